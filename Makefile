@@ -1,0 +1,63 @@
+# Every command of the project. `make` alone lists them.
+PYTHON ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+
+BUILD_CMD := $(PY) -m torch_dipu.build
+DEMO_CMD := $(PY) examples/train_cuda_style.py
+BENCH_CMD := $(PY) benchmarks/bench_device.py
+OPINFO_CMD := $(PY) -m tests.opinfo.run --all
+PYTEST_ARGS ?=
+TYPED := $(wildcard src benchmarks examples)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build demo test lint format opinfo bench doctor clean distclean
+
+help: ## List the commands
+	@echo "deeplink: PyTorch on accelerators that are not NVIDIA's"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv: pinned torch, this package, the tools (repeats in a second)
+	@PYTHON="$(PYTHON)" bash scripts/setup
+
+build: setup ## Build the native part of the reference device (cached)
+	@echo "[build] native part of the reference device"
+	@$(BUILD_CMD)
+
+demo: setup build ## Train a small transformer on the reference device
+	@echo "[demo] $(DEMO_CMD)"
+	@$(DEMO_CMD)
+
+test: setup build lint ## Set up, build, lint, and run the tests
+	@echo "[test] pytest"
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff check, ruff format --check, mypy --strict
+	@echo "[lint] ruff check"
+	@$(VENV)/bin/ruff check .
+	@echo "[lint] ruff format --check"
+	@$(VENV)/bin/ruff format --check .
+	@echo "[lint] mypy --strict $(TYPED)"
+	@$(PY) -m mypy $(TYPED)
+
+format: setup ## Let ruff fix and format the tree
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+opinfo: setup build ## Every operator of torch's own test database on the device (long)
+	@$(OPINFO_CMD)
+
+bench: setup build ## Cost of the device against plain CPU
+	@$(BENCH_CMD)
+
+doctor: setup ## What is installed, what is chosen and why, and a self-test
+	@$(VENV)/bin/deeplink doctor
+
+clean: ## Remove caches and build leftovers, keep .venv
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## Remove .venv too
+	@rm -rf $(VENV)

@@ -1,0 +1,265 @@
+"""The command `deeplink`: what is installed, what is in force, and whether the device works."""
+
+import importlib
+import importlib.metadata
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from deeplink import __version__, settings
+from deeplink.errors import DeeplinkError
+from deeplink.settings import InForce, Unknown
+from deeplink.table import console, table
+from deeplink.vendor import Choice, Found, Vendor, choose, discover
+
+EXAMPLES = """
+
+Examples:
+
+\b
+  deeplink doctor                    what is installed, what is chosen, does it work
+  deeplink doctor --vendor cpu       the same for one vendor
+  deeplink settings                  every environment variable and its value now
+  DEEPLINK_VENDOR=cpu python x.py    run a program on the vendor of your choice
+"""
+
+app = typer.Typer(
+    help="PyTorch on accelerators that are not NVIDIA's." + EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """The entry point: an error of ours is shown by its text, without a traceback."""
+    try:
+        app()
+    except DeeplinkError as error:
+        console(stderr=True).print(str(error), style="red", soft_wrap=True)
+        sys.exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deeplink {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@dataclass
+class Report:
+    """What the doctor found; filled in as it goes, shown or written as JSON at the end."""
+
+    versions: dict[str, str]
+    vendors: list[Found]
+    settings: list[InForce]
+    unknown: list[Unknown]
+    chosen: Choice | None = None
+    build: dict[str, str] = field(default_factory=dict)
+    checks: list[Any] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@app.command()
+def doctor(
+    vendor: Annotated[
+        str, typer.Option(help="Look at this vendor, whichever would be chosen.")
+    ] = "",
+    self_test: Annotated[
+        bool, typer.Option("--self-test/--no-self-test", help="Try the device (about 10 s).")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+) -> None:
+    """Show what is installed and chosen, and why; test the device.
+
+    Exits with 1 when something failed: a check, a broken vendor, a setting that is not allowed.
+    A vendor that is merely not available here is no failure.
+
+    \b
+    Examples:
+      deeplink doctor --no-self-test
+      deeplink doctor --vendor reference --json
+    """
+    show = not as_json
+    report = _examine(vendor)
+    if show:
+        _show_state(report)
+    if self_test and report.chosen is not None:
+        _self_test(report, report.chosen.vendor, show)
+    if show:
+        for problem in report.problems:
+            console().print(f"FAILED  {problem}", style="bold red", soft_wrap=True)
+        if not report.problems:
+            console().print("all is well", style="green")
+    else:
+        typer.echo(json.dumps(_as_json(report), indent=2))
+    raise typer.Exit(1 if report.problems else 0)
+
+
+@app.command("settings")
+def show_settings(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the default and what is allowed.")
+    ] = False,
+) -> None:
+    """Show every environment variable and its value now.
+
+    \b
+    Examples:
+      deeplink settings
+      DIPU_DEVICE_MEMORY=512MiB deeplink settings --all
+    """
+    out = console()
+    rows = settings.in_force()
+    if everything:
+        for row in rows:
+            out.print(f"{row.name} = {row.value or '(empty)'}  ({row.source})", style="bold")
+            out.print(f"    {row.doc}")
+            out.print(f"    default {row.default or '(empty)'}; allowed: {row.allowed}")
+    else:
+        out.print(_settings_table(rows))
+    problems = [row.problem for row in rows if row.problem]
+    for problem in problems:
+        out.print(problem, style="bold red", soft_wrap=True)
+    _show_unknown(settings.unknown())
+    raise typer.Exit(1 if problems else 0)
+
+
+# Look.
+
+
+def _examine(name: str) -> Report:
+    report = Report(_versions(), discover(), settings.in_force(), settings.unknown())
+    report.problems += [row.problem for row in report.settings if row.problem]
+    report.problems += [
+        f"vendor {row.name} is broken: {row.reason}"
+        for row in report.vendors
+        if row.status == "broken"
+    ]
+    try:
+        report.chosen = choose(name or None)
+    except DeeplinkError as error:
+        report.problems.append(str(error))
+        return report
+    if report.chosen.vendor.build:
+        report.build = _build_state(report.chosen.vendor.build)
+    return report
+
+
+def _versions() -> dict[str, str]:
+    names = ("deeplink", "torch", "numpy")
+    found = dict.fromkeys(names, "not installed") | {"deeplink": __version__}
+    for name in names[1:]:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found | {
+        "python": platform.python_version(),
+        "on": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _build_state(module: str) -> dict[str, str]:
+    try:
+        state = importlib.import_module(module).state()
+    except Exception as error:  # a vendor's module may raise anything; it is what we report
+        return {"error": f"{module}: {type(error).__name__}: {error}"}
+    return {str(key): str(value) for key, value in state.items()}
+
+
+def _self_test(report: Report, vendor: Vendor, show: bool) -> None:
+    from deeplink import selftest  # imports torch: not needed by the other commands
+
+    if show:
+        console().print(f"self-test on {vendor.label} …")
+    for check in selftest.run(vendor):
+        report.checks.append(check)
+        if not check.ok:
+            report.problems.append(f"self-test {check.name}: {check.detail}")
+    if show:
+        rows = [(c.name, c.status, f"{c.seconds:.2f} s", c.detail) for c in report.checks]
+        total = sum(check.seconds for check in report.checks)
+        rows.append(("total", "", f"{total:.2f} s", ""))
+        title = f"Self-test: {vendor.label}"
+        console().print(table(title, ("check", "status", "time", "detail"), rows))
+
+
+# Show.
+
+
+def _show_state(report: Report) -> None:
+    out = console()
+    out.print(", ".join(f"{name} {version}" for name, version in report.versions.items()))
+    out.print()
+    rows = [(row.name, row.status, row.distribution, _about(row)) for row in report.vendors]
+    out.print(table("Vendors", ("vendor", "status", "from", "note"), rows))
+    if report.chosen is not None:
+        chosen = report.chosen
+        title = f"Chosen: {chosen.vendor.name}, device {chosen.vendor.device!r}"
+        out.print(f"{title}, {chosen.vendor.label}", style="bold")
+        out.print(f"because: {chosen.why}", soft_wrap=True)
+        out.print()
+    if report.build:
+        out.print(table("Native build", ("what", "state"), list(report.build.items())))
+    cells = [(row.name, row.source, row.value or "(empty)") for row in report.settings]
+    out.print(table("Settings in force", ("name", "from", "value"), cells))
+    _show_unknown(report.unknown)
+
+
+def _about(row: Found) -> str:
+    return row.reason or (row.vendor.note if row.vendor else "")
+
+
+def _settings_table(rows: list[InForce]) -> Any:
+    cells = [(row.name, row.value or "(empty)", row.source, row.doc) for row in rows]
+    return table("Settings", ("name", "value", "from", "meaning"), cells)
+
+
+def _show_unknown(rows: list[Unknown]) -> None:
+    for row in rows:
+        meant = f"; did you mean {row.meant}?" if row.meant else ""
+        text = f"{row.name} is set, but nothing reads it{meant}"
+        console().print(text, style="yellow", soft_wrap=True)
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    chosen = report.chosen
+    return {
+        "versions": report.versions,
+        "vendors": [
+            {
+                "name": row.name,
+                "status": row.status,
+                "reason": row.reason,
+                "distribution": row.distribution,
+                "device": row.vendor.device if row.vendor else "",
+                "note": row.vendor.note if row.vendor else "",
+            }
+            for row in report.vendors
+        ],
+        "chosen": {"name": chosen.vendor.name, "label": chosen.vendor.label, "why": chosen.why}
+        if chosen
+        else None,
+        "build": report.build,
+        "settings": [asdict(row) for row in report.settings],
+        "unknown": [asdict(row) for row in report.unknown],
+        "self_test": [asdict(check) | {"status": check.status} for check in report.checks],
+        "problems": report.problems,
+        "ok": not report.problems,
+    }

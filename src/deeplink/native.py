@@ -1,0 +1,170 @@
+"""Native parts: C++ built on first use and cached by torch version, Python and source hash."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeplink import settings
+from deeplink.errors import BuildError
+
+FLAGS = ("-O2", "-g0", "-fPIC", "-std=c++20", "-w", "-fvisibility=hidden")
+TORCH_FLAGS = ("-DTORCH_EXTENSION_NAME=_C", "-DAT_PER_OPERATOR_HEADERS", "-DUSE_DISTRIBUTED")
+TORCH_LIBRARIES = ("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library: the units are compiled apart, everything C++ in `folders` is hashed."""
+
+    name: str
+    units: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    torch: bool  # a torch extension (module `_C`), or plain C++
+
+    def path(self) -> Path:
+        """Where it lies once built."""
+        tag = f"-torch{_torch_version()}-{sys.implementation.cache_tag}" if self.torch else ""
+        folder = settings.DIPU_BUILD_DIR.get() / f"{self.name}{tag}-{self._hash()}"
+        return folder / ("_C.so" if self.torch else f"lib{self.name}.so")
+
+    def is_built(self) -> bool:
+        """Whether the next `build` has nothing to do."""
+        return self.path().exists()
+
+    def build(self, say: Say = lambda line: None) -> Path:
+        """Its path; compiles first when it is not there. Safe for several processes at once."""
+        path = self.path()
+        if path.exists():
+            return path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = open(path.parent / "lock", "w")
+        except OSError as error:
+            raise BuildError(
+                f"cannot write the build of {self.name} to {path.parent}: {error}.",
+                hint="set DIPU_BUILD_DIR to a folder that you may write.",
+            ) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
+            if not path.exists():
+                self._compile(path, say)
+        return path
+
+    def _hash(self) -> str:
+        digest = hashlib.sha256(" ".join(FLAGS + TORCH_FLAGS).encode())
+        for folder in self.folders:
+            for file in sorted(folder.rglob("*")):
+                if file.suffix in {".cpp", ".h"}:
+                    digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:12]
+
+    def _compile(self, path: Path, say: Say) -> None:
+        start = time.monotonic()
+        often = "about a minute, once" if self.torch else "once"
+        say(f"building the native part {self.name} ({often}) into {path.parent}")
+        compiler = _compiler(self.name)
+        command = [compiler, *FLAGS, *(f"-I{folder}" for folder in self.folders)]
+        link = [compiler, "-shared"]
+        if self.torch:
+            command += [*TORCH_FLAGS, *_torch_includes()]
+        scratch = path.with_suffix(f".{os.getpid()}.tmp")
+        objects = [path.parent / f"{unit.stem}.{os.getpid()}.o" for unit in self.units]
+
+        def compile_unit(unit: Path, target: Path) -> None:
+            begun = time.monotonic()
+            _run(self.name, [*command, "-c", str(unit), "-o", str(target)])
+            say(f"  {unit.name}: compiled in {time.monotonic() - begun:.0f} s")
+
+        try:
+            with ThreadPoolExecutor(settings.DIPU_BUILD_JOBS.get()) as pool:
+                list(pool.map(compile_unit, self.units, objects))
+            libraries = [*_torch_libraries()] if self.torch else ["-lpthread"]
+            _run(self.name, [*link, *map(str, objects), *libraries, "-o", str(scratch)])
+            scratch.rename(path)  # a reader never sees half of it
+        finally:
+            for leftover in (scratch, *objects):
+                leftover.unlink(missing_ok=True)
+        say(f"  {self.name}: ready after {time.monotonic() - start:.0f} s")
+
+
+def extension(package: str) -> Library:
+    """The torch extension in a package's `csrc` folder: every `unit_*.cpp` is a unit."""
+    csrc = folder_of(package) / "csrc"
+    return Library(package, tuple(sorted(csrc.glob("unit_*.cpp"))), (csrc,), torch=True)
+
+
+def folder_of(package: str) -> Path:
+    """A package's folder, without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise BuildError(f"no package {package!r} is installed.", hint="pip install deeplink.")
+    return Path(spec.origin).parent
+
+
+def has_compiler() -> bool:
+    """Whether a build could be tried."""
+    return shutil.which(settings.CXX.get()) is not None
+
+
+def compiler_state() -> str:
+    """The C++ compiler in use, or that there is none; for reports."""
+    name = settings.CXX.get()
+    return shutil.which(name) or f"none found (CXX={name})"
+
+
+def _compiler(what: str) -> str:
+    name = settings.CXX.get()
+    found = shutil.which(name)
+    if found is None:
+        raise BuildError(
+            f"{what} needs a C++20 compiler for its native part; looked for {name!r}, found none.",
+            hint="install g++ (Debian: `apt-get install g++`), or set CXX to your compiler, or "
+            "do without the device: DEEPLINK_VENDOR=cpu.",
+        )
+    return found
+
+
+def _run(what: str, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(
+            f"the native build of {what} failed:\n{done.stderr.strip()[-4000:]}",
+            hint="gcc 12 with torch 2.11 and 2.13 is known to work; `deeplink doctor` shows what "
+            "is here.",
+        )
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)
+
+
+def _torch_root() -> Path:
+    import torch
+
+    return Path(torch.__file__).parent
+
+
+def _torch_includes() -> list[str]:
+    include = _torch_root() / "include"
+    folders = (include, include / "torch" / "csrc" / "api" / "include")
+    paths = [*map(str, folders), sysconfig.get_path("include")]
+    return [part for path in paths for part in ("-isystem", path)]
+
+
+def _torch_libraries() -> list[str]:
+    return [f"-L{_torch_root() / 'lib'}", *TORCH_LIBRARIES]

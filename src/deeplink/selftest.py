@@ -1,0 +1,282 @@
+"""A short self-test of a vendor's device: each check compares values with the CPU's.
+
+The device is reached only through torch and the vendor's device module. It seeds torch's
+generators, so it belongs in a process of its own (`deeplink doctor`), not in a training.
+"""
+
+import importlib
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import IO, Any
+
+import torch
+
+from deeplink.compare import all_close, compare, worst
+from deeplink.errors import DeeplinkError
+from deeplink.vendor import Vendor
+
+RANKS = 2
+TIMEOUT_SECONDS = 60.0
+MARK = "deeplink-selftest: "  # how a process of the collective check marks its error
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check; a skipped one is ok, and its detail says why it was skipped."""
+
+    name: str
+    ok: bool
+    seconds: float
+    detail: str
+    skipped: bool = False
+
+    @property
+    def status(self) -> str:
+        """One word for a table."""
+        return "skipped" if self.skipped else "ok" if self.ok else "FAILED"
+
+
+class _Skip(Exception):
+    """Raised by a check that has nothing to check on this device; the text is the reason."""
+
+
+def run(vendor: Vendor) -> Iterator[Check]:
+    """The checks, each yielded as it ends. Never raises: a failure is a Check with its error."""
+    for name, check in CHECKS.items():
+        start = time.perf_counter()
+        ok, skipped = True, False
+        try:
+            _load(vendor.device_module)
+            detail = check(vendor)
+        except _Skip as reason:
+            detail, skipped = str(reason), True
+        except Exception as error:  # a vendor's code may raise anything; it is what we report
+            detail, ok = f"{type(error).__name__}: {error}", False
+        yield Check(name, ok, time.perf_counter() - start, detail, skipped)
+
+
+def _load(device_module: str) -> None:
+    if device_module:
+        importlib.import_module(device_module)
+
+
+def _api(vendor: Vendor) -> Any:
+    """The device's module in torch (torch.cuda and its mirrors)."""
+    return torch.get_device_module(vendor.device)
+
+
+def _same(what: str, result: object, expected: object, **tolerances: float) -> None:
+    rows = compare(result, expected, **tolerances)  # type: ignore[arg-type]
+    bad = worst(rows)
+    if bad is not None and not all_close(rows):
+        raise DeeplinkError(f"{what}{bad.path}: {bad.message}", "the device computes wrongly here.")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise DeeplinkError(message, "see the vendor's documentation for this feature.")
+
+
+def _copy(vendor: Vendor) -> str:
+    base = torch.arange(24).reshape(4, 6)
+    dtypes = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+    samples = {str(dtype): base.to(dtype) for dtype in dtypes}
+    samples |= {"transposed": base.t(), "strided": base[::2, 1::3]}
+    samples |= {"zero-size": base[:0], "0-dim": base[1, 2]}
+    there = {name: sample.to(vendor.device) for name, sample in samples.items()}
+    kinds = {tensor.device.type for tensor in there.values()}
+    _require(kinds == {vendor.device}, f"copied to {vendor.device}, found on {sorted(kinds)}")
+    _same("to the device and back", {n: t.cpu() for n, t in there.items()}, samples)
+    _same("on the device", {n: t.clone().cpu() for n, t in there.items()}, samples)
+    return f"{len(samples)} samples there and back"
+
+
+def _fit(device: str, dtype: torch.dtype, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The weight after some steps of linear regression."""
+    x, y = x.to(device, dtype), y.to(device, dtype)
+    weight = torch.zeros(x.shape[1], 1, device=device, dtype=dtype, requires_grad=True)
+    for _ in range(50):
+        loss = (x @ weight - y).pow(2).mean()
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight -= 0.1 * gradient
+    return weight.detach().cpu()
+
+
+def _autograd(vendor: Vendor) -> str:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(64, 8, generator=generator)
+    y = x @ torch.randn(8, 1, generator=generator)
+    expected = _fit("cpu", torch.float64, x, y)
+    result = _fit(vendor.device, torch.float32, x, y).double()
+    # float32 against float64 over 50 steps: a few times float32's own tolerance
+    _same("regression weight", result, expected, rtol=1e-4, atol=1e-5)
+    return "50 steps of regression agree with CPU float64"
+
+
+def _rng(vendor: Vendor) -> str:
+    def draw(generator: torch.Generator | None = None) -> torch.Tensor:
+        return torch.rand(1024, device=vendor.device, generator=generator).cpu()
+
+    torch.manual_seed(7)
+    first, second = draw(), draw()
+    torch.manual_seed(7)
+    _same("after manual_seed", draw(), first)
+    _require(not torch.equal(first, second), "two draws in a row are the same")
+    inside = bool(((first >= 0) & (first < 1)).all()) and 0.4 < float(first.mean()) < 0.6
+    _require(inside, "torch.rand is not uniform in [0, 1)")
+
+    generator = torch.Generator(device=vendor.device)
+    generator.manual_seed(11)
+    draw(generator)
+    state = generator.get_state()
+    drawn = draw(generator)
+    generator.set_state(state)
+    _same("after set_state", draw(generator), drawn)
+    return "seed and state reproduce"
+
+
+def _streams(vendor: Vendor) -> str:
+    if not vendor.device_module:
+        raise _Skip(f"{vendor.device} has no streams")
+    api = _api(vendor)
+    missing = [name for name in ("Stream", "Event", "stream") if not hasattr(api, name)]
+    if missing:
+        raise _Skip(f"{vendor.device} has no {', '.join(missing)}")
+    host = torch.arange(64.0 * 64).reshape(64, 64) % 7  # small whole numbers: sums are exact
+    x = host.to(vendor.device)
+    side = api.Stream()
+    start, end = api.Event(enable_timing=True), api.Event(enable_timing=True)
+    side.wait_stream(api.current_stream())
+    with api.stream(side):
+        start.record(side)
+        product = x @ x
+        end.record(side)
+    api.current_stream().wait_event(end)
+    total = product + x
+    _same("across two streams", total.cpu(), host @ host + host)
+    api.synchronize()
+    _require(end.query() and start.query(), "an event is not done after synchronize()")
+    elapsed = float(start.elapsed_time(end))
+    _require(elapsed >= 0, f"elapsed_time is negative: {elapsed} ms")
+    return f"event order holds, {elapsed:.2f} ms between two events"
+
+
+def _save_load(vendor: Vendor) -> str:
+    generator = torch.Generator().manual_seed(3)
+    expected = {
+        "weight": torch.randn(5, 3, generator=generator),
+        "steps": torch.arange(4),
+        "half": torch.randn(6, generator=generator).bfloat16(),
+    }
+    buffer = io.BytesIO()
+    torch.save({name: value.to(vendor.device) for name, value in expected.items()}, buffer)
+    for target in ("cpu", vendor.device):
+        buffer.seek(0)
+        loaded = torch.load(buffer, map_location=target, weights_only=True)
+        kinds = {value.device.type for value in loaded.values()}
+        _require(kinds == {target}, f"loaded to {target}, found on {sorted(kinds)}")
+        _same(f"loaded to {target}", {n: v.cpu() for n, v in loaded.items()}, expected)
+    return f"saved, loaded to cpu and to {vendor.device}"
+
+
+def _collective(vendor: Vendor) -> str:
+    if not vendor.collective:
+        raise _Skip("the vendor names no collective")
+    if vendor.device_module and _api(vendor).device_count() < RANKS:
+        raise _Skip(f"{RANKS} devices are needed, {_api(vendor).device_count()} is visible")
+    # Kept here and given port 0: the store finds a free port and holds it, nobody can take it.
+    store = _store(0, is_master=True)
+    names = [vendor.device, vendor.device_module, vendor.collective]
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(RANKS):
+            errors = stack.enter_context(tempfile.TemporaryFile("w+"))
+            command = [sys.executable, "-m", __name__, str(store.port), str(rank), *names]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # undone in reverse: kill, then wait
+            ranks.append((process, errors))
+        _wait(vendor, ranks)
+    return f"all_reduce of {RANKS} processes over {vendor.collective}"
+
+
+def _wait(vendor: Vendor, ranks: Sequence[tuple["subprocess.Popen[bytes]", IO[str]]]) -> None:
+    """Until every process has ended well; the first that fails is reported at once."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        codes = [process.poll() for process, _ in ranks]
+        for rank, code in enumerate(codes):
+            if code:
+                errors = ranks[rank][1]
+                errors.seek(0)
+                raise DeeplinkError(
+                    f"rank {rank} of {RANKS} failed: {_last_error(errors.read())}",
+                    f"check that the back end {vendor.collective!r} works on this machine.",
+                )
+        if all(code == 0 for code in codes):
+            return
+        if time.monotonic() > deadline:
+            raise DeeplinkError(
+                f"all_reduce over {vendor.collective!r} did not end in {TIMEOUT_SECONDS:.0f} s",
+                "check that processes on this machine can connect to each other.",
+            )
+        time.sleep(0.02)
+
+
+def _last_error(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()] or ["it left no message"]
+    marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
+    return (marked or lines)[-1]
+
+
+def _store(port: int, is_master: bool) -> Any:
+    distributed: Any = torch.distributed  # TCPStore is public, but not in its type stubs
+    limit = timedelta(seconds=TIMEOUT_SECONDS)
+    return distributed.TCPStore(
+        "127.0.0.1", port, is_master=is_master, wait_for_workers=False, timeout=limit
+    )
+
+
+def _rank_main(port: int, rank: int, device: str, device_module: str, collective: str) -> None:
+    """One process of the collective check."""
+    torch.set_num_threads(1)
+    _load(device_module)
+    index = f":{rank}" if device_module else ""
+    if device_module:
+        torch.get_device_module(device).set_device(rank)
+    limit = timedelta(seconds=TIMEOUT_SECONDS)
+    torch.distributed.init_process_group(
+        collective,
+        store=_store(port, is_master=False),
+        rank=rank,
+        world_size=RANKS,
+        timeout=limit,
+    )
+    tensor = torch.arange(8.0, device=device + index) * (rank + 1)
+    torch.distributed.all_reduce(tensor)
+    _same("all_reduce", tensor.cpu(), torch.arange(8.0) * sum(range(1, RANKS + 1)))
+    torch.distributed.destroy_process_group()
+
+
+CHECKS: dict[str, Callable[[Vendor], str]] = {
+    "copy": _copy,
+    "autograd": _autograd,
+    "rng": _rng,
+    "streams": _streams,
+    "save/load": _save_load,
+    "collective": _collective,
+}
+
+if __name__ == "__main__":
+    try:
+        _rank_main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    except Exception as error:  # the text goes to the process that started this one
+        sys.exit(f"{MARK}{type(error).__name__}: {error}".replace("\n", " "))

@@ -1,0 +1,1 @@
+"""One folder per vendor. Nobody imports this package: entry points do."""

@@ -1,0 +1,12 @@
+"""Plain CPU: no device at all, for code that should run anywhere."""
+
+from deeplink.vendor import Vendor
+
+vendor = Vendor(
+    "cpu",
+    "cpu",
+    lambda: True,
+    collective="gloo",
+    accelerator=False,
+    note="plain CPU",
+)

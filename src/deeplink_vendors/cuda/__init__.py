@@ -1,0 +1,18 @@
+"""NVIDIA's devices, as torch itself serves them."""
+
+from deeplink.errors import VendorUnavailable
+from deeplink.vendor import Vendor
+
+
+def is_available() -> bool:
+    """Asks how many devices there are; makes no context on any of them."""
+    import torch  # heavy, and only needed here
+
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]  # torch's own gap
+        raise VendorUnavailable("this torch build has no CUDA")
+    if torch.cuda.device_count() == 0:
+        raise VendorUnavailable("no CUDA device is visible")
+    return True
+
+
+vendor = Vendor("cuda", "cuda", is_available, device_module="torch.cuda", collective="nccl")

@@ -1,0 +1,29 @@
+"""The reference vendor: a device made of host memory, on any machine, with faults on demand."""
+
+from deeplink import native
+from deeplink.errors import VendorUnavailable
+from deeplink.vendor import Vendor
+
+
+def is_available() -> bool:
+    """A compiler, or a build from earlier; nothing is built or imported to find out."""
+    if native.extension("torch_dipu").is_built() or native.has_compiler():
+        return True
+    raise VendorUnavailable(
+        f"its native core is not built and there is no C++ compiler: {native.compiler_state()}.",
+        hint="install g++, or set CXX.",
+    )
+
+
+vendor = Vendor(
+    "reference",
+    "dipu",
+    is_available,
+    device_module="torch_dipu",
+    runtime="deeplink_vendors.reference.runtime",
+    gaps="deeplink_vendors/reference/gaps.toml",
+    collective="dicl",
+    build="deeplink_vendors.reference.build",
+    accelerator=False,
+    note="reference device (CPU)",
+)

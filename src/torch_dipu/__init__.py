@@ -1,0 +1,69 @@
+"""torch_dipu: an out-of-tree PyTorch device. `import torch_dipu` registers it as `dipu`, once."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from types import ModuleType
+
+import torch
+
+from deeplink import native, settings, vendor
+from deeplink.errors import DeeplinkError
+from torch_dipu import runtime
+
+log = logging.getLogger(__name__)
+
+
+def _load_core() -> ModuleType:
+    path = native.extension("torch_dipu").build(say=log.warning)
+    spec = importlib.util.spec_from_file_location("torch_dipu._C", path)
+    assert spec is not None and spec.loader is not None  # a file path always gives both
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["torch_dipu._C"] = module
+    setattr(sys.modules[__name__], "_C", module)
+    return module
+
+
+def chosen_vendor() -> vendor.Vendor:
+    """The vendor whose chip is behind the device: the one asked for, else the reference vendor."""
+    asked = settings.DEEPLINK_VENDOR.get()
+    found = vendor.choose(asked).vendor if asked else None
+    return found if found is not None and found.runtime else vendor.choose("reference").vendor
+
+
+def _keep_cuda_apart() -> None:
+    """PrivateUse1 outranks CUDA as the accelerator of a process: autograd then fails for CUDA."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return
+    if torch.cuda.is_initialized():
+        raise DeeplinkError(
+            "torch_dipu cannot share a process with CUDA, and CUDA is initialised here already.",
+            hint="import torch_dipu first (CUDA is then hidden), or run CUDA in its own process.",
+        )
+    settings.hide_cuda()
+
+
+def _register() -> vendor.Vendor:
+    _keep_cuda_apart()
+    found = chosen_vendor()
+    chip = importlib.import_module(found.runtime)
+    core = _load_core()
+    core.initialize(runtime.table_address(chip.runtime()))
+    torch.utils.rename_privateuse1_backend("dipu")
+    device = importlib.import_module("torch_dipu.dipu")
+    torch._register_device_module("dipu", device)
+    sys.modules["torch.dipu"] = device
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    for name in ("distributed", "sharing", "compile"):
+        importlib.import_module(f"torch_dipu.{name}").register(chip)
+    getattr(chip, "start", lambda: None)()
+    return found
+
+
+VENDOR = _register()

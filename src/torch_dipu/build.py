@@ -1,0 +1,9 @@
+"""`python -m torch_dipu.build`: builds the native core ahead of time (importing us does it)."""
+
+from rich.console import Console
+
+from deeplink import native
+
+if __name__ == "__main__":
+    path = native.extension("torch_dipu").path()
+    Console(highlight=False, soft_wrap=True).print(f"torch_dipu: native core at {path}")

@@ -1,0 +1,113 @@
+// What the parts of the core know of each other. Order of the parts: runtime (the chip's table,
+// devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
+// (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),
+// kernels (what the device owns: allocation, views, copies), autocast, sparse, dicl, bind.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "include/dipu_runtime.h"
+
+namespace dipu {
+
+constexpr c10::DeviceType kDipu = c10::DeviceType::PrivateUse1;
+constexpr int kMaxDevices = 16;
+
+// ---- runtime.cpp
+void bind_runtime(const DipuRuntime* table);
+const DipuRuntime& runtime();
+void check(int code, const char* what);  // throws with the vendor's own text
+int device_count();
+int current_device();
+int exchange_device(int device);  // checked; returns the previous one
+int resolve_device(int device);   // -1 -> current
+void* current_stream(int device);
+void synchronize_device(int device);
+bool in_bad_fork();
+bool is_initialized();
+inline c10::Device dipu_device(int index) {
+  return c10::Device(kDipu, static_cast<c10::DeviceIndex>(index));
+}
+
+// ---- memory.cpp
+struct Block;
+c10::DeviceAllocator* device_allocator();
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* address);
+int device_of(const void* address);  // -1: not device memory
+bool host_reachable(int device);     // the chip's memory has a host window
+void* to_host(const void* address);  // device address -> host address of the same byte
+void register_window(int device, const DipuWindow& window);
+c10::DataPtr allocate(size_t bytes, int device);
+void resize_storage(c10::StorageImpl* storage, size_t bytes);
+c10::DataPtr import_memory(int device, int fd, uint64_t offset, size_t bytes, int token_fd);
+std::pair<size_t, size_t> memory_info(int device);
+
+// The host StorageImpl on the same bytes as a device storage; cached with the allocation.
+c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* device_storage);
+// The device DataPtr of an allocation that a host kernel made while redirected; empty if it is not one.
+c10::DataPtr adopt_redirected(c10::StorageImpl* host_storage);
+
+// While alive, host allocations of this thread come from the device's memory, so that what a host
+// kernel returns is device memory already.
+class RedirectGuard {
+ public:
+  explicit RedirectGuard(int device);
+  ~RedirectGuard();
+  RedirectGuard(const RedirectGuard&) = delete;
+
+ private:
+  int previous_;
+};
+void install_redirect();
+
+// ---- generator.cpp
+const at::Generator& default_generator(int device);
+at::Generator make_generator(int device);
+// The host engine behind a device generator (the default one of `device` when none is given).
+at::Generator host_generator(const std::optional<at::Generator>& generator, int device);
+// For random operators without a generator argument: lends the device's engine to the host's default.
+class BorrowEngine {
+ public:
+  explicit BorrowEngine(int device);
+  ~BorrowEngine();
+  BorrowEngine(const BorrowEngine&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// ---- alias.cpp
+at::Tensor alias_host(const at::Tensor& device_tensor);
+at::Tensor adopt_host(const at::Tensor& host_result, int device);
+at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
+void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);
+inline bool on_device(const at::Tensor& t) {
+  return t.defined() && t.device().type() == kDipu;
+}
+
+// ---- engine.cpp
+struct Operator;
+void register_engine();
+void set_hook(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+std::vector<std::string> known_operators();
+
+// ---- kernels.cpp
+void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
+
+}  // namespace dipu

@@ -1,0 +1,402 @@
+// One boxed kernel for all operators: device tensors become host tensors on the same bytes, the host
+// kernel runs, and what it returns is device memory already. Memory that the host cannot reach is copied.
+#include "engine.h"
+
+#include <ATen/core/ATenOpList.h>
+#include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+namespace dipu {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+thread_local bool tls_hooks_off = false;
+
+// ---- what is known of an operator
+
+static bool is_type(const c10::TypePtr& type, c10::TypeKind kind) {
+  return type->kind() == kind;
+}
+static c10::TypePtr unwrap_optional(const c10::TypePtr& type) {
+  return is_type(type, c10::TypeKind::OptionalType) ? type->castRaw<c10::OptionalType>()->getElementType() : type;
+}
+static std::optional<Kind> kind_of(const c10::TypePtr& declared) {
+  const auto type = unwrap_optional(declared);
+  if (is_type(type, c10::TypeKind::TensorType)) return Kind::Tensor;
+  if (is_type(type, c10::TypeKind::GeneratorType)) return Kind::Generator;
+  if (is_type(type, c10::TypeKind::DeviceObjType)) return Kind::Device;
+  if (!is_type(type, c10::TypeKind::ListType)) return std::nullopt;
+  const auto element = type->castRaw<c10::ListType>()->getElementType();
+  if (is_type(element, c10::TypeKind::TensorType)) return Kind::TensorList;
+  const bool optional = is_type(element, c10::TypeKind::OptionalType);
+  if (optional && is_type(unwrap_optional(element), c10::TypeKind::TensorType)) return Kind::OptionalTensorList;
+  return std::nullopt;
+}
+
+// Operators that take a host tensor beside device tensors, as they do on CUDA.
+static const std::set<std::string> kTakeHostTensors = {
+    "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put",
+    "_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "_ctc_loss_backward", "_foreach_copy_"};
+
+Operator::Operator(const c10::OperatorHandle& op) : handle(op), target(op) {
+  const auto& schema = op.schema();
+  const std::string base = schema.name().substr(schema.name().rfind("::") + 2);
+  name = schema.overload_name().empty() ? base : base + "." + schema.overload_name();
+  arguments = schema.arguments().size();
+  returns = schema.returns().size();
+  for (size_t i = 0; i < arguments; i++) {
+    const auto& argument = schema.arguments()[i];
+    const auto kind = kind_of(argument.type());
+    if (!kind) continue;
+    if (*kind == Kind::Generator) generator = static_cast<int>(i);
+    const bool write = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    looked_at.push_back({static_cast<uint16_t>(i), *kind, write});
+  }
+  for (const auto& result : schema.returns()) {
+    int source = -1;
+    const auto* info = result.alias_info();
+    for (size_t i = 0; info != nullptr && info->isWrite() && i < arguments && source < 0; i++) {
+      const auto* other = schema.arguments()[i].alias_info();
+      if (other != nullptr && other->isWrite() && other->beforeSets() == info->beforeSets()) source = static_cast<int>(i);
+    }
+    return_of.push_back(source);
+  }
+  for (auto tag : op.getTags()) seeded |= tag == at::Tag::nondeterministic_seeded;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (base == "convolution_overrideable") target = dispatcher.findSchemaOrThrow("aten::convolution", "");
+  if (base == "convolution_backward_overrideable") {
+    target = dispatcher.findSchemaOrThrow("aten::convolution_backward", "");
+    wants_bias_sizes = true;
+  }
+  has_host_kernel = target.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+  takes_host_tensors = kTakeHostTensors.count(base) > 0;
+  host_returns = base == "_pack_padded_sequence" ? 2u : 0u;
+}
+
+static std::mutex g_operators_mutex;
+static std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>& operators() {
+  static auto* all = new std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>();
+  return *all;
+}
+Operator& operator_of(const c10::OperatorHandle& handle) {
+  std::lock_guard<std::mutex> lock(g_operators_mutex);
+  auto& slot = operators()[handle.operator_name()];
+  if (slot == nullptr) slot = std::make_unique<Operator>(handle);
+  return *slot;
+}
+
+// ---- one call on the host
+
+namespace {
+
+struct Moved {
+  uint16_t argument;
+  int16_t element;  // in a list, else -1
+  bool write;
+  at::Tensor device, host;
+};
+
+class HostCall {
+ public:
+  HostCall(Operator& op, Stack* stack) : op_(op), stack_(stack), base_(stack->size() - op.arguments) {}
+
+  void run() {
+    arguments_to_host();
+    if (C10_UNLIKELY(op_.generator >= 0)) lend_generator();
+    if (C10_UNLIKELY(op_.wants_bias_sizes)) insert_bias_sizes();
+    {
+      std::optional<BorrowEngine> borrowed;
+      if (C10_UNLIKELY(op_.seeded && op_.generator < 0)) borrowed.emplace(device_);
+      // the user's autocast for the CPU is not meant for what runs inside the device
+      std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+      if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::AutocastCPU))) {
+        no_autocast.emplace(c10::DispatchKey::AutocastCPU);
+      }
+      RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
+      op_.target.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+    }
+    for (auto& moved : moved_) if (moved.write) write_back(moved);
+    results_to_device();
+  }
+
+ private:
+  Operator& op_;
+  Stack* stack_;
+  const size_t base_;
+  int device_ = -1;
+  bool reachable_ = true, saw_host_tensor_ = false;
+  c10::SmallVector<Moved, 6> moved_;
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> copied_;  // device storage -> its host copy
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> made_;    // host storage -> new device storage
+
+  void see_device(const at::Tensor& t) {
+    const int device = t.device().index();
+    if (C10_LIKELY(device_ == device)) return;
+    TORCH_CHECK(
+        device_ < 0, "Expected all tensors to be on the same device, but found at least two devices, dipu:", device_,
+        " and dipu:", device, "! (in ", op_.name, ")");
+    device_ = device;
+    reachable_ = host_reachable(device);
+  }
+
+  at::Tensor host_of(const at::Tensor& t) {
+    see_device(t);
+    if (C10_LIKELY(reachable_)) return alias_host(t);
+    auto* storage = t.storage().unsafeGetStorageImpl();
+    for (auto& [known, copy] : copied_) if (known == storage) return like_device(copy, t);
+    auto bytes = storage->nbytes();
+    c10::Storage copy(c10::Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator()->allocate(bytes),
+                      c10::GetCPUAllocator(), /*resizable=*/true);
+    if (bytes > 0) device_allocator()->copy_data(copy.mutable_data(), storage->data(), bytes);
+    copied_.emplace_back(storage, copy);
+    return like_device(copy, t);
+  }
+  static at::Tensor like_device(const c10::Storage& storage, const at::Tensor& t) {
+    auto host = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
+    copy_geometry(t, host.unsafeGetTensorImpl());
+    if (t.is_conj()) host._set_conj(true);
+    if (t.is_neg()) host._set_neg(true);
+    return host;
+  }
+
+  at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
+    auto host = host_of(t);
+    moved_.push_back({a.index, element, a.write, std::move(t), host});
+    return host;
+  }
+
+  void arguments_to_host() {
+    for (const auto& a : op_.looked_at) {
+      IValue& value = (*stack_)[base_ + a.index];
+      switch (a.kind) {
+        case Kind::Tensor:
+          if (C10_LIKELY(value.isTensor())) tensor_to_host(a, value);
+          break;
+        case Kind::TensorList:
+          if (value.isTensorList()) list_to_host(a, value);
+          break;
+        case Kind::OptionalTensorList:
+          if (value.isList()) optional_list_to_host(a, value);
+          break;
+        case Kind::Device:
+          if (value.isDevice() && value.toDevice().type() == kDipu) {
+            if (device_ < 0) device_ = resolve_device(value.toDevice().index());
+            reachable_ = host_reachable(device_);
+            value = c10::Device(c10::DeviceType::CPU);
+          }
+          break;
+        case Kind::Generator:
+          break;
+      }
+    }
+    if (device_ < 0) {
+      device_ = resolve_device(-1);
+      reachable_ = host_reachable(device_);
+    }
+    TORCH_CHECK(
+        !saw_host_tensor_ || op_.takes_host_tensors,
+        "Expected all tensors to be on the same device, but found at least two devices, dipu:", device_,
+        " and cpu! (in ", op_.name, ")");
+    TORCH_CHECK(
+        op_.has_host_kernel, "Could not run '", op_.name, "' on the DIPU device: it has no kernel of its own, and the CPU ",
+        "has none to fall back to");
+  }
+  void tensor_to_host(const Argument& a, IValue& value) {
+    const at::Tensor& t = value.toTensor();
+    if (C10_UNLIKELY(!t.defined())) return;
+    if (C10_LIKELY(t.device().type() == kDipu)) value = move(a, -1, t);
+    else saw_host_tensor_ |= t.dim() > 0;
+  }
+  void list_to_host(const Argument& a, IValue& value) {
+    auto list = value.toTensorList();
+    c10::List<at::Tensor> host;
+    host.reserve(list.size());
+    for (size_t i = 0; i < list.size(); i++) {
+      at::Tensor t = list.get(i);
+      if (on_device(t)) t = move(a, static_cast<int16_t>(i), std::move(t));
+      else saw_host_tensor_ |= t.defined() && t.dim() > 0;
+      host.push_back(std::move(t));
+    }
+    value = std::move(host);
+  }
+  void optional_list_to_host(const Argument& a, IValue& value) {
+    auto list = value.toList();
+    c10::List<std::optional<at::Tensor>> host;
+    host.reserve(list.size());
+    for (size_t i = 0; i < list.size(); i++) {
+      IValue element = list.get(i);
+      std::optional<at::Tensor> t;
+      if (element.isTensor() && element.toTensor().defined()) t = element.toTensor();
+      if (t && on_device(*t)) t = move(a, static_cast<int16_t>(i), *t);
+      host.push_back(std::move(t));
+    }
+    value = std::move(host);
+  }
+
+  void lend_generator() {
+    IValue& value = (*stack_)[base_ + op_.generator];
+    value = host_generator(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), device_);
+  }
+  void insert_bias_sizes() {
+    const auto weight = (*stack_)[base_ + 2].toTensor();
+    const bool transposed = (*stack_)[base_ + 6].toBool();
+    const int64_t groups = (*stack_)[base_ + 8].toInt();
+    std::vector<int64_t> sizes{transposed ? weight.size(1) * groups : weight.size(0)};
+    stack_->insert(stack_->begin() + static_cast<int64_t>(base_) + 3, IValue(std::optional<std::vector<int64_t>>(sizes)));
+  }
+
+  // The kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
+  void write_back(const Moved& m) {
+    auto* host = m.host.unsafeGetTensorImpl();
+    auto* device = m.device.unsafeGetTensorImpl();
+    auto* host_storage_impl = host->unsafe_storage().unsafeGetStorageImpl();
+    auto* device_storage = device->unsafe_storage().unsafeGetStorageImpl();
+    const void* bytes = host_storage_impl->data();
+    if (!reachable_) {
+      if (host_storage_impl->nbytes() != device_storage->nbytes()) resize_storage(device_storage, host_storage_impl->nbytes());
+      if (host_storage_impl->nbytes() > 0) {
+        device_allocator()->copy_data(device_storage->mutable_data(), bytes, host_storage_impl->nbytes());
+      }
+    } else {
+      const void* expected = device_storage->data() == nullptr ? nullptr : to_host(device_storage->data());
+      if (C10_UNLIKELY(bytes != expected)) take_resized(device_storage, host_storage_impl);
+    }
+    if (C10_UNLIKELY(
+            !device->sizes().equals(host->sizes()) || !device->strides().equals(host->strides()) ||
+            device->storage_offset() != host->storage_offset())) {
+      copy_geometry(m.host, device);
+    }
+    if (C10_UNLIKELY(m.host.is_conj() != m.device.is_conj())) device->_set_conj(m.host.is_conj());
+    if (C10_UNLIKELY(m.host.is_neg() != m.device.is_neg())) device->_set_neg(m.host.is_neg());
+  }
+  void take_resized(c10::StorageImpl* device_storage, c10::StorageImpl* host) {
+    const size_t bytes = host->nbytes();
+    auto data = adopt_redirected(host);
+    if (data.get() == nullptr) {
+      data = allocate(bytes, device_);
+      if (bytes > 0) device_allocator()->copy_data(data.get(), host->data(), bytes);
+    }
+    device_storage->set_data_ptr_noswap(std::move(data));
+    device_storage->set_nbytes(bytes);
+  }
+
+  at::Tensor to_device(const at::Tensor& t) {
+    if (!t.defined() || !t.device().is_cpu() || !t.has_storage()) return t;
+    auto* storage = t.storage().unsafeGetStorageImpl();
+    for (auto& m : moved_) {
+      if (m.host.unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return m.device;
+      if (m.host.storage().unsafeGetStorageImpl() == storage) return device_view(m.device.storage(), t);
+    }
+    for (auto& [host, device] : made_) if (host == storage) return device_view(device, t);
+    auto result = adopt_host(t, device_);
+    made_.emplace_back(storage, result.storage());
+    return result;
+  }
+  void results_to_device() {
+    const size_t first = stack_->size() - op_.returns;
+    for (size_t i = 0; i < op_.returns; i++) {
+      IValue& result = (*stack_)[first + i];
+      if (op_.return_of[i] >= 0 && return_argument(op_.return_of[i], result)) continue;
+      if (result.isTensor()) {
+        if (C10_UNLIKELY(op_.host_returns >> i & 1)) continue;
+        result = to_device(result.toTensor());
+      } else if (result.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& t : result.toTensorVector()) list.push_back(to_device(t));
+        result = std::move(list);
+      }
+    }
+  }
+  bool return_argument(int argument, IValue& result) {
+    for (auto& m : moved_) {
+      if (m.argument == argument && m.element < 0) {
+        result = m.device;
+        return true;
+      }
+    }
+    return false;
+  }
+};
+
+}  // namespace
+
+void run_on_host(Operator& op, Stack* stack) {
+  HostCall(op, stack).run();
+}
+
+void run(Operator& op, Stack* stack) {  // hot path
+  if (C10_UNLIKELY(op.hook.load(std::memory_order_relaxed) != nullptr && !tls_hooks_off)) run_hook(op, stack);
+  else run_on_host(op, stack);
+}
+
+// ---- registration
+
+// The kernel of one operator, with what is known of it at hand.
+struct Kernel final : c10::OperatorKernel {
+  explicit Kernel(Operator& op) : op_(op) {}
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+    run(op_, stack);
+  }
+
+ private:
+  Operator& op_;
+};
+
+// Operators that came after us (custom operators with a CPU kernel, say).
+static void run_unknown(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
+  static thread_local ska::flat_hash_map<const void*, Operator*> known;
+  auto*& slot = known[&handle.operator_name()];
+  if (slot == nullptr) slot = &operator_of(handle);
+  run(*slot, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_unknown>());
+}
+
+// Every operator that has a kernel on the CPU gets ours, so that composites which would hide it
+// (387 functional overloads, layer norm, …) are not taken and results are the CPU's own.
+void register_engine() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  const auto add = [&](const c10::OperatorHandle& handle) {
+    library->impl(
+        (handle.operator_name().name + (handle.operator_name().overload_name.empty() ? "" : ".") +
+         handle.operator_name().overload_name).c_str(),
+        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(operator_of(handle))));
+  };
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.getNamespace() != "aten") continue;
+    const auto handle = dispatcher.findSchema(name);
+    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    if (handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;  // the device's own
+    add(*handle);
+  }
+  for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
+    add(dispatcher.findSchemaOrThrow(name, ""));
+  }
+}
+
+std::vector<std::string> known_operators() {
+  std::lock_guard<std::mutex> lock(g_operators_mutex);
+  std::vector<std::string> names;
+  for (auto& [name, op] : operators()) names.push_back(op->name);
+  return names;
+}
+
+void set_hook(const std::vector<std::string>& names, void* callable) {
+  const std::set<std::string> wanted(names.begin(), names.end());
+  std::lock_guard<std::mutex> lock(g_operators_mutex);
+  for (auto& [name, op] : operators()) if (wanted.count(op->name) > 0) op->hook.store(callable);
+}
+
+}  // namespace dipu

@@ -1,0 +1,216 @@
+// The host's side of memory: the window onto device memory, the redirect that lets host kernels
+// allocate their results there, memory of other processes, and pinned host memory.
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "memory.h"
+
+namespace dipu {
+
+// ---- the host's view of device memory
+struct View {
+  DipuWindow window{};
+  Block** by_granule = nullptr;  // the block that starts at a granule of the window
+};
+static View g_views[kMaxDevices];
+
+void register_window(int device, const DipuWindow& window) {
+  View& view = g_views[device];
+  view.window = window;
+  const size_t entries = window.bytes / kGranule;
+  void* table = mmap(nullptr, entries * sizeof(Block*), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(table != MAP_FAILED, "DIPU: cannot reserve the block table of device ", device);
+  view.by_granule = static_cast<Block**>(table);
+}
+
+bool host_reachable(int device) {
+  return g_views[device].window.host != nullptr;
+}
+
+static bool inside(const void* address, const char* base, size_t bytes) {
+  const auto* p = static_cast<const char*>(address);
+  return base != nullptr && p >= base && p < base + bytes;
+}
+
+void index_block(int device, const char* address, Block* block) {
+  View& view = g_views[device];
+  if (view.by_granule != nullptr) view.by_granule[(address - view.window.device) / kGranule] = block;
+}
+
+int device_of(const void* address) {
+  for (int i = 0; i < device_count(); i++) {
+    const auto& w = g_views[i].window;
+    if (w.device != nullptr ? inside(address, w.device, w.bytes) : in_segments(address, i)) return i;
+  }
+  return DIPU_HOST;
+}
+
+void* to_host(const void* address) {
+  for (int i = 0; i < device_count(); i++) {
+    const auto& w = g_views[i].window;
+    if (C10_LIKELY(inside(address, w.device, w.bytes))) return w.host + (static_cast<const char*>(address) - w.device);
+  }
+  TORCH_CHECK(false, "DIPU: ", address, " is not device memory that the host can reach");
+}
+
+static Block* block_of_host(const void* address) {
+  for (int i = 0; i < device_count(); i++) {
+    const View& view = g_views[i];
+    if (inside(address, view.window.host, view.window.bytes)) {
+      return view.by_granule[(static_cast<const char*>(address) - view.window.host) / kGranule];
+    }
+  }
+  return nullptr;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* storage) {
+  using Ptr = c10::intrusive_ptr<c10::StorageImpl>;
+  auto& data = storage->_mutable_data_ptr_no_checks();
+  Block* block = data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
+  if (block != nullptr) {
+    auto* cached = block->alias.load(std::memory_order_acquire);
+    if (C10_LIKELY(cached != nullptr && cached->nbytes() == storage->nbytes())) return Ptr::reclaim_copy(cached);
+  }
+  void* address = data.get();
+  auto fresh = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+      c10::DataPtr(address ? to_host(address) : nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
+      /*resizable=*/true);
+  if (block != nullptr) {  // two threads may both make one: the first stays
+    c10::StorageImpl* expected = nullptr;
+    auto* candidate = Ptr(fresh).release();
+    if (!block->alias.compare_exchange_strong(expected, candidate)) Ptr::reclaim(candidate);
+  }
+  return fresh;
+}
+
+// ---- redirect
+static thread_local int tls_redirect = DIPU_HOST;
+static c10::DeleterFnPtr g_host_raw_deleter = nullptr;
+
+static void free_redirected(void* address) {
+  if (address == nullptr) return;
+  if (Block* b = block_of_host(address)) free_block(b);
+  else if (!in_bad_fork() && g_host_raw_deleter != nullptr) g_host_raw_deleter(address);
+}
+
+struct RedirectAllocator final : c10::Allocator {
+  c10::Allocator* host = c10::GetCPUAllocator();
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (C10_LIKELY(tls_redirect < 0) || bytes == 0) return host->allocate(bytes);
+    void* address = to_host(allocate_block(bytes, tls_redirect)->address);
+    // context == address: what raw_allocate() promises its callers
+    return c10::DataPtr(address, address, &free_redirected, c10::Device(c10::DeviceType::CPU));
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &free_redirected;
+  }
+  void copy_data(void* dst, const void* src, size_t bytes) const override {
+    std::memcpy(dst, src, bytes);
+  }
+};
+
+void install_redirect() {
+  g_host_raw_deleter = c10::GetCPUAllocator()->raw_deleter();
+  c10::SetCPUAllocator(new RedirectAllocator(), /*priority=*/10);
+}
+RedirectGuard::RedirectGuard(int device) : previous_(tls_redirect) {
+  tls_redirect = device;
+}
+RedirectGuard::~RedirectGuard() {
+  tls_redirect = previous_;
+}
+
+c10::DataPtr adopt_redirected(c10::StorageImpl* storage) {
+  auto& data = storage->_mutable_data_ptr_no_checks();
+  if (data.get_deleter() != &free_redirected) return {};
+  void* address = data.get();
+  Block* b = block_of_host(address);
+  if (b == nullptr) return {};
+  data.release_context();
+  // what the host kernel made stays as the host's view of the block
+  storage->set_data_ptr_noswap(c10::DataPtr(address, c10::Device(c10::DeviceType::CPU)));
+  auto* alias = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage).release();
+  if (auto* old = b->alias.exchange(alias)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(old);
+  return device_data(b);
+}
+
+// ---- memory of another process
+namespace {
+struct Imported {
+  int device, token;
+  void* address;
+};
+void free_imported(void* context) {
+  auto* imported = static_cast<Imported*>(context);
+  if (!in_bad_fork()) runtime().memory_free(imported->device, imported->address);
+  if (imported->token >= 0) close(imported->token);  // tells the owner that we are done
+  delete imported;
+}
+}  // namespace
+
+c10::DataPtr import_memory(int device, int fd, uint64_t offset, size_t bytes, int token) {
+  TORCH_CHECK(runtime().memory_import != nullptr, "this DIPU vendor cannot share memory between processes");
+  void* address = nullptr;
+  check(runtime().memory_import(resolve_device(device), fd, offset, bytes, &address), "memory_import");
+  return c10::DataPtr(address, new Imported{device, token, address}, &free_imported, dipu_device(device));
+}
+
+// ---- pinned host memory
+namespace {
+struct PinnedAllocator final : c10::Allocator {
+  std::mutex mutex;
+  std::map<const char*, size_t> live;
+
+  static void release(void* address);
+  c10::DataPtr allocate(size_t bytes) override {
+    void* address = nullptr;
+    if (bytes > 0) {
+      TORCH_CHECK(!in_bad_fork(), "Cannot pin memory in a forked subprocess of a process that uses DIPU");
+      check(runtime().host_allocate(bytes, &address), "host_allocate");
+      std::lock_guard<std::mutex> lock(mutex);
+      live[static_cast<char*>(address)] = bytes;
+    }
+    return c10::DataPtr(address, address, &release, c10::Device(c10::DeviceType::CPU));
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &release;
+  }
+  void copy_data(void* dst, const void* src, size_t bytes) const override {
+    std::memcpy(dst, src, bytes);
+  }
+};
+PinnedAllocator& pinned() {
+  static auto* allocator = new PinnedAllocator();
+  return *allocator;
+}
+void PinnedAllocator::release(void* address) {
+  if (address == nullptr) return;
+  {
+    std::lock_guard<std::mutex> lock(pinned().mutex);
+    pinned().live.erase(static_cast<char*>(address));
+  }
+  runtime().host_free(address);
+}
+}  // namespace
+
+c10::Allocator* pinned_allocator() {
+  return &pinned();
+}
+bool is_pinned(const void* address) {
+  std::lock_guard<std::mutex> lock(pinned().mutex);
+  auto it = pinned().live.upper_bound(static_cast<const char*>(address));
+  if (it == pinned().live.begin()) return false;
+  --it;
+  return static_cast<const char*>(address) < it->first + it->second;
+}
+
+}  // namespace dipu

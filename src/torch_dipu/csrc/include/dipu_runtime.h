@@ -1,0 +1,99 @@
+/* The C face of a chip: one table of functions, filled in by a vendor's shared library.
+ *
+ * A library exports `const DipuRuntime* dipu_runtime(void)`. Every function returns DIPU_OK or an
+ * error code; `last_error` then gives the text for the calling thread. A pointer marked optional
+ * may be NULL. Streams and events are the vendor's own handles; the stream NULL is the default
+ * stream of the device. Functions are called from any thread; `device` is always explicit.
+ * The Python face of the same table is torch_dipu.runtime.Runtime.
+ */
+#ifndef DIPU_RUNTIME_H_
+#define DIPU_RUNTIME_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DIPU_RUNTIME_ABI 1
+
+enum {
+  DIPU_OK = 0,
+  DIPU_ERROR = 1,
+  DIPU_OUT_OF_MEMORY = 2,
+  DIPU_NOT_READY = 3, /* a query of work that is still running */
+};
+
+#define DIPU_HOST (-1) /* a "device" in a copy: ordinary or pinned host memory */
+
+typedef struct DipuDeviceInfo {
+  char name[64];
+  uint64_t total_memory;
+  int32_t major, minor;   /* capability, in the vendor's own counting */
+  int32_t multiprocessors;
+} DipuDeviceInfo;
+
+/* Device memory that the host can reach too: host address = device address + (host - device).
+ * Host kernels then run on the device's own bytes. */
+typedef struct DipuWindow {
+  char* device;
+  char* host;
+  size_t bytes;
+} DipuWindow;
+
+typedef struct DipuCopy {
+  void* dst;
+  const void* src;
+  size_t bytes;
+  int32_t dst_device, src_device; /* DIPU_HOST or an ordinal */
+  int32_t stream_device;          /* whose stream it is ordered on */
+  int32_t blocking;               /* 1: return when the bytes have arrived */
+  void* stream;
+} DipuCopy;
+
+typedef struct DipuRuntime {
+  uint32_t abi;  /* DIPU_RUNTIME_ABI */
+  uint32_t size; /* sizeof(DipuRuntime) */
+  const char* (*last_error)(void);
+
+  /* device */
+  int (*device_count)(int* count);
+  int (*device_info)(int device, DipuDeviceInfo* info);
+  int (*device_synchronize)(int device);
+
+  /* memory: called for whole segments; the caching allocator is torch_dipu's own */
+  int (*memory_allocate)(int device, size_t bytes, void** out);
+  int (*memory_free)(int device, void* address);
+  int (*memory_info)(int device, size_t* free_bytes, size_t* total_bytes);
+  int (*memory_window)(int device, DipuWindow* window); /* optional */
+  int (*memory_copy)(const DipuCopy* copy);
+  int (*memory_export)(int device, void* address, int* fd, uint64_t* offset);            /* optional */
+  int (*memory_import)(int device, int fd, uint64_t offset, size_t bytes, void** out);   /* optional */
+  int (*host_allocate)(size_t bytes, void** out); /* pinned */
+  int (*host_free)(void* address);
+
+  /* stream */
+  int (*stream_create)(int device, int priority, void** out);
+  int (*stream_synchronize)(int device, void* stream);
+  int (*stream_query)(int device, void* stream);
+  int (*stream_wait_event)(int device, void* stream, void* event);
+
+  /* event */
+  int (*event_create)(int device, int timing, void** out);
+  int (*event_destroy)(int device, void* event);
+  int (*event_record)(int device, void* event, void* stream);
+  int (*event_query)(void* event);
+  int (*event_synchronize)(void* event);
+  int (*event_elapsed)(void* start, void* end, double* milliseconds);
+
+  /* generator: the state lives in torch_dipu, the same for every chip; a chip may give entropy */
+  int (*entropy)(int device, uint64_t* seed); /* optional */
+} DipuRuntime;
+
+typedef const DipuRuntime* (*DipuRuntimeGetter)(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DIPU_RUNTIME_H_ */

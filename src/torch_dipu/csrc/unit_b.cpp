@@ -1,0 +1,5 @@
+// Second of the two translation units: what needs Python or c10d.
+#include "autocast.cpp"
+#include "dicl.cpp"
+#include "hook.cpp"
+#include "bind.cpp"

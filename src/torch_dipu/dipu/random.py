@@ -1,0 +1,94 @@
+"""The device's random generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from torch_dipu import _C
+from torch_dipu.dipu.device import Device, device_count, index_of
+
+__all__ = [
+    "default_generators",
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
+
+class _Generators:
+    """The default generator of every device, as a sequence."""
+
+    def __getitem__(self, index: int) -> torch.Generator:
+        if not 0 <= index < len(self):
+            raise IndexError(f"no dipu device {index}; there are {len(self)}")
+        generator: torch.Generator = _C.default_generator(index)
+        return generator
+
+    def __len__(self) -> int:
+        return device_count()
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        return (self[i] for i in range(len(self)))
+
+
+default_generators = _Generators()
+
+
+def _generator(device: Device) -> torch.Generator:
+    return default_generators[index_of(device)]
+
+
+def get_rng_state(device: Device = "dipu") -> torch.Tensor:
+    """The state of a device's generator, as a host ByteTensor."""
+    return _generator(device).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Device = "dipu") -> None:
+    """Puts a device's generator into a state got earlier."""
+    _generator(device).set_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices."""
+    return [generator.get_state() for generator in default_generators]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """The states of all devices, in their order."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the current device's generator."""
+    _generator(None).manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seeds every device's generator."""
+    for generator in default_generators:
+        generator.manual_seed(int(seed))
+
+
+def seed() -> None:
+    """A seed by chance for the current device."""
+    _generator(None).seed()
+
+
+def seed_all() -> None:
+    """One seed by chance for every device."""
+    first = _generator(0).seed()
+    manual_seed_all(first)
+
+
+def initial_seed() -> int:
+    """The seed of the current device's generator."""
+    return _generator(None).initial_seed()

@@ -1,0 +1,119 @@
+"""Streams and events: torch's own classes, bound to this device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self
+
+import torch
+
+from torch_dipu import _C
+from torch_dipu.dipu.device import Device, index_of
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "_get_current_stream_handle",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
+
+
+class Stream(torch.Stream):
+    """A stream of a device; a priority below 0 is a high one."""
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Self:
+        if kwargs:  # stream_id, device_index, device_type: a stream that exists
+            return super().__new__(cls, **kwargs)
+        return super().__new__(cls, torch.device("dipu", index_of(device)), priority=priority)
+
+    @property
+    def dipu_stream(self) -> int:
+        """The vendor's own handle."""
+        return self.stream_id
+
+    def wait_event(self, event: torch.Event) -> None:
+        """What is launched from now on waits for the event."""
+        event.wait(self)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Records an event (a new one when none is given) after all that was launched."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+
+class ExternalStream(Stream):
+    """A stream that another library made, by its handle."""
+
+    def __new__(cls, stream_ptr: int, device: Device = None, **kwargs: Any) -> Self:
+        return super().__new__(
+            cls, stream_id=stream_ptr, device_index=index_of(device), device_type=_TYPE
+        )
+
+
+class Event(torch.Event):
+    """An event of the device; with enable_timing it can tell the time between two."""
+
+    def __new__(
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> Self:
+        return super().__new__(
+            cls, "dipu", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+        )
+
+
+_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
+
+
+def _as_stream(stream: torch.Stream) -> Stream:
+    return Stream(
+        stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+    )
+
+
+def current_stream(device: Device = None) -> Stream:
+    """The stream that work of this thread goes to."""
+    return _as_stream(torch.accelerator.current_stream(index_of(device)))
+
+
+def default_stream(device: Device = None) -> Stream:
+    """The stream that is there from the start."""
+    return Stream(stream_id=0, device_index=index_of(device), device_type=_TYPE)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream current; `with stream(...)` is the better way."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+@contextmanager
+def _stream(stream: torch.Stream | None) -> Iterator[None]:
+    if stream is None:
+        yield
+        return
+    device, before = index_of(None), torch.accelerator.current_stream(stream.device_index)
+    set_stream(stream)
+    try:
+        yield
+    finally:
+        set_stream(before)
+        _C.exchange_device(device)
+
+
+def stream(stream: torch.Stream | None) -> AbstractContextManager[None]:
+    """Work inside the block goes to the stream; None changes nothing."""
+    return _stream(stream)
+
+
+StreamContext = stream
+
+
+def _get_current_stream_handle(device: Device = None) -> int:
+    return int(_C.current_stream_handle(index_of(device)))

@@ -1,0 +1,224 @@
+"""What a chip fills in: the Runtime protocol, and the C table (dipu_runtime.h) that carries it.
+
+A vendor's `runtime` module defines `runtime()`, which returns either a loaded shared library that
+exports `dipu_runtime`, or any Python object with the methods of `Runtime`; and it may define
+`communicator(store, rank, size, timeout)`, which returns a c10d back end for host tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_void_p
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+log = logging.getLogger("torch_dipu")
+
+ABI = 1
+OK, ERROR, OUT_OF_MEMORY, NOT_READY = range(4)
+HOST = -1  # a "device" in a copy: host memory
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What the chip says of one device."""
+
+    name: str
+    total_memory: int
+    major: int = 1
+    minor: int = 0
+    multiprocessors: int = 1
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy; a device is HOST or an ordinal, `blocking` means: return when it has arrived."""
+
+    dst: int
+    src: int
+    nbytes: int
+    dst_device: int
+    src_device: int
+    stream_device: int
+    stream: int
+    blocking: bool
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """The chip in Python: addresses, streams and events are integers, stream 0 is the default.
+
+    A method raises MemoryError when memory is out, and any other exception for another failure.
+    """
+
+    def device_count(self) -> int: ...
+    def device_info(self, device: int) -> DeviceInfo: ...
+    def device_synchronize(self, device: int) -> None: ...
+
+    def memory_allocate(self, device: int, nbytes: int) -> int: ...
+    def memory_free(self, device: int, address: int) -> None: ...
+    def memory_info(self, device: int) -> tuple[int, int]: ...
+    def memory_copy(self, copy: Copy) -> None: ...
+    def host_allocate(self, nbytes: int) -> int: ...
+    def host_free(self, address: int) -> None: ...
+
+    def stream_create(self, device: int, priority: int) -> int: ...
+    def stream_synchronize(self, device: int, stream: int) -> None: ...
+    def stream_query(self, device: int, stream: int) -> bool: ...
+    def stream_wait_event(self, device: int, stream: int, event: int) -> None: ...
+
+    def event_create(self, device: int, timing: bool) -> int: ...
+    def event_destroy(self, device: int, event: int) -> None: ...
+    def event_record(self, device: int, event: int, stream: int) -> None: ...
+    def event_query(self, event: int) -> bool: ...
+    def event_synchronize(self, event: int) -> None: ...
+    def event_elapsed(self, start: int, end: int) -> float: ...
+
+
+class _CInfo(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char * 64),
+        ("total_memory", ctypes.c_uint64),
+        ("major", ctypes.c_int32),
+        ("minor", ctypes.c_int32),
+        ("multiprocessors", ctypes.c_int32),
+    )
+
+
+class _CCopy(ctypes.Structure):
+    _fields_ = (
+        ("dst", c_void_p),
+        ("src", c_void_p),
+        ("nbytes", c_size_t),
+        ("dst_device", ctypes.c_int32),
+        ("src_device", ctypes.c_int32),
+        ("stream_device", ctypes.c_int32),
+        ("blocking", ctypes.c_int32),
+        ("stream", c_void_p),
+    )
+
+
+# The functions of the table in its order: name -> C argument types. The outputs come last.
+_OUT_POINTER = POINTER(c_void_p)
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "device_count": (POINTER(c_int),),
+    "device_info": (c_int, POINTER(_CInfo)),
+    "device_synchronize": (c_int,),
+    "memory_allocate": (c_int, c_size_t, _OUT_POINTER),
+    "memory_free": (c_int, c_void_p),
+    "memory_info": (c_int, POINTER(c_size_t), POINTER(c_size_t)),
+    "memory_window": (c_int, c_void_p),
+    "memory_copy": (POINTER(_CCopy),),
+    "memory_export": (c_int, c_void_p, POINTER(c_int), POINTER(ctypes.c_uint64)),
+    "memory_import": (c_int, c_int, ctypes.c_uint64, c_size_t, _OUT_POINTER),
+    "host_allocate": (c_size_t, _OUT_POINTER),
+    "host_free": (c_void_p,),
+    "stream_create": (c_int, c_int, _OUT_POINTER),
+    "stream_synchronize": (c_int, c_void_p),
+    "stream_query": (c_int, c_void_p),
+    "stream_wait_event": (c_int, c_void_p, c_void_p),
+    "event_create": (c_int, c_int, _OUT_POINTER),
+    "event_destroy": (c_int, c_void_p),
+    "event_record": (c_int, c_void_p, c_void_p),
+    "event_query": (c_void_p,),
+    "event_synchronize": (c_void_p,),
+    "event_elapsed": (c_void_p, c_void_p, POINTER(c_double)),
+    "entropy": (c_int, POINTER(ctypes.c_uint64)),
+}
+OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy")
+# only a library can give these: they are about the host's own address space
+LIBRARY_ONLY = ("memory_window", "memory_export", "memory_import")
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("abi", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("last_error", CFUNCTYPE(c_char_p)),
+        *((name, CFUNCTYPE(c_int, *arguments)) for name, arguments in FUNCTIONS.items()),
+    )
+
+
+def table_address(runtime: ctypes.CDLL | Runtime) -> int:
+    """The address of the C table of a library or of a Python runtime; it lives as long as we do."""
+    if isinstance(runtime, ctypes.CDLL):
+        getter = runtime.dipu_runtime
+        getter.restype = c_void_p
+        return int(getter() or 0)
+    missing = [n for n in FUNCTIONS if n not in OPTIONAL and not hasattr(runtime, n)]
+    if missing:
+        raise TypeError(
+            f"{type(runtime).__name__} is not a torch_dipu Runtime: it lacks {', '.join(missing)}.\n"
+            "Hint: see torch_dipu.runtime.Runtime for what a chip fills in."
+        )
+    table = _python_table(runtime)
+    _kept.append(table)
+    return ctypes.addressof(table)
+
+
+_kept: list[_Table] = []  # C holds their addresses
+
+
+def _python_table(runtime: Runtime) -> _Table:
+    errors: list[bytes] = [b""]
+    table = _Table(abi=ABI, size=ctypes.sizeof(_Table))
+    table.last_error = _Table._fields_[2][1](lambda: errors[0])
+    for name, arguments in FUNCTIONS.items():
+        method = getattr(runtime, name, None)
+        if method is not None and name not in LIBRARY_ONLY:
+            setattr(table, name, CFUNCTYPE(c_int, *arguments)(_callback(method, name, errors)))
+    return table
+
+
+def _callback(method: Callable[..., Any], name: str, errors: list[bytes]) -> Callable[..., int]:
+    """A C callback of one method: outputs are written through pointers, exceptions become codes."""
+
+    def call(*arguments: Any) -> int:
+        values, outputs = _split(arguments)
+        try:
+            result = method(*values)
+        except MemoryError as error:
+            errors[0] = str(error).encode()
+            return OUT_OF_MEMORY
+        except Exception as error:  # an exception must not cross into C: it becomes its text
+            errors[0] = f"{type(error).__name__}: {error}".encode()
+            log.debug("%s failed", name, exc_info=True)
+            return ERROR
+        if name.endswith("_query"):
+            return OK if result else NOT_READY
+        _write(result, outputs)
+        return OK
+
+    return call
+
+
+def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """Inputs as Python values (a null pointer is 0, a copy is a Copy), outputs as pointers."""
+    values: list[Any] = []
+    outputs: list[Any] = []
+    for argument in arguments:
+        if argument is None:
+            values.append(0)
+        elif isinstance(argument, int):
+            values.append(argument)
+        elif isinstance(argument.contents, _CCopy):
+            fields = {name: getattr(argument.contents, name) or 0 for name, _ in _CCopy._fields_}
+            values.append(Copy(**{**fields, "blocking": bool(fields["blocking"])}))
+        else:
+            outputs.append(argument)
+    return values, outputs
+
+
+def _write(result: Any, outputs: list[Any]) -> None:
+    if len(outputs) == 1 and isinstance(result, DeviceInfo):
+        info = outputs[0].contents
+        info.name = result.name.encode()[:63]
+        info.total_memory, info.major, info.minor = result.total_memory, result.major, result.minor
+        info.multiprocessors = result.multiprocessors
+    elif len(outputs) == 1:
+        outputs[0][0] = result
+    elif outputs:
+        for pointer, value in zip(outputs, result, strict=True):
+            pointer[0] = value

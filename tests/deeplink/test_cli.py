@@ -1,0 +1,150 @@
+"""The command `deeplink`: what it shows, and its exit code."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import deeplink
+from deeplink import cli
+from deeplink.vendor import Choice, Found, Vendor
+
+runner = CliRunner()
+GOOD = Vendor("good", "cpu", lambda: True, note="good chip (made up)")
+ROWS = [
+    Found("bad", None, "broken", "ImportError: libbad.so", "bad-dist"),
+    Found("away", Vendor("away", "npu", lambda: False), "unavailable", "no card", "away-dist"),
+    Found("good", GOOD, "available", "", "good-dist"),
+]
+
+
+@pytest.fixture
+def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One good vendor and one that is away."""
+    monkeypatch.setattr(cli, "discover", lambda: ROWS[1:])
+    monkeypatch.setattr(cli, "choose", lambda name: Choice(GOOD, f"asked {name}"))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and output."""
+    result = runner.invoke(cli.app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_version() -> None:
+    assert run("--version") == (0, f"deeplink {deeplink.__version__}\n")
+
+
+def test_the_version_is_that_of_the_project_file() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'\nversion = "{deeplink.__version__}"\n' in text
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["settings", "-h"]])
+def test_help_teaches_by_example(arguments: list[str]) -> None:
+    code, output = run(*arguments)
+    assert code == 0
+    assert re.search(r"^ *Examples:\n+ +.*deeplink ", output, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_doctor_shows_vendors_choice_and_settings() -> None:
+    code, output = run("doctor", "--no-self-test", "--vendor", "good")
+    assert code == 0
+    assert re.search(r"away +unavailable +away-dist +no card", output)
+    assert re.search(r"good +available +good-dist +good chip \(made up\)", output)
+    assert "Chosen: good, device 'cpu', good chip (made up)\nbecause: asked good" in output
+    assert re.search(r"DIPU_DEVICE_COUNT +(default|environment) +\d", output)
+    assert re.search(r"torch \d+\.\d+", output)
+    assert output.endswith("all is well\n")
+
+
+@pytest.mark.usefixtures("healthy")
+def test_doctor_output_is_plain_and_narrow_when_it_is_no_terminal() -> None:
+    _, output = run("doctor", "--no-self-test")
+    assert "\x1b" not in output
+    assert max(len(line) for line in output.splitlines()) <= 100
+
+
+@pytest.mark.usefixtures("healthy")
+def test_doctor_runs_the_self_test() -> None:
+    code, output = run("doctor")
+    assert code == 0
+    assert "Self-test: good chip (made up)" in output
+    for line in (r"copy +ok +\d", r"autograd +ok", r"streams +skipped", r"total +\d+\.\d\d s"):
+        assert re.search(line, output), line
+
+
+def test_a_broken_vendor_fails_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "discover", lambda: ROWS)
+    monkeypatch.setattr(cli, "choose", lambda name: Choice(GOOD, "because"))
+    code, output = run("doctor", "--no-self-test")
+    assert code == 1
+    assert "FAILED  vendor bad is broken: ImportError: libbad.so" in output
+
+
+def test_an_unknown_vendor_fails_the_doctor_with_the_hint() -> None:
+    code, output = run("doctor", "--no-self-test", "--vendor", "no-such-vendor")
+    assert code == 1
+    assert "no vendor 'no-such-vendor'; installed: " in output
+    assert "\nHint: " in output
+
+
+@pytest.mark.usefixtures("healthy")
+def test_doctor_json_is_complete() -> None:
+    code, output = run("doctor", "--json")
+    found = json.loads(output)
+    assert code == 0 and found["ok"] is True
+    assert found["chosen"]["label"] == "good chip (made up)"
+    assert [row["name"] for row in found["vendors"]] == ["away", "good"]
+    assert {check["name"]: check["status"] for check in found["self_test"]}["copy"] == "ok"
+    assert {"name", "value", "source"} <= set(found["settings"][0])
+
+
+def test_build_state_is_shown_and_its_failure_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "built_well.py").write_text("def state():\n    return {'library': 'cached'}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, shown in (
+        ("built_well", r"library +cached"),
+        ("not_built", r"error +not_built: ModuleNotFoundError"),
+    ):
+        vendor = Vendor("good", "cpu", lambda: True, build=module)
+        monkeypatch.setattr(cli, "discover", lambda: [])
+        monkeypatch.setattr(cli, "choose", lambda name, v=vendor: Choice(v, "because"))
+        assert re.search(shown, run("doctor", "--no-self-test")[1])
+
+
+def test_settings_shows_values_and_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPU_DEVICE_MEMORY", "512M")
+    code, output = run("settings")
+    assert code == 0
+    assert re.search(r"DIPU_DEVICE_MEMORY +512MiB +environment +Memory", output)
+    code, output = run("settings", "--all")
+    assert "DIPU_DEVICE_MEMORY = 512MiB  (environment)" in output
+    assert "default 16GiB; allowed: bytes, such as" in output
+
+
+def test_settings_reports_bad_and_unknown_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPU_DEVICE_COUNT", "99")
+    monkeypatch.setenv("DIPU_QUIRK", "nan")
+    code, output = run("settings")
+    assert code == 1
+    assert "DIPU_DEVICE_COUNT='99' is not allowed: it is more than 16" in output
+    assert "DIPU_QUIRK is set, but nothing reads it; did you mean DIPU_QUIRKS?" in output
+
+
+def test_main_shows_an_error_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise deeplink.SettingError("it went wrong.", "do better.")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err == "it went wrong.\nHint: do better.\n"

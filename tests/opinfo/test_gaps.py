@@ -1,0 +1,63 @@
+"""The judgement of a run against a list of gaps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.opinfo.core import Failure, Outcome
+from tests.opinfo.gaps import Gap, judge, read_gaps
+
+GAP = Gap("add", "float32", "forward", "todo", "not written")
+FAILS = Outcome("add", "float32", (0, 1), failures=(Failure("forward", 0, "wrong"),))
+PASSES = Outcome("add", "float32", (1, 1))
+
+
+def test_a_failure_with_a_gap_is_accepted() -> None:
+    assert judge([FAILS], [GAP], ["add"]) == []
+
+
+def test_a_failure_without_a_gap_is_named() -> None:
+    assert judge([FAILS], [], ["add"]) == ["add float32 forward: fails and is not in gaps.toml"]
+
+
+def test_a_gap_for_another_stage_does_not_cover_the_failure() -> None:
+    backward = Gap("add", "float32", "backward", "todo", "not written")
+    complaints = judge([FAILS], [backward], ["add"])
+    assert complaints[0] == "add float32 forward: fails and is not in gaps.toml"
+
+
+def test_a_gap_that_passes_is_named() -> None:
+    complaints = judge([PASSES], [GAP], ["add"])
+    assert complaints == ["add float32 forward: a listed gap that passes"]
+
+
+def test_a_gap_for_an_unknown_op_is_named() -> None:
+    complaints = judge([], [GAP], ["mul"])
+    assert complaints == ["add float32: a gap that matches no op"]
+
+
+def test_a_gap_whose_op_was_not_run_is_not_judged() -> None:
+    assert judge([Outcome("mul", "float32", (1, 1))], [GAP], ["add", "mul"]) == []
+
+
+def test_a_gap_for_all_dtypes_is_not_judged_by_one_of_them() -> None:
+    everywhere = Gap("add", "*", "*", "never", "by design")
+    assert judge([PASSES], [everywhere], ["add"]) == []
+
+
+def test_a_misspelt_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.toml"
+    path.write_text(
+        '[[gap]]\nop = "add"\ndtype = "*"\nstage = "*"\nkind = "later"\nreason = "why"\n'
+    )
+    with pytest.raises(ValueError, match="a kind of"):
+        read_gaps(path)
+
+
+def test_a_missing_reason_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.toml"
+    path.write_text('[[gap]]\nop = "add"\n')
+    with pytest.raises(ValueError, match="should have exactly dtype, kind, op, reason, stage"):
+        read_gaps(path)

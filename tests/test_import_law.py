@@ -1,0 +1,164 @@
+"""The law between the layers: an import goes only downwards. ARCHITECTURE.md says it in words."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+# What each package may import, besides itself and the outside world.
+ALLOWED: dict[str, set[str]] = {
+    "deeplink": set(),
+    "diopi": {"deeplink"},
+    "torch_dipu": {"deeplink", "diopi"},
+    "dlinfer": {"deeplink", "diopi"},
+    "dicp": {"deeplink", "diopi"},
+    "op_tools": {"deeplink"},
+    "ditorch": {"deeplink"},
+    "deeplink_vendors": {
+        "deeplink", "diopi", "torch_dipu", "dlinfer", "dicp", "op_tools", "ditorch",
+    },
+}  # fmt: skip
+VENDORS = "deeplink_vendors"
+
+# Libraries of chip vendors: only inside a vendor's folder.
+VENDOR_LIBRARIES = {
+    "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "pynvml", "tbe",
+    "torch_br", "torch_gcu", "torch_mlu", "torch_musa", "torch_npu", "torch_sdaa", "torch_xla",
+}  # fmt: skip
+
+ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+SETTINGS = "deeplink/settings.py"
+MAY_PRINT = {"report.py", "cli.py", "__main__.py"}
+
+
+def violations(src: Path) -> list[str]:
+    """Every breach under a source tree, as `file:line: what`."""
+    return [
+        f"{path.relative_to(src)}:{line}: {what}"
+        for path in sorted(src.rglob("*.py"))
+        for line, what in _breaches(path.relative_to(src), ast.parse(path.read_text("utf-8")))
+    ]
+
+
+def _breaches(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        for name in _imported(path, node):
+            what = _judge_import(path, name)
+            if what:
+                yield node.lineno, what  # type: ignore[attr-defined]
+        if path.as_posix() != SETTINGS and _touches_environment(node):
+            yield node.lineno, "os.environ outside deeplink/settings.py"  # type: ignore[attr-defined]
+    if path.name not in MAY_PRINT:
+        for line in _prints(tree):
+            yield line, "print outside a report, a cli or a main()"
+
+
+def _imported(path: Path, node: ast.AST) -> list[str]:
+    """Full names of the modules that a node imports; those written as a string, too."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            # the package of the file, and one step up for each dot after the first
+            package = path.parent.parts[: len(path.parent.parts) - node.level + 1]
+            base = ".".join([*package, *([base] if base else [])])
+        return [f"{base}.{alias.name}" for alias in node.names]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+            return [node.args[0].value]
+    return []
+
+
+def _judge_import(path: Path, name: str) -> str:
+    package, target = path.parts[0], name.split(".")[0]
+    if package == VENDORS:
+        # a vendor is a folder of its own: it does not know the others
+        own = [VENDORS, path.parts[1]] if len(path.parts) > 2 else [VENDORS]
+        sideways = target == VENDORS and name.split(".")[:2] != own
+        return f"{'/'.join(own)} imports {name}" if sideways else ""
+    if target in VENDOR_LIBRARIES:
+        return f"{name}, a vendor's library, outside {VENDORS}"
+    if package not in ALLOWED:
+        return f"{package} is in no layer: add it to ALLOWED and to ARCHITECTURE.md"
+    if target in ALLOWED and target != package and target not in ALLOWED[package]:
+        return f"{package} imports {name}; allowed: {', '.join(sorted(ALLOWED[package])) or 'none'}"
+    return ""
+
+
+def _touches_environment(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id == "os" and node.attr in ENVIRONMENT
+    if isinstance(node, ast.ImportFrom) and node.module == "os":
+        return any(alias.name in ENVIRONMENT for alias in node.names)
+    return False
+
+
+def _prints(tree: ast.AST) -> Iterator[int]:
+    """Lines of print calls that are not in a function named main."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "main":
+            continue
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+            yield node.lineno
+        yield from _prints(node)
+
+
+def test_the_source_tree_keeps_the_law() -> None:
+    assert violations(SRC) == []
+
+
+PLANTED = [
+    ("deeplink/a.py", "import diopi", "deeplink imports diopi; allowed: none"),
+    ("deeplink/a.py", "from deeplink_vendors import cpu", "deeplink imports deeplink_vendors.cpu"),
+    ("diopi/a.py", "from torch_dipu.dipu import device", "diopi imports torch_dipu.dipu.device"),
+    ("torch_dipu/a.py", "def f():\n    import dicp", "torch_dipu imports dicp; allowed: deeplink"),
+    ("dicp/a.py", "import dlinfer.ops", "dicp imports dlinfer.ops; allowed: deeplink, diopi"),
+    ("dlinfer/a.py", "import dicp", "dlinfer imports dicp"),
+    ("ditorch/a.py", "import torch_dipu", "ditorch imports torch_dipu; allowed: deeplink"),
+    ("op_tools/a.py", "import ditorch", "op_tools imports ditorch; allowed: deeplink"),
+    ("op_tools/a.py", "import diopi", "op_tools imports diopi"),
+    (
+        "ditorch/a.py",
+        "import importlib\nimportlib.import_module('torch_dipu')",
+        "ditorch imports torch_dipu",
+    ),
+    ("deeplink_vendors/acme/a.py", "import deeplink_vendors.cpu", "acme imports deeplink_vendors"),
+    ("deeplink_vendors/acme/a.py", "from .. import cpu", "acme imports deeplink_vendors.cpu"),
+    ("ditorch/a.py", "import torch_npu", "torch_npu, a vendor's library, outside"),
+    ("stray/a.py", "import torch", "stray is in no layer"),
+    ("ditorch/a.py", "import os\nos.environ['A']", "os.environ outside deeplink/settings.py"),
+    ("ditorch/a.py", "from os import getenv", "os.environ outside deeplink/settings.py"),
+    ("ditorch/a.py", "def f():\n    print(1)", "print outside a report, a cli or a main()"),
+]
+
+
+@pytest.mark.parametrize(("name", "source", "what"), PLANTED)
+def test_a_planted_breach_is_caught(tmp_path: Path, name: str, source: str, what: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(source)
+    (found,) = violations(tmp_path)
+    assert found.startswith(f"{name}:")
+    assert what in found
+
+
+KEPT = [
+    ("deeplink/settings.py", "import os\nos.environ.get('A')"),
+    ("torch_dipu/a.py", "import diopi.op\nfrom deeplink.errors import BuildError\nimport torch"),
+    ("torch_dipu/a.py", "from torch_dipu.dipu import device\nfrom . import runtime"),
+    ("torch_dipu/build.py", "def main():\n    print('built')"),
+    ("op_tools/report.py", "print(1)"),
+    ("deeplink_vendors/acme/a.py", "import torch_npu, torch_dipu, dicp\nfrom . import kernels"),
+    ("deeplink_vendors/acme/a.py", "from deeplink_vendors.acme import kernels"),
+]
+
+
+@pytest.mark.parametrize(("name", "source"), KEPT)
+def test_what_the_law_allows_is_not_reported(tmp_path: Path, name: str, source: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(source)
+    assert violations(tmp_path) == []

@@ -1,0 +1,183 @@
+"""torch.func, fake tensors, tracing, export, torch.compile, jit and custom operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacfwd, jacrev, vmap
+
+# torch imports and scripts its own decompositions on the first use of these
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\):FutureWarning"),
+]
+
+
+def _loss(w: Tensor, x: Tensor) -> Tensor:
+    return (torch.tanh(x @ w) ** 2).sum()
+
+
+def test_grad_equals_the_cpus() -> None:
+    w, x = torch.randn(3, 2), torch.randn(4, 3)
+    actual = grad(_loss)(w.to("dipu"), x.to("dipu"))
+    torch.testing.assert_close(actual.cpu(), grad(_loss)(w, x))
+
+
+def test_vmap_of_grad_gives_per_sample_gradients() -> None:
+    w, x = torch.randn(3, 2), torch.randn(4, 3)
+    per_sample = vmap(grad(_loss), in_dims=(None, 0))
+    actual = per_sample(w.to("dipu"), x.to("dipu"))
+    assert actual.shape == (4, 3, 2)
+    torch.testing.assert_close(actual.cpu(), per_sample(w, x))
+
+
+@pytest.mark.parametrize("jacobian", [jacrev, jacfwd])
+def test_jacobians_equal_the_cpus(jacobian: Callable[..., Any]) -> None:
+    x = torch.randn(3)
+    actual = jacobian(lambda t: torch.sin(t) * t.sum())(x.to("dipu"))
+    torch.testing.assert_close(actual.cpu(), jacobian(lambda t: torch.sin(t) * t.sum())(x))
+
+
+def test_vmap_over_random_numbers() -> None:
+    draw = vmap(lambda t: t + torch.rand(3, device="dipu"), randomness="different")
+    result = draw(torch.zeros(4, 3, device="dipu"))
+    assert len({tuple(row) for row in result.tolist()}) == 4
+
+
+def test_a_module_is_called_with_other_parameters() -> None:
+    layer = nn.Linear(2, 1, bias=False).to("dipu")
+    weight = torch.tensor([[2.0, 3.0]], device="dipu")
+    result = functional_call(layer, {"weight": weight}, torch.ones(1, 2, device="dipu"))
+    assert result.tolist() == [[5.0]]
+
+
+def test_fake_tensors_carry_the_device() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    allocated = torch.dipu.memory_allocated()
+    with FakeTensorMode():
+        a = torch.empty(1 << 20, 64, device="dipu")
+        b = (a @ a.t()[:, :8]).relu().sum(0)
+    assert (b.device, b.shape) == (torch.device("dipu", 0), (8,))
+    assert torch.dipu.memory_allocated() == allocated
+
+
+def test_make_fx_traces_device_tensors() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(3, device="dipu")
+    graph = make_fx(lambda t: t.sin() + t.new_zeros(3))(x)
+    targets = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets[0] == "aten.sin.default"
+    torch.testing.assert_close(graph(x).cpu(), x.sin().cpu())
+
+
+def test_export_runs_on_the_device() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).to("dipu")
+    x = torch.randn(2, 3, device="dipu")
+    exported = torch.export.export(net, (x,))
+    torch.testing.assert_close(exported.module()(x).cpu(), net(x).cpu())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile_trains_as_eager_does(backend: str) -> None:
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 1)).to("dipu")
+        step = torch.compile(net, backend=backend) if compiled else net
+        loss = step(torch.ones(2, 4, device="dipu")).square().sum()
+        loss.backward()
+        results.append([loss.item(), *(p.grad.cpu() for p in net.parameters())])  # type: ignore[union-attr]
+    torch._dynamo.reset()
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_compile_follows_a_mutated_input() -> None:
+    def double(t: Tensor) -> Tensor:
+        t.mul_(2)
+        return t + 1
+
+    x = torch.ones(2, device="dipu")
+    result = torch.compile(double, backend="aot_eager")(x)
+    torch._dynamo.reset()
+    assert (x.tolist(), result.tolist()) == ([2.0, 2.0], [3.0, 3.0])
+
+
+@pytest.mark.slow
+def test_inductor_is_right_or_says_what_to_use_instead() -> None:
+    x = torch.linspace(-1, 1, 8, device="dipu")
+    try:
+        actual = torch.compile(lambda t: (t.sin() * 2 + t).relu(), backend="inductor")(x)
+    except RuntimeError as error:
+        assert "aot_eager" in str(error)
+        return
+    finally:
+        torch._dynamo.reset()
+    torch.testing.assert_close(actual.cpu(), (x.cpu().sin() * 2 + x.cpu()).relu())
+
+
+def test_dispatch_modes_see_the_ops() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2, device="dipu")
+    with Watch():
+        (x + 1).relu()
+    assert seen == ["aten.add.Tensor", "aten.relu.default"]
+
+
+def test_a_custom_op_with_only_a_cpu_kernel_runs() -> None:
+    @torch.library.custom_op("dipu_tests::twice", mutates_args=(), device_types="cpu")
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    result = twice(torch.ones(2, device="dipu"))
+    assert result.device.type == "dipu"
+    assert result.tolist() == [2.0, 2.0]
+
+
+def test_a_custom_op_for_every_device_sees_device_tensors() -> None:
+    devices: list[str] = []
+
+    @torch.library.custom_op("dipu_tests::thrice", mutates_args=())
+    def thrice(x: Tensor) -> Tensor:
+        devices.append(x.device.type)
+        return x * 3
+
+    assert thrice(torch.ones(2, device="dipu")).tolist() == [3.0, 3.0]
+    assert devices == ["dipu"]
+
+
+def test_a_library_kernel_for_the_device_is_used() -> None:
+    library = torch.library.Library("dipu_tests_kernel", "DEF")
+    library.define("answer(Tensor x) -> Tensor")
+    library.impl("answer", lambda x: torch.full_like(x, 42.0), "PrivateUse1")
+    result = torch.ops.dipu_tests_kernel.answer(torch.zeros(2, device="dipu"))
+    assert result.tolist() == [42.0, 42.0]
+
+
+class _Scale(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x * 2 - 1)
+
+
+@pytest.mark.parametrize("kind", ["script", "trace"])
+def test_jit_runs_on_the_device(kind: str) -> None:
+    x = torch.tensor([0.0, 1.0, 2.0], device="dipu")
+    module = torch.jit.script(_Scale()) if kind == "script" else torch.jit.trace(_Scale(), (x,))
+    for _ in range(3):  # the profiling executor optimises after the second call
+        result = module(x)
+    assert result.tolist() == [0.0, 1.0, 3.0]
