@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing._comparison import default_tolerances
 
@@ -250,14 +250,12 @@ finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 anything = st.floats(width=32)
 
 
-@settings(deadline=None)
 @given(st.lists(anything))
 def test_any_values_equal_themselves(values: list[float]) -> None:
     tensor = torch.tensor(values)
     assert only(compare(tensor, tensor.clone(), rtol=0, atol=0)).close
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(anything, anything), min_size=1))
 def test_without_rtol_the_order_does_not_matter(pairs: list[tuple[float, float]]) -> None:
     a, b = (torch.tensor(side) for side in zip(*pairs, strict=True))
@@ -266,7 +264,6 @@ def test_without_rtol_the_order_does_not_matter(pairs: list[tuple[float, float]]
         assert getattr(there, field) == getattr(back, field), field
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(anything, anything), min_size=1))
 def test_the_verdict_is_that_of_torch_allclose(pairs: list[tuple[float, float]]) -> None:
     # in float64, as compare does: torch.allclose in float32 rounds the tolerance itself
@@ -275,7 +272,6 @@ def test_the_verdict_is_that_of_torch_allclose(pairs: list[tuple[float, float]])
     assert only(compare(a, b, rtol=1e-3, atol=1e-3)).close == verdict
 
 
-@settings(deadline=None)
 @given(finite)
 def test_ulp_agrees_with_nextafter(value: float) -> None:
     here = torch.tensor([value], dtype=torch.float32)

@@ -13,6 +13,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "sparse.h"
+
 namespace dipu {
 
 using c10::IValue;
@@ -106,7 +108,8 @@ struct Moved {
 
 class HostCall {
  public:
-  HostCall(Operator& op, Stack* stack) : op_(op), stack_(stack), base_(stack->size() - op.arguments) {}
+  HostCall(Operator& op, Stack* stack, c10::DispatchKey host_key)
+      : op_(op), stack_(stack), base_(stack->size() - op.arguments), host_key_(host_key) {}
 
   void run() {
     arguments_to_host();
@@ -121,7 +124,7 @@ class HostCall {
         no_autocast.emplace(c10::DispatchKey::AutocastCPU);
       }
       RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
-      op_.target.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+      op_.target.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
     }
     for (auto& moved : moved_) if (moved.write) write_back(moved);
     results_to_device();
@@ -131,6 +134,7 @@ class HostCall {
   Operator& op_;
   Stack* stack_;
   const size_t base_;
+  const c10::DispatchKey host_key_;
   int device_ = -1;
   bool reachable_ = true, saw_host_tensor_ = false;
   c10::SmallVector<Moved, 6> moved_;
@@ -149,6 +153,13 @@ class HostCall {
 
   at::Tensor host_of(const at::Tensor& t) {
     see_device(t);
+    if (C10_UNLIKELY(host_key_ != c10::DispatchKey::CPU && is_sparse_layout(t))) {
+      return convert_sparse(t, c10::Device(c10::DeviceType::CPU), [this](const at::Tensor& member) {
+        auto host = host_of(member);
+        made_.emplace_back(host.storage().unsafeGetStorageImpl(), member.storage());
+        return host;
+      });
+    }
     if (C10_LIKELY(reachable_)) return alias_host(t);
     auto* storage = t.storage().unsafeGetStorageImpl();
     for (auto& [known, copy] : copied_) if (known == storage) return like_device(copy, t);
@@ -206,8 +217,11 @@ class HostCall {
         !saw_host_tensor_ || op_.takes_host_tensors,
         "Expected all tensors to be on the same device, but found at least two devices, dipu:", device_,
         " and cpu! (in ", op_.name, ")");
+    const bool runs = C10_LIKELY(host_key_ == c10::DispatchKey::CPU)
+        ? op_.has_host_kernel
+        : op_.target.hasComputedKernelForDispatchKey(host_key_);
     TORCH_CHECK(
-        op_.has_host_kernel, "Could not run '", op_.name, "' on the DIPU device: it has no kernel of its own, and the CPU ",
+        runs, "Could not run '", op_.name, "' on the DIPU device: it has no kernel of its own, and the CPU ",
         "has none to fall back to");
   }
   void tensor_to_host(const Argument& a, IValue& value) {
@@ -256,6 +270,10 @@ class HostCall {
 
   // The kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
   void write_back(const Moved& m) {
+    if (C10_UNLIKELY(!m.host.has_storage())) {
+      assign_sparse(m.host, m.device, [this](const at::Tensor& member) { return to_device(member); });
+      return;
+    }
     auto* host = m.host.unsafeGetTensorImpl();
     auto* device = m.device.unsafeGetTensorImpl();
     auto* host_storage_impl = host->unsafe_storage().unsafeGetStorageImpl();
@@ -290,11 +308,17 @@ class HostCall {
   }
 
   at::Tensor to_device(const at::Tensor& t) {
-    if (!t.defined() || !t.device().is_cpu() || !t.has_storage()) return t;
+    if (!t.defined() || !t.device().is_cpu()) return t;
+    for (auto& m : moved_) if (m.host.unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return m.device;
+    if (C10_UNLIKELY(!t.has_storage())) {
+      if (!is_sparse_layout(t)) return t;
+      return convert_sparse(t, dipu_device(device_), [this](const at::Tensor& member) { return to_device(member); });
+    }
     auto* storage = t.storage().unsafeGetStorageImpl();
     for (auto& m : moved_) {
-      if (m.host.unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return m.device;
-      if (m.host.storage().unsafeGetStorageImpl() == storage) return device_view(m.device.storage(), t);
+      if (m.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
+        return device_view(m.device.storage(), t);
+      }
     }
     for (auto& [host, device] : made_) if (host == storage) return device_view(device, t);
     auto result = adopt_host(t, device_);
@@ -329,60 +353,80 @@ class HostCall {
 
 }  // namespace
 
-void run_on_host(Operator& op, Stack* stack) {
-  HostCall(op, stack).run();
+void run_on_host(Operator& op, Stack* stack, c10::DispatchKey host_key) {
+  HostCall(op, stack, host_key).run();
 }
 
-void run(Operator& op, Stack* stack) {  // hot path
-  if (C10_UNLIKELY(op.hook.load(std::memory_order_relaxed) != nullptr && !tls_hooks_off)) run_hook(op, stack);
-  else run_on_host(op, stack);
+static void run(Operator& op, Stack* stack, c10::DispatchKey host_key) {  // hot path
+  if (C10_UNLIKELY(op.hook.load(std::memory_order_relaxed) != nullptr && !tls_hooks_off)) run_hook(op, stack, host_key);
+  else run_on_host(op, stack, host_key);
 }
 
 // ---- registration
 
+// The device's dispatch keys, and where the host has the kernels for each.
+struct KeyPair {
+  c10::DispatchKey device, host;
+};
+constexpr KeyPair kDense{c10::DispatchKey::PrivateUse1, c10::DispatchKey::CPU};
+constexpr KeyPair kSparse{c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCPU};
+constexpr KeyPair kCompressed{c10::DispatchKey::SparseCsrPrivateUse1, c10::DispatchKey::SparseCsrCPU};
+
 // The kernel of one operator, with what is known of it at hand.
 struct Kernel final : c10::OperatorKernel {
-  explicit Kernel(Operator& op) : op_(op) {}
+  Kernel(Operator& op, c10::DispatchKey host_key) : op_(op), host_key_(host_key) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
-    run(op_, stack);
+    run(op_, stack, host_key_);
   }
 
  private:
   Operator& op_;
+  const c10::DispatchKey host_key_;
 };
 
 // Operators that came after us (custom operators with a CPU kernel, say).
+template <const KeyPair& keys>
 static void run_unknown(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
   static thread_local ska::flat_hash_map<const void*, Operator*> known;
   auto*& slot = known[&handle.operator_name()];
   if (slot == nullptr) slot = &operator_of(handle);
-  run(*slot, stack);
+  run(*slot, stack, keys.host);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_unknown>());
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_unknown<kDense>>());
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_unknown<kSparse>>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_unknown<kCompressed>>());
+}
+
+static void register_operator(torch::Library& library, const c10::OperatorHandle& handle, const KeyPair& keys) {
+  const auto& name = handle.operator_name();
+  library.impl(
+      (name.name + (name.overload_name.empty() ? "" : ".") + name.overload_name).c_str(),
+      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(operator_of(handle), keys.host)));
 }
 
 // Every operator that has a kernel on the CPU gets ours, so that composites which would hide it
-// (387 functional overloads, layer norm, …) are not taken and results are the CPU's own.
+// (functional overloads, layer norm, …) are not taken and results are the CPU's own.
 void register_engine() {
   auto& dispatcher = c10::Dispatcher::singleton();
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  const auto add = [&](const c10::OperatorHandle& handle) {
-    library->impl(
-        (handle.operator_name().name + (handle.operator_name().overload_name.empty() ? "" : ".") +
-         handle.operator_name().overload_name).c_str(),
-        torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(operator_of(handle))));
-  };
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    if (name.getNamespace() != "aten") continue;
-    const auto handle = dispatcher.findSchema(name);
-    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-    if (handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;  // the device's own
-    add(*handle);
-  }
-  for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
-    add(dispatcher.findSchemaOrThrow(name, ""));
+  for (const auto* keys : {&kDense, &kSparse, &kCompressed}) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", keys->device, __FILE__, __LINE__);  // for good
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      if (name.getNamespace() != "aten") continue;
+      const auto handle = dispatcher.findSchema(name);
+      if (!handle || !handle->hasKernelForDispatchKey(keys->host)) continue;
+      if (handle->hasKernelForDispatchKey(keys->device)) continue;  // the device's own
+      register_operator(*library, *handle, *keys);
+    }
+    if (keys != &kDense) continue;
+    for (const char* name : {"aten::convolution_overrideable", "aten::convolution_backward_overrideable"}) {
+      register_operator(*library, dispatcher.findSchemaOrThrow(name, ""), *keys);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <mutex>
 #include <random>
 
 #include "core.h"
@@ -80,7 +81,10 @@ at::Generator host_generator(const std::optional<at::Generator>& generator, int 
   return static_cast<Generator*>(chosen.unsafeGetGeneratorImpl())->engine;
 }
 
+static std::mutex g_borrow;  // one at a time: there is one default engine on the host
+
 struct BorrowEngine::State {
+  std::lock_guard<std::mutex> lock{g_borrow};
   at::Generator host, device;
   std::shared_ptr<at::CPUGeneratorImpl> kept;
   static void copy(at::CPUGeneratorImpl* from, at::CPUGeneratorImpl* to) {

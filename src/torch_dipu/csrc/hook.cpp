@@ -17,10 +17,10 @@ static py::tuple to_python(const Operator& op, const torch::jit::Stack& stack, s
   return py::make_tuple(op.name, py::tuple(positional), keywords);
 }
 
-void run_hook(Operator& op, torch::jit::Stack* stack) {
+void run_hook(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key) {
   py::gil_scoped_acquire gil;
   auto* callable = static_cast<PyObject*>(op.hook.load());  // under the GIL: nobody takes it away meanwhile
-  if (callable == nullptr) return run_on_host(op, stack);
+  if (callable == nullptr) return run_on_host(op, stack, host_key);
   const auto hook = py::reinterpret_borrow<py::object>(callable);
   const size_t base = stack->size() - op.arguments;
   const py::object result = hook(*to_python(op, *stack, base));

@@ -6,4 +6,5 @@
 #include "alias.cpp"
 #include "engine.cpp"
 #include "kernels.cpp"
+#include "sparse.cpp"
 #include "rnn.cpp"
