@@ -98,7 +98,7 @@ class _Verdict:
 
 @dataclass(frozen=True)
 class _Run:
-    """One forward: outputs, the inputs that want gradients, and whether random numbers were drawn."""
+    """One forward: outputs, the inputs that want gradients, whether random numbers were drawn."""
 
     outputs: Any
     leaves: list[Tensor]

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write(outcomes, options.csv)
     complaints = judge(outcomes, read_gaps(options.gaps), ops)
     for complaint in complaints:
-        console.print(complaint, style="red", markup=False, highlight=False)
+        console.print(complaint, style="red", markup=False, highlight=False, soft_wrap=True)
     verdict = f"{len(complaints)} disagreements with" if complaints else "agrees with"
     console.print(f"The run {verdict} {options.gaps.name}.", style="red" if complaints else "green")
     return 1 if complaints else 0
@@ -102,7 +102,7 @@ def _run(tasks: Sequence[Task], jobs: int, console: Console) -> list[Outcome]:
 
 def _summary(outcomes: Sequence[Outcome]) -> Table:
     table = Table(title="op_db on the device against the CPU")
-    for column in ("dtype", "ops", "fully passing", "forward", "backward", "samples", "seconds"):
+    for column in ("dtype", "ops", "passing", "forward", "backward", "samples", "seconds"):
         table.add_column(column, justify="left" if column == "dtype" else "right")
     for dtype in dict.fromkeys(row.dtype for row in outcomes):
         _add_line(table, dtype, [row for row in outcomes if row.dtype == dtype])

@@ -110,8 +110,8 @@ def _serve(pipe: Connection) -> None:
     # some virtual machines announce AMX and die by SIGILL in the CPU's own bfloat16 bmm
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
     import torch
-    import torch_dipu  # noqa: F401
 
+    import torch_dipu  # noqa: F401
     from tests.opinfo.core import check, load_ops, supports
 
     torch.set_num_threads(1)

@@ -141,7 +141,7 @@ def test_scaled_dot_product_attention(masking: str, dtype: torch.dtype) -> None:
     mask = torch.rand(6, 6) > 0.3 if masking == "mask" else None
     results = []
     for device in ("cpu", "dipu"):
-        inputs = [t.to(device).requires_grad_() for t in (query, key, value)]
+        inputs = [t.detach().to(device).requires_grad_() for t in (query, key, value)]
         here = None if mask is None else mask.to(device)
         out = functional.scaled_dot_product_attention(*inputs, attn_mask=here, **options)
         results.append([out, *torch.autograd.grad(out.float().square().sum(), inputs)])
@@ -188,7 +188,7 @@ def test_a_loss_and_its_gradient(name: str) -> None:
     x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 1, 2])
     results = []
     for device in ("cpu", "dipu"):
-        leaf = x.to(device).requires_grad_()
+        leaf = x.detach().to(device).requires_grad_()
         loss = LOSSES[name](leaf, y.to(device))
         results.append([loss, *torch.autograd.grad(loss, leaf)])
     _same(results[1], results[0])

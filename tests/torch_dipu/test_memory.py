@@ -1,4 +1,4 @@
-"""The caching allocator: statistics, capacity, running out, and memory that the host cannot read."""
+"""The caching allocator: statistics, capacity, running out, and memory closed to the host."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_memory_stats_agree_with_the_short_names() -> None:
 
 
 def test_memory_summary_is_a_table() -> None:
-    assert "Allocated memory" in torch.dipu.memory_summary()
+    assert "memory summary, device" in torch.dipu.memory_summary()
 
 
 def test_mem_get_info_counts_down_from_the_capacity() -> None:
@@ -132,7 +132,7 @@ except torch.OutOfMemoryError as error:
         DIPU_DEVICE_MEMORY="64MiB",
     )
     assert text.startswith("DIPU out of memory. Tried to allocate 4.00 GiB.")
-    assert "DIPU 0 has a total capacity of 64.00 MiB" in text
+    assert "has a total capacity of 64.00 MiB" in text
     assert text.endswith("True True")
 
 
@@ -248,7 +248,7 @@ def test_mixing_devices_is_refused(name: str, first: str, second: str) -> None:
 
 
 def test_the_message_names_both_devices() -> None:
-    with pytest.raises(RuntimeError, match="dipu:0.*cpu|cpu.*dipu:0"):
+    with pytest.raises(RuntimeError, match=r"dipu:0.*cpu|cpu.*dipu:0"):
         torch.ones(2, device="dipu") + torch.ones(2)
 
 

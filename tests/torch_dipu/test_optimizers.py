@@ -1,4 +1,4 @@
-"""Optimizers on the device against the CPU's, and modules that move after the optimizer was made."""
+"""Optimizers against the CPU's, and modules that move after the optimizer was made."""
 
 from __future__ import annotations
 

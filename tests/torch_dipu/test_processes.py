@@ -105,6 +105,7 @@ def test_a_device_tensor_is_shared_between_processes() -> None:
     inbox, outbox = context.Queue(), context.Queue()
     other = context.Process(target=_fill, args=(inbox, outbox))
     other.start()
+    before = torch.dipu.memory_allocated(1)
     tensor = torch.arange(4.0, device="dipu:1")
     inbox.put(tensor)
     try:
@@ -114,6 +115,11 @@ def test_a_device_tensor_is_shared_between_processes() -> None:
     finally:
         other.join(60)
     assert other.exitcode == 0
+    inbox.close()
+    inbox.join_thread()
+    del tensor
+    torch.dipu.ipc_collect()
+    assert torch.dipu.memory_allocated(1) == before
 
 
 def _together(count: int, work: Callable[[int], Any]) -> list[Any]:

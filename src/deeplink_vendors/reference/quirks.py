@@ -1,3 +1,160 @@
-"""x"""
+"""Faults of the reference device that can be switched on: by name, per operator, off at no cost.
+
+In Python `with torch.dipu.quirk("nan", "softmax", call=3): …`; from outside
+`DIPU_QUIRKS="nan:softmax:call=3;latency:mm:ms=5"`. The faults themselves are in faults.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+from deeplink_vendors.reference.faults import FAULTS, Call, Fault
+from torch_dipu import _C
+
+
+class QuirkError(DeeplinkError):
+    """A quirk that does not exist, or with something that it does not take."""
+
+
+@dataclass(frozen=True)
+class Active:
+    """A fault that is on: for which operators, with which parameters, and its own call count."""
+
+    fault: Fault
+    pattern: re.Pattern[str]
+    parameters: dict[str, Any]
+    count: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def wants(self, operator: str) -> bool:
+        """Full match on "add.Tensor" or on "add"."""
+        name = operator.partition("::")[2]
+        return any(self.pattern.fullmatch(text) for text in (name, name.partition(".")[0]))
+
+
+_active: list[Active] = []
+
+
+@contextmanager
+def quirk(name: str, ops: str | None = None, **parameters: Any) -> Iterator[None]:
+    """A fault is on inside the block; `ops` is a regular expression over operator names."""
+    active = _make(name, ops, parameters)
+    _switch_on(active)
+    try:
+        yield
+    finally:
+        _switch_off(active)
+
+
+def quirks() -> dict[str, str]:
+    """Every fault by name, with what it does, for which operators, and its parameters."""
+    return {
+        name: f"{fault.doc} Default operators: {fault.ops!r}; parameters: {fault.parameters}."
+        for name, fault in FAULTS.items()
+    }
+
+
 def start() -> None:
-    return None
+    """Switches on what DIPU_QUIRKS names, for the whole process."""
+    for text in filter(None, (part.strip() for part in settings.DIPU_QUIRKS.get().split(";"))):
+        _switch_on(_parse(text))
+
+
+def _parse(text: str) -> Active:
+    name, _, rest = text.partition(":")
+    ops, *pairs = rest.split(":") if rest else [""]
+    parameters = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise QuirkError(
+                f"DIPU_QUIRKS: {pair!r} in {text!r} is not key=value.",
+                hint="the form is name[:op_pattern[:key=value…]], with ; between several.",
+            )
+        parameters[key.strip()] = value.strip()
+    return _make(name.strip(), ops.strip() or None, parameters)
+
+
+def _make(name: str, ops: str | None, parameters: dict[str, Any]) -> Active:
+    fault = FAULTS.get(name)
+    if fault is None:
+        near = difflib.get_close_matches(name, FAULTS, n=1)
+        raise QuirkError(
+            f"no quirk {name!r}; there are: {', '.join(FAULTS)}.",
+            hint=f"did you mean {near[0]!r}?" if near else "torch.dipu.quirks() describes them.",
+        )
+    unknown = sorted(set(parameters) - set(fault.parameters))
+    if unknown:
+        raise QuirkError(
+            f"quirk {name!r} takes no {', '.join(unknown)}; it takes: "
+            f"{', '.join(fault.parameters) or 'no parameters'}."
+        )
+    try:
+        values = {k: type(fault.parameters[k])(v) for k, v in parameters.items()}
+        pattern = re.compile(fault.ops if ops is None else ops)
+    except (ValueError, re.error) as error:
+        raise QuirkError(f"quirk {name!r}: {error} (found {ops!r}, {parameters}).") from error
+    active = Active(fault, pattern, {**fault.parameters, **values})
+    if fault.around is not None and not any(map(active.wants, _C.operators())):
+        raise QuirkError(
+            f"quirk {name!r}: no operator matches {pattern.pattern!r}.",
+            hint="names are ATen's, such as 'add', 'add.Tensor' or '_softmax'; '.*' is all.",
+        )
+    return active
+
+
+def _switch_on(active: Active) -> None:
+    if active.fault.switch is not None:
+        active.fault.switch(True)
+    _active.append(active)
+    _apply()
+
+
+def _switch_off(active: Active) -> None:
+    _active.remove(active)
+    if active.fault.switch is not None and all(a.fault is not active.fault for a in _active):
+        active.fault.switch(False)
+    _apply()
+
+
+def _apply() -> None:
+    """Operators that a fault wants get the hook; the others have none."""
+    around = [active for active in _active if active.fault.around is not None]
+    wanted = [op for op in _C.operators() if any(active.wants(op) for active in around)]
+    _C.set_hook(list(set(_C.operators()) - set(wanted)), None)
+    _C.set_hook(wanted, _hook)
+
+
+def _hook(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs the operator inside its faults, the first switched on outermost."""
+    overload = _overload(operator)
+    todo = [a for a in _active if a.fault.around is not None and a.wants(operator)]
+    before = _C.exchange_hooks_off(True)  # what faults compute with is not faulty
+    try:
+        return _run(Call(operator.partition("::")[2], overload, args, kwargs), todo)
+    finally:
+        _C.exchange_hooks_off(before)
+
+
+def _run(call: Call, todo: list[Active]) -> Any:
+    if not todo:
+        return call.overload(*call.args, **call.kwargs)
+    first, *rest = todo
+    around = first.fault.around
+    assert around is not None  # _hook kept only those
+    return around(call, lambda changed: _run(changed, rest), first.count, **first.parameters)
+
+
+def _overload(operator: str) -> Any:
+    namespace, _, name = operator.partition("::")
+    base, _, overload = name.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from datetime import timedelta
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from deeplink import settings
@@ -39,6 +40,12 @@ def communicator(store: Store, rank: int, size: int, timeout: timedelta) -> Back
 
 def start() -> None:
     """Once the device is registered: the faults named in DIPU_QUIRKS are switched on."""
+    if settings.DIPU_QUIRKS.get():
+        quirks().start()
+
+
+def quirks() -> ModuleType:
+    """The faults of this chip; loaded when somebody asks, they need the registered device."""
     from deeplink_vendors.reference import quirks
 
-    quirks.start()
+    return quirks

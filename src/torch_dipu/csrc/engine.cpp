@@ -83,6 +83,11 @@ Operator::Operator(const c10::OperatorHandle& op) : handle(op), target(op) {
   host_returns = base == "_pack_padded_sequence" ? 2u : 0u;
 }
 
+// "aten::add.out"
+static std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
 static std::mutex g_operators_mutex;
 static std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>& operators() {
   static auto* all = new std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>();
@@ -404,9 +409,8 @@ TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
 }
 
 static void register_operator(torch::Library& library, const c10::OperatorHandle& handle, const KeyPair& keys) {
-  const auto& name = handle.operator_name();
   library.impl(
-      (name.name + (name.overload_name.empty() ? "" : ".") + name.overload_name).c_str(),
+      full_name(handle.operator_name()).c_str(),
       torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(operator_of(handle), keys.host)));
 }
 
@@ -433,14 +437,14 @@ void register_engine() {
 std::vector<std::string> known_operators() {
   std::lock_guard<std::mutex> lock(g_operators_mutex);
   std::vector<std::string> names;
-  for (auto& [name, op] : operators()) names.push_back(op->name);
+  for (auto& [name, op] : operators()) names.push_back(full_name(name));
   return names;
 }
 
 void set_hook(const std::vector<std::string>& names, void* callable) {
   const std::set<std::string> wanted(names.begin(), names.end());
   std::lock_guard<std::mutex> lock(g_operators_mutex);
-  for (auto& [name, op] : operators()) if (wanted.count(op->name) > 0) op->hook.store(callable);
+  for (auto& [name, op] : operators()) if (wanted.count(full_name(name)) > 0) op->hook.store(callable);
 }
 
 }  // namespace dipu

@@ -14,7 +14,9 @@ static py::tuple to_python(const Operator& op, const torch::jit::Stack& stack, s
     if (arguments[i].kwarg_only()) keywords[py::str(arguments[i].name())] = value;
     else positional.append(value);
   }
-  return py::make_tuple(op.name, py::tuple(positional), keywords);
+  const auto& name = op.handle.operator_name();
+  const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+  return py::make_tuple(full, py::tuple(positional), keywords);
 }
 
 void run_hook(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key) {
