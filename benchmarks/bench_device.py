@@ -28,7 +28,7 @@ AIMS = {
     "view": 1.1,
     "empty": 1.1,
     "training step, median": 1.05,
-    "import": 0.2,
+    "import after torch": 0.2,
     "first build": 90.0,
 }
 
@@ -45,8 +45,6 @@ class Row:
     @property
     def figure(self) -> float:
         """What the aim is held against."""
-        if self.what == "import" and self.cpu is not None:
-            return self.device - self.cpu
         return self.device / self.cpu if self.cpu else self.device
 
     @property
@@ -133,16 +131,12 @@ def bench_step() -> tuple[list[Row], float]:
 
 
 def bench_import(times: int = 5) -> Row:
-    """Seconds of `import torch_dipu` over `import torch`, each in fresh interpreters."""
-    best = {"torch": float("inf"), "torch_dipu": float("inf")}
-    for _ in range(times):
-        for name in best:
-            text = _python(
-                f"import time; t = time.perf_counter(); import {name}; "
-                "print(time.perf_counter() - t)"
-            )
-            best[name] = min(best[name], float(text))
-    return Row("import", best["torch"], best["torch_dipu"], "s")
+    """Seconds that `import torch_dipu` adds to `import torch`, the least of fresh interpreters."""
+    source = (
+        "import time, torch; t = time.perf_counter(); import torch_dipu; "
+        "print(time.perf_counter() - t)"
+    )
+    return Row("import after torch", None, min(float(_python(source)) for _ in range(times)), "s")
 
 
 def bench_build() -> Row:
@@ -171,9 +165,7 @@ def show(console: Console, rows: list[Row]) -> None:
     for column in ("what", "CPU", "device", "ratio", "aim", "ok"):
         table.add_column(column, justify="left" if column == "what" else "right")
     for row in rows:
-        ratio = f"+{row.figure:.2f} s" if row.what == "import" else f"{row.figure:.2f}"
-        if row.cpu is None:
-            ratio = ""
+        ratio = "" if row.cpu is None else f"{row.figure:.2f}"
         cpu = "" if row.cpu is None else f"{row.cpu:.2f} {row.unit}"
         aim = "" if row.aim is None else f"{row.aim:g}"
         verdict = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.ok]

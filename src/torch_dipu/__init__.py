@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import logging
@@ -63,6 +64,7 @@ def _register() -> vendor.Vendor:
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     getattr(chip, "start", lambda: None)()
+    atexit.register(core.drain_autograd)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -81,10 +82,10 @@ def check(op: Any, dtype: str, device: str = "dipu", limit: int | None = None) -
     """Run the samples of `op` (at most `limit`) on the CPU and on `device` and compare."""
     started = time.perf_counter()
     outcome = Outcome(op.full_name, dtype)
-    for index, sample in enumerate(_samples(op, dtype)):
-        if limit is not None and index >= limit:
-            break
-        outcome = _add(outcome, index, _check_sample(op, dtype, sample, device))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what an op or its samples warn of is not compared
+        for index, sample in enumerate(itertools.islice(_samples(op, dtype), limit)):
+            outcome = _add(outcome, index, _check_sample(op, sample, device))
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
@@ -111,7 +112,7 @@ def _add(outcome: Outcome, index: int, verdict: _Verdict) -> Outcome:
         if message is None:
             continue
         passed, total = getattr(outcome, stage)
-        counts = (passed + (not message), total + 1)
+        counts: Any = (passed + (not message), total + 1)
         failures = outcome.failures
         if message:
             failures = (*failures, Failure(stage, index, message))
@@ -125,20 +126,18 @@ def _samples(op: Any, dtype: str) -> Iterator[Any]:
     return iter(list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=wants_grad)))
 
 
-def _check_sample(op: Any, dtype: str, sample: Any, device: str) -> _Verdict:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what an op warns of is not compared
-        try:
-            expected = _forward(op, sample, "cpu")
-        except Exception:  # the CPU's own limits are not the device's
-            return _Verdict()
-        exact = op.name not in UNINITIALISED and not expected.random
-        try:
-            actual = _forward(op, sample, device)
-            _compare(actual.outputs, expected.outputs, device, exact)
-        except Exception as error:  # anything an op raises is this sample's result
-            return _Verdict(forward=_describe(error))
-        return _Verdict("", _backward(sample, actual, expected, device, exact))
+def _check_sample(op: Any, sample: Any, device: str) -> _Verdict:
+    try:
+        expected = _forward(op, sample, "cpu")
+    except Exception:  # the CPU's own limits are not the device's
+        return _Verdict()
+    exact = op.name not in UNINITIALISED and not expected.random
+    try:
+        actual = _forward(op, sample, device)
+        _compare(actual.outputs, expected.outputs, device, exact)
+    except Exception as error:  # anything an op raises is this sample's result
+        return _Verdict(forward=_describe(error))
+    return _Verdict("", _backward(sample, actual, expected, device, exact))
 
 
 def _forward(op: Any, sample: Any, device: str) -> _Run:
@@ -218,11 +217,11 @@ class _Mover:
             return torch._neg_view(self._tensor(torch._neg_view(tensor)))
         storage = tensor.untyped_storage()
         if storage._cdata not in self._storages:
-            data = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+            data = torch.empty(0, dtype=torch.uint8).set_(storage)
             copy = data.clone() if self.device == "cpu" else data.to(self.device)
             self._storages[storage._cdata] = copy.untyped_storage()
         return torch.empty(0, dtype=tensor.dtype, device=self.device).set_(
-            self._storages[storage._cdata],  # type: ignore[call-overload]
+            self._storages[storage._cdata],
             tensor.storage_offset(),
             tensor.size(),
             tensor.stride(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.opinfo.core import Outcome
@@ -18,7 +20,9 @@ GAPS = read_gaps()
 def outcomes(request: pytest.FixtureRequest) -> dict[Task, Outcome]:
     """What became of every op that this session selected, checked in two processes."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    tasks = [item.callspec.params["task"] for item in items if "outcomes" in item.fixturenames]
+    tasks: list[Any] = [
+        item.callspec.params["task"] for item in items if "outcomes" in item.fixturenames
+    ]
     rows = run_all(tasks, jobs=2, limit=SAMPLES)
     return {Task(row.op, row.dtype): row for row in rows}
 

@@ -108,7 +108,6 @@ def test_compile_follows_a_mutated_input() -> None:
     assert (x.tolist(), result.tolist()) == ([2.0, 2.0], [3.0, 3.0])
 
 
-@pytest.mark.slow
 def test_inductor_is_right_or_says_what_to_use_instead() -> None:
     x = torch.linspace(-1, 1, 8, device="dipu")
     try:

@@ -179,3 +179,17 @@ def test_a_singular_matrix_raises_the_cpus_error() -> None:
     message = "The diagonal element 1 is zero|singular"
     with pytest.raises(torch.linalg.LinAlgError, match=message):
         torch.linalg.inv(torch.zeros(2, 2, device="dipu"))
+
+
+def test_fake_quantization_rounds_to_the_grid() -> None:
+    values = torch.tensor([-1.0, 0.0, 0.26, 2.0])
+    quantized = torch.fake_quantize_per_tensor_affine(values.to("dipu"), 0.1, 0, -128, 127)
+    assert quantized.tolist() == pytest.approx([-1.0, 0.0, 0.3, 2.0])
+
+
+def test_a_jagged_nested_tensor_computes_on_the_device() -> None:
+    parts = [torch.ones(2, 3, device="dipu"), torch.full((1, 3), 2.0, device="dipu")]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    doubled = (nested * 2).unbind()
+    assert [part.tolist() for part in doubled] == [[[2.0] * 3] * 2, [[4.0] * 3]]
+    assert doubled[0].device == torch.device("dipu", 0)

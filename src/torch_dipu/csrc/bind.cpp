@@ -1,5 +1,9 @@
 // What Python sees of the core: torch_dipu._C.
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
 
 #include "core.h"
 #include "dicl.h"
@@ -56,6 +60,55 @@ static at::Tensor import_bytes(int device, int fd, uint64_t offset, size_t bytes
   return result;
 }
 
+// Calls a compiled host function; what it allocates is device memory, what it draws the device's.
+static py::object run_on_host_py(const py::function& function, const py::list& inputs, int device) {
+  BorrowEngine engine(device);
+  RedirectGuard redirect(device);
+  return function(inputs);
+}
+
+// What such a function returned, on the device where that is wanted; an input comes back as itself.
+static py::list adopt_outputs(
+    py::list outputs, const std::vector<bool>& wanted, const std::vector<at::Tensor>& host_inputs,
+    const std::vector<at::Tensor>& device_inputs, int device) {
+  std::vector<std::pair<c10::StorageImpl*, c10::Storage>> known;
+  for (size_t i = 0; i < host_inputs.size(); i++) {
+    known.emplace_back(host_inputs[i].storage().unsafeGetStorageImpl(), device_inputs[i].storage());
+  }
+  py::list results;
+  for (size_t i = 0; i < outputs.size(); i++) {
+    if (!THPVariable_Check(py::object(outputs[i]).ptr())) {
+      results.append(outputs[i]);
+      continue;
+    }
+    const auto host = py::cast<at::Tensor>(outputs[i]);
+    if (!wanted[i]) {
+      results.append(host.clone());  // its memory may be the device's
+      continue;
+    }
+    auto* storage = host.storage().unsafeGetStorageImpl();
+    auto found = std::find_if(known.begin(), known.end(), [&](auto& pair) { return pair.first == storage; });
+    if (found != known.end()) {
+      results.append(device_view(found->second, host));
+      continue;
+    }
+    auto adopted = adopt_host(host, device);
+    known.emplace_back(storage, adopted.storage());
+    results.append(adopted);
+  }
+  return results;
+}
+
+// A backward pass through nothing on each device: when it is done, autograd's threads have let go
+// of what earlier passes gave them. At exit they could not: they would die waiting for the GIL.
+static void drain_autograd() {
+  if (!is_initialized()) return;
+  for (int i = 0; i < device_count(); i++) {
+    auto leaf = at::ones({1}, at::TensorOptions().device(dipu_device(i))).set_requires_grad(true);
+    leaf.sum().backward();
+  }
+}
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The native core of torch_dipu.";
   m.def("initialize", &initialize);
@@ -73,6 +126,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     TORCH_CHECK(on_device(t) && t.has_storage(), "alias_host: expected a strided dipu tensor, found one on ", t.device());
     return alias_host(t);
   });
+  m.def("run_on_host", &run_on_host_py);
+  m.def("adopt_outputs", &adopt_outputs);
+  m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("operators", &known_operators);
   m.def("set_hook", &set_hook_py);
   m.def("exchange_hooks_off", [](bool off) { return std::exchange(tls_hooks_off, off); });

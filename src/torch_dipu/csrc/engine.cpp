@@ -186,6 +186,8 @@ class HostCall {
 
   at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
     auto host = host_of(t);
+    // sparse kernels ask whether a gradient is wanted to decide what they keep for it
+    if (C10_UNLIKELY(host_key_ != c10::DispatchKey::CPU && t.requires_grad())) host.set_requires_grad(true);
     moved_.push_back({a.index, element, a.write, std::move(t), host});
     return host;
   }
