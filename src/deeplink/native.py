@@ -49,16 +49,17 @@ class Library:
         path = self.path()
         if path.exists():
             return path
+        lock = path.parent / "lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = open(path.parent / "lock", "w")
+            lock.touch()
         except OSError as error:
             raise BuildError(
                 f"cannot write the build of {self.name} to {path.parent}: {error}.",
                 hint="set DIPU_BUILD_DIR to a folder that you may write.",
             ) from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be building it
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # another process may be building it
             if not path.exists():
                 self._compile(path, say)
         return path

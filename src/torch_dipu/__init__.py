@@ -10,6 +10,10 @@ import sys
 from types import ModuleType
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 from deeplink import native, settings, vendor
 from deeplink.errors import DeeplinkError
@@ -25,7 +29,7 @@ def _load_core() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules["torch_dipu._C"] = module
-    setattr(sys.modules[__name__], "_C", module)
+    globals()["_C"] = module
     return module
 
 
@@ -54,11 +58,11 @@ def _register() -> vendor.Vendor:
     chip = importlib.import_module(found.runtime)
     core = _load_core()
     core.initialize(runtime.table_address(chip.runtime()))
-    torch.utils.rename_privateuse1_backend("dipu")
+    rename_privateuse1_backend("dipu")
     device = importlib.import_module("torch_dipu.dipu")
     torch._register_device_module("dipu", device)
     sys.modules["torch.dipu"] = device
-    torch.utils.generate_methods_for_privateuse1_backend(
+    generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     for name in ("distributed", "sharing", "compile"):

@@ -23,14 +23,14 @@ HOST = torch.device("cpu")
 def register(chip: ModuleType) -> None:
     """Puts our way in front of inductor's own, for graphs on this device alone."""
     wrapper = torch._TorchCompileInductorWrapper
-    plain = wrapper.__call__
+    plain: Callable[..., Any] = wrapper.__call__
 
     def call(self: Any, model: Graph, inputs: Sequence[Any], **kwargs: Any) -> Any:
         if not _uses_device(model, inputs):
             return plain(self, model, inputs, **kwargs)
         return _compile(model, inputs, {**self.config, **(kwargs.get("config_patches") or {})})
 
-    wrapper.__call__ = call
+    setattr(wrapper, "__call__", call)  # noqa: B010  # a method is not assigned to, for mypy
 
 
 def _on_device(value: Any) -> bool:
@@ -47,7 +47,7 @@ def _compile(model: Graph, inputs: Sequence[Any], config: dict[str, Any]) -> Any
     from torch._inductor import config as inductor_config
     from torch._inductor.decomposition import select_decomp_table
 
-    def compiler(kind: dict[str, bool]) -> Callable[[Graph, Sequence[Any]], Any]:
+    def compiler(kind: dict[str, Any]) -> Callable[[Graph, Sequence[Any]], Any]:
         def compile_graph(graph: Graph, example: Sequence[Any]) -> Any:
             with inductor_config.patch({**config, "freezing": False}):
                 return _compile_graph(graph, example, kind)
@@ -63,11 +63,11 @@ def _compile(model: Graph, inputs: Sequence[Any], config: dict[str, Any]) -> Any
     return backend(model, inputs)
 
 
-def _compile_graph(graph: Graph, example: Sequence[Any], kind: dict[str, bool]) -> Any:
+def _compile_graph(graph: Graph, example: Sequence[Any], kind: dict[str, Any]) -> Any:
+    from torch._guards import detect_fake_mode
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
-    from torch._guards import detect_fake_mode
 
     devices = [_device_of(value) for value in tree_leaves(_output_of(graph))]
     _to_host(graph)
@@ -132,7 +132,7 @@ def _to_host(graph: Graph) -> None:
             node.meta["val"] = tree_map(_host_fake, node.meta["val"])
         if node.op == "get_attr":
             constant = getattr(graph, node.target, None)
-            if _on_device(constant):
+            if isinstance(constant, torch.Tensor) and _on_device(constant):
                 setattr(graph, node.target, _alias_constant(constant))
     graph.recompile()
 

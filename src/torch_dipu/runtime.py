@@ -150,8 +150,8 @@ def table_address(runtime: ctypes.CDLL | Runtime) -> int:
     missing = [n for n in FUNCTIONS if n not in OPTIONAL and not hasattr(runtime, n)]
     if missing:
         raise TypeError(
-            f"{type(runtime).__name__} is not a torch_dipu Runtime: it lacks {', '.join(missing)}.\n"
-            "Hint: see torch_dipu.runtime.Runtime for what a chip fills in."
+            f"{type(runtime).__name__} is not a torch_dipu Runtime: it lacks "
+            f"{', '.join(missing)}.\nHint: see torch_dipu.runtime.Runtime for what a chip fills in."
         )
     table = _python_table(runtime)
     _kept.append(table)
@@ -204,8 +204,8 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
         elif isinstance(argument, int):
             values.append(argument)
         elif isinstance(argument.contents, _CCopy):
-            fields = {name: getattr(argument.contents, name) or 0 for name, _ in _CCopy._fields_}
-            values.append(Copy(**{**fields, "blocking": bool(fields["blocking"])}))
+            fields: Any = (getattr(argument.contents, name) or 0 for name in Copy.__annotations__)
+            values.append(Copy(*fields))
         else:
             outputs.append(argument)
     return values, outputs

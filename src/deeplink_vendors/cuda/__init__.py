@@ -8,7 +8,7 @@ def is_available() -> bool:
     """Asks how many devices there are; makes no context on any of them."""
     import torch  # heavy, and only needed here
 
-    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]  # torch's own gap
+    if not torch.backends.cuda.is_built():
         raise VendorUnavailable("this torch build has no CUDA")
     if torch.cuda.device_count() == 0:
         raise VendorUnavailable("no CUDA device is visible")

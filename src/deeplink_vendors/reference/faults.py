@@ -176,9 +176,7 @@ FAULTS: dict[str, Fault] = {
         "Normalisations use a wrong epsilon.", ".*norm.*", wrong_epsilon, {"factor": 1000.0}
     ),
     "nan": Fault("One NaN in one call.", ".*", nan, {"call": 1}),
-    "overrun": Fault(
-        "The kernel writes past its output's end.", "add", overrun, {"nbytes": 64}
-    ),
+    "overrun": Fault("The kernel writes past its output's end.", "add", overrun, {"nbytes": 64}),
     "latency": Fault("Work is done later than launched.", ".*", latency, {"ms": 1.0}),
     "out_of_memory": Fault("One call finds no memory.", ".*", out_of_memory, {"call": 1}),
     "bit_flip": Fault("Now and then a bit flips.", ".*", bit_flip, {"p": 0.001, "seed": 0}),

@@ -12,8 +12,7 @@ from deeplink import settings
 from deeplink_vendors.reference.build import runtime_library
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-    from torch.distributed.distributed_c10d import Backend
+    from torch._C._distributed_c10d import Backend, Store
 
 log = logging.getLogger("torch_dipu")
 _library: ctypes.CDLL | None = None

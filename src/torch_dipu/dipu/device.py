@@ -157,10 +157,12 @@ class device:
         self.prev_idx = _C.exchange_device(self.idx)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool:
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         _C.exchange_device(self.prev_idx)
-        return False
 
 
 class device_of(device):

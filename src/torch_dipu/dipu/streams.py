@@ -73,7 +73,7 @@ class Event(metaclass=_EventKind):
         )
 
 
-_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
+_TYPE: int = torch._C._autograd.DeviceType.PrivateUse1.value
 
 
 def _as_stream(stream: torch.Stream) -> Stream:
