@@ -56,6 +56,20 @@ c10::DataPtr allocate(size_t bytes, int device);
 void resize_storage(c10::StorageImpl* storage, size_t bytes);
 c10::DataPtr import_memory(int device, int fd, uint64_t offset, size_t bytes, int token_fd);
 std::pair<size_t, size_t> memory_info(int device);
+void set_memory_limit(int device, size_t bytes);
+struct BlockRecord {
+  uintptr_t address;
+  size_t size, requested;
+  bool in_use, pending;  // pending: freed, but in use on another stream
+};
+struct SegmentRecord {
+  int device;
+  uintptr_t address;
+  bool small;
+  void* stream;
+  std::vector<BlockRecord> blocks;
+};
+std::vector<SegmentRecord> memory_snapshot();
 
 // The host StorageImpl on the same bytes as a device storage; cached with the allocation.
 c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* device_storage);

@@ -115,9 +115,7 @@ struct ProcessGroupDICL final : c10d::Backend {
     return wrap(inner->method(host_out, host_in, o), flat(out), OpType::type);    \
   }
   DIPU_OUT_IN(allgather, TensorLists, Tensors, AllgatherOptions, ALLGATHER)
-  DIPU_OUT_IN(_allgather_base, at::Tensor, at::Tensor, AllgatherOptions, _ALLGATHER_BASE)
   DIPU_OUT_IN(allgather_into_tensor_coalesced, Tensors, Tensors, AllgatherOptions, COALESCED)
-  DIPU_OUT_IN(_reduce_scatter_base, at::Tensor, at::Tensor, ReduceScatterOptions, _REDUCE_SCATTER_BASE)
   DIPU_OUT_IN(reduce_scatter_tensor_coalesced, Tensors, Tensors, ReduceScatterOptions, COALESCED)
   DIPU_OUT_IN(reduce_scatter, Tensors, TensorLists, ReduceScatterOptions, REDUCE_SCATTER)
   DIPU_OUT_IN(gather, TensorLists, Tensors, GatherOptions, GATHER)
@@ -125,6 +123,15 @@ struct ProcessGroupDICL final : c10d::Backend {
   DIPU_OUT_IN(alltoall, Tensors, Tensors, AllToAllOptions, ALLTOALL)
 #undef DIPU_OUT_IN
 
+  // flat: the accelerator's contract is about element counts, the host backend looks at dimension 0
+  WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& o) override {
+    auto host_out = host(out).view({-1}), host_in = host(in).view({-1});
+    return wrap(inner->_allgather_base(host_out, host_in, o), {out}, OpType::_ALLGATHER_BASE);
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& o) override {
+    auto host_out = host(out).view({-1}), host_in = host(in).view({-1});
+    return wrap(inner->_reduce_scatter_base(host_out, host_in, o), {out}, OpType::_REDUCE_SCATTER_BASE);
+  }
   WorkPtr alltoall_base(
       at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes, std::vector<int64_t>& in_sizes,
       const c10d::AllToAllOptions& o) override {

@@ -224,6 +224,9 @@ class HostCall {
         !saw_host_tensor_ || op_.takes_host_tensors,
         "Expected all tensors to be on the same device, but found at least two devices, dipu:", device_,
         " and cpu! (in ", op_.name, ")");
+    TORCH_CHECK(  // a device index into a host tensor, as on CUDA
+        !saw_host_tensor_ || (!moved_.empty() && moved_[0].argument == 0),
+        "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
     const bool runs = C10_LIKELY(host_key_ == c10::DispatchKey::CPU)
         ? op_.has_host_kernel
         : op_.target.hasComputedKernelForDispatchKey(host_key_);

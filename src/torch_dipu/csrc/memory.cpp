@@ -47,9 +47,10 @@ using Pool = std::set<Block*, BlockOrder>;
 struct Device {
   std::mutex mutex;
   Pool small, large;  // what is cached
-  std::map<char*, size_t> segments;
+  std::map<char*, Block*> segments;  // by address: the first block
   std::deque<std::pair<void*, Block*>> events;  // freed, but still in use on another stream
   DeviceStats stats;
+  size_t limit = SIZE_MAX;  // of what is reserved
 };
 Device& device_state(int device) {
   static auto* all = new std::array<Device, kMaxDevices>();
@@ -86,6 +87,7 @@ void absorb(Device& d, Block* b, Block* neighbour) {
     b->address = neighbour->address;
     b->previous = neighbour->previous;
     if (b->previous != nullptr) b->previous->next = b;
+    else d.segments[b->address] = b;
   } else {
     b->next = neighbour->next;
     if (b->next != nullptr) b->next->previous = b;
@@ -152,15 +154,19 @@ void release_cached(Device& d, int device) {
 Block* new_segment(Device& d, int device, size_t size, bool small, void* stream, size_t asked) {
   size_t bytes = small ? kSmallSegment : size < kExactLimit ? kLargeSegment : (size + kRoundLarge - 1) / kRoundLarge * kRoundLarge;
   void* address = nullptr;
-  int code = runtime().memory_allocate(device, bytes, &address);
+  const auto ask = [&] {
+    if (static_cast<size_t>(d.stats.reserved_bytes[0].current) + bytes > d.limit) return static_cast<int>(DIPU_OUT_OF_MEMORY);
+    return runtime().memory_allocate(device, bytes, &address);
+  };
+  int code = ask();
   if (code == DIPU_OUT_OF_MEMORY) {
     d.stats.num_alloc_retries++;
     finish_events(d, true);
     release_cached(d, device);
-    code = runtime().memory_allocate(device, bytes, &address);
+    code = ask();
     if (code == DIPU_OUT_OF_MEMORY && bytes > size) {  // the last bytes of the device: exactly what is needed
       bytes = size;
-      code = runtime().memory_allocate(device, bytes, &address);
+      code = ask();
     }
     if (code == DIPU_OUT_OF_MEMORY) out_of_memory(d, device, asked);
   }
@@ -171,7 +177,7 @@ Block* new_segment(Device& d, int device, size_t size, bool small, void* stream,
   b->device = device;
   b->small = small;
   b->stream = stream;
-  d.segments[b->address] = bytes;
+  d.segments[b->address] = b;
   add(d.stats.segment, small, 1);
   add(d.stats.reserved_bytes, small, static_cast<int64_t>(bytes));
   d.stats.num_device_alloc++;
@@ -204,6 +210,7 @@ Block* allocate_block(size_t bytes, int device) {
   const size_t size = (std::max<size_t>(bytes, 1) + kGranule - 1) / kGranule * kGranule;
   const bool small = size <= kSmallLimit;
   void* stream = current_stream(device);
+  TORCH_CHECK(!in_bad_fork(), "Cannot re-initialize DIPU in forked subprocess");
   std::lock_guard<std::mutex> lock(d.mutex);
   if (C10_UNLIKELY(!d.events.empty())) finish_events(d, false);
   Pool& pool = small ? d.small : d.large;
@@ -270,7 +277,9 @@ bool in_segments(const void* address, int device) {
   auto it = d.segments.upper_bound(p);
   if (it == d.segments.begin()) return false;
   --it;
-  return p < it->first + it->second;
+  const Block* last = it->second;
+  while (last->next != nullptr) last = last->next;
+  return p < last->address + last->size;
 }
 
 namespace {
@@ -347,6 +356,28 @@ c10::DataPtr allocate(size_t bytes, int device) {
   const int index = resolve_device(device);
   if (bytes == 0) return c10::DataPtr(nullptr, dipu_device(index));
   return device_data(allocate_block(bytes, index));
+}
+
+void set_memory_limit(int device, size_t bytes) {
+  Device& d = device_state(resolve_device(device));
+  std::lock_guard<std::mutex> lock(d.mutex);
+  d.limit = bytes;
+}
+
+std::vector<SegmentRecord> memory_snapshot() {
+  std::vector<SegmentRecord> segments;
+  for (int i = 0; i < device_count(); i++) {
+    Device& d = device_state(i);
+    std::lock_guard<std::mutex> lock(d.mutex);
+    for (auto& [address, first] : d.segments) {
+      SegmentRecord segment{i, reinterpret_cast<uintptr_t>(address), first->small, first->stream, {}};
+      for (const Block* b = first; b != nullptr; b = b->next) {
+        segment.blocks.push_back({reinterpret_cast<uintptr_t>(b->address), b->size, b->requested, b->in_use, b->pending_events > 0});
+      }
+      segments.push_back(std::move(segment));
+    }
+  }
+  return segments;
 }
 
 std::pair<size_t, size_t> memory_info(int device) {

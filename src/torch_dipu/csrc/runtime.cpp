@@ -76,7 +76,10 @@ void bind_runtime(const DipuRuntime* table) {
   int count = 0;
   check(table->device_count(&count), "device_count");
   g_device_count = std::min(count, kMaxDevices);
-  pthread_atfork(nullptr, nullptr, [] { g_bad_fork = g_used.load(); });
+  pthread_atfork(nullptr, nullptr, [] {
+    g_bad_fork = g_used.load();
+    for (auto& opened : g_opened) opened = false;  // so that the child's first use is refused
+  });
 }
 
 const DipuRuntime& runtime() {

@@ -8,3 +8,4 @@
 #include "kernels.cpp"
 #include "sparse.cpp"
 #include "rnn.cpp"
+#include "batch_norm.cpp"

@@ -20,3 +20,9 @@ __all__ = [
     *_random.__all__,
     *_streams.__all__,
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "_initialized":  # asked by torch.utils.checkpoint: whether to keep our RNG state
+        return _device.is_initialized()
+    raise AttributeError(f"module 'torch.dipu' has no attribute {name!r}")

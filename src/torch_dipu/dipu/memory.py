@@ -10,6 +10,7 @@ from torch_dipu import _C
 from torch_dipu.dipu.device import Device, index_of
 
 __all__ = [
+    "OutOfMemoryError",
     "empty_cache",
     "ipc_collect",
     "max_memory_allocated",
@@ -17,12 +18,16 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
+
+OutOfMemoryError = torch.OutOfMemoryError
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
@@ -73,6 +78,19 @@ def reset_max_memory_allocated(device: Device = None) -> None:
 def reset_accumulated_memory_stats(device: Device = None) -> None:
     """The running totals start again from zero."""
     torch.accelerator.reset_accumulated_memory_stats(index_of(device))
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """From now on this process reserves at most that share of the device's memory."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"expected a fraction from 0 to 1, found {fraction}")
+    index = index_of(device)
+    _C.set_memory_limit(index, int(fraction * mem_get_info(index)[1]))
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """Every segment with its blocks, in torch.cuda.memory_snapshot()'s form."""
+    return _C.memory_snapshot()
 
 
 def empty_cache() -> None:
