@@ -182,6 +182,8 @@ def test_anomaly_mode_names_the_operator_that_made_the_nan() -> None:
         (x.sqrt() * 0).sum().backward()
 
 
+# torch 2.11 warns of a graph over two devices, later ones do not
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream does not match:UserWarning")
 def test_gradients_cross_devices_in_one_graph() -> None:
     first = torch.ones(2, device="dipu:0", requires_grad=True)
     second = torch.full((2,), 3.0, device="dipu:1", requires_grad=True)

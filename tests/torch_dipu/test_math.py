@@ -136,6 +136,7 @@ CASES = [(group, name) for group, functions in GROUPS.items() for name in functi
 
 # torch itself calls CSR a beta, on the CPU too
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.parametrize(("group", "name"), CASES, ids=[f"{g}-{n}" for g, n in CASES])
 def test_a_function_gives_what_the_cpu_gives(group: str, name: str) -> None:
     function = GROUPS[group][name]

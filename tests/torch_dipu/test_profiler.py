@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+
+# torch 2.11 says so at the end of every profile
+pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 
 
 def _events(**options: bool) -> dict[str, object]:

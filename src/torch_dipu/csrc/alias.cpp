@@ -7,28 +7,45 @@ namespace dipu {
 
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to) {
   auto* source = from.unsafeGetTensorImpl();
-  to->set_storage_offset(source->storage_offset());
-  to->set_sizes_and_strides(source->sizes(), source->strides());
+  to->set_sizes_and_strides(source->sizes(), source->strides(), source->storage_offset());
 }
 
-static at::Tensor on_storage(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
+// `result` gets the geometry and the lazy bits of `like`.
+static at::Tensor dress(at::Tensor result, const at::Tensor& like) {
   auto* source = like.unsafeGetTensorImpl();
-  auto result = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), source->dtype());
   auto* impl = result.unsafeGetTensorImpl();
   copy_geometry(like, impl);
   if (C10_UNLIKELY(source->is_wrapped_number())) impl->set_wrapped_number(true);
-  if (C10_UNLIKELY(like.is_conj())) impl->_set_conj(true);
-  if (C10_UNLIKELY(like.is_neg())) impl->_set_neg(true);
+  constexpr c10::DispatchKeySet lazy_bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  if (C10_UNLIKELY(source->key_set().has_any(lazy_bits))) {
+    impl->_set_conj(like.is_conj());
+    impl->_set_neg(like.is_neg());
+  }
   return result;
 }
 
-at::Tensor alias_host(const at::Tensor& t) {  // hot path
-  auto* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return on_storage(c10::Storage(host_storage(storage)), c10::DispatchKey::CPU, t);
+static c10::Storage host_storage_of(const at::Tensor& t) {
+  return c10::Storage(host_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
+}
+
+at::Tensor alias_host(const at::Tensor& t) {
+  return dress(
+      at::detail::make_tensor<c10::TensorImpl>(host_storage_of(t), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype()), t);
+}
+
+at::Tensor alias_for_kernel(const at::Tensor& t) {  // hot path
+  // no keys but CPU: no version counter to allocate, no autocast inside the kernel
+  return dress(
+      at::detail::make_tensor<c10::TensorImpl>(
+          c10::TensorImpl::VIEW, host_storage_of(t), c10::DispatchKeySet(c10::DispatchKey::CPU), t.unsafeGetTensorImpl()->dtype()),
+      t);
 }
 
 at::Tensor device_view(c10::Storage storage, const at::Tensor& like) {
-  return on_storage(std::move(storage), c10::DispatchKey::PrivateUse1, like);
+  return dress(
+      at::detail::make_tensor<c10::TensorImpl>(
+          std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.unsafeGetTensorImpl()->dtype()),
+      like);
 }
 
 at::Tensor adopt_host(const at::Tensor& host, int device) {

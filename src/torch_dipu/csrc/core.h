@@ -107,7 +107,8 @@ class BorrowEngine {
 };
 
 // ---- alias.cpp
-at::Tensor alias_host(const at::Tensor& device_tensor);
+at::Tensor alias_host(const at::Tensor& device_tensor);        // for anyone
+at::Tensor alias_for_kernel(const at::Tensor& device_tensor);  // for the arguments of a host kernel
 at::Tensor adopt_host(const at::Tensor& host_result, int device);
 at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);

@@ -107,14 +107,16 @@ namespace {
 struct Moved {
   uint16_t argument;
   int16_t element;  // in a list, else -1
-  bool write;
-  at::Tensor device, host;
+  at::Tensor device;
+  at::Tensor host;  // only of what is written: the others are not needed after the call
+  c10::StorageImpl* host_storage;
 };
 
 class HostCall {
  public:
   HostCall(Operator& op, Stack* stack, c10::DispatchKey host_key)
-      : op_(op), stack_(stack), base_(stack->size() - op.arguments), host_key_(host_key) {}
+      : op_(op), stack_(stack), base_(stack->size() - op.arguments), host_key_(host_key),
+        sparse_(host_key != c10::DispatchKey::CPU) {}
 
   void run() {
     arguments_to_host();
@@ -123,15 +125,10 @@ class HostCall {
     {
       std::optional<BorrowEngine> borrowed;
       if (C10_UNLIKELY(op_.seeded && op_.generator < 0)) borrowed.emplace(device_);
-      // the user's autocast for the CPU is not meant for what runs inside the device
-      std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
-      if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::AutocastCPU))) {
-        no_autocast.emplace(c10::DispatchKey::AutocastCPU);
-      }
       RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
       op_.target.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
     }
-    for (auto& moved : moved_) if (moved.write) write_back(moved);
+    for (auto& moved : moved_) if (moved.host.defined()) write_back(moved);
     results_to_device();
   }
 
@@ -140,6 +137,7 @@ class HostCall {
   Stack* stack_;
   const size_t base_;
   const c10::DispatchKey host_key_;
+  const bool sparse_;
   int device_ = -1;
   bool reachable_ = true, saw_host_tensor_ = false;
   c10::SmallVector<Moved, 6> moved_;
@@ -158,14 +156,14 @@ class HostCall {
 
   at::Tensor host_of(const at::Tensor& t) {
     see_device(t);
-    if (C10_UNLIKELY(host_key_ != c10::DispatchKey::CPU && is_sparse_layout(t))) {
+    if (C10_UNLIKELY(sparse_ && is_sparse_layout(t))) {
       return convert_sparse(t, c10::Device(c10::DeviceType::CPU), [this](const at::Tensor& member) {
         auto host = host_of(member);
         made_.emplace_back(host.storage().unsafeGetStorageImpl(), member.storage());
         return host;
       });
     }
-    if (C10_LIKELY(reachable_)) return alias_host(t);
+    if (C10_LIKELY(reachable_)) return sparse_ ? alias_host(t) : alias_for_kernel(t);
     auto* storage = t.storage().unsafeGetStorageImpl();
     for (auto& [known, copy] : copied_) if (known == storage) return like_device(copy, t);
     auto bytes = storage->nbytes();
@@ -187,8 +185,9 @@ class HostCall {
   at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
     auto host = host_of(t);
     // sparse kernels ask whether a gradient is wanted to decide what they keep for it
-    if (C10_UNLIKELY(host_key_ != c10::DispatchKey::CPU && t.requires_grad())) host.set_requires_grad(true);
-    moved_.push_back({a.index, element, a.write, std::move(t), host});
+    if (C10_UNLIKELY(sparse_ && t.requires_grad())) host.set_requires_grad(true);
+    auto* storage = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    moved_.push_back({a.index, element, std::move(t), a.write ? host : at::Tensor(), storage});
     return host;
   }
 
@@ -227,7 +226,7 @@ class HostCall {
     TORCH_CHECK(  // a device index into a host tensor, as on CUDA
         !saw_host_tensor_ || (!moved_.empty() && moved_[0].argument == 0),
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
-    const bool runs = C10_LIKELY(host_key_ == c10::DispatchKey::CPU)
+    const bool runs = C10_LIKELY(!sparse_)
         ? op_.has_host_kernel
         : op_.target.hasComputedKernelForDispatchKey(host_key_);
     TORCH_CHECK(
@@ -237,7 +236,7 @@ class HostCall {
   void tensor_to_host(const Argument& a, IValue& value) {
     const at::Tensor& t = value.toTensor();
     if (C10_UNLIKELY(!t.defined())) return;
-    if (C10_LIKELY(t.device().type() == kDipu)) value = move(a, -1, t);
+    if (C10_LIKELY(t.unsafeGetTensorImpl()->device().type() == kDipu)) value = move(a, -1, std::move(value).toTensor());
     else saw_host_tensor_ |= t.dim() > 0;
   }
   void list_to_host(const Argument& a, IValue& value) {
@@ -319,17 +318,13 @@ class HostCall {
 
   at::Tensor to_device(const at::Tensor& t) {
     if (!t.defined() || !t.device().is_cpu()) return t;
-    for (auto& m : moved_) if (m.host.unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return m.device;
+    for (auto& m : moved_) if (m.host.defined() && m.host.is_same(t)) return m.device;
     if (C10_UNLIKELY(!t.has_storage())) {
       if (!is_sparse_layout(t)) return t;
       return convert_sparse(t, dipu_device(device_), [this](const at::Tensor& member) { return to_device(member); });
     }
     auto* storage = t.storage().unsafeGetStorageImpl();
-    for (auto& m : moved_) {
-      if (m.host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
-        return device_view(m.device.storage(), t);
-      }
-    }
+    for (auto& m : moved_) if (m.host_storage == storage) return device_view(m.device.storage(), t);
     for (auto& [host, device] : made_) if (host == storage) return device_view(device, t);
     auto result = adopt_host(t, device_);
     made_.emplace_back(storage, result.storage());
@@ -353,7 +348,7 @@ class HostCall {
   bool return_argument(int argument, IValue& result) {
     for (auto& m : moved_) {
       if (m.argument == argument && m.element < 0) {
-        result = m.device;
+        result = std::move(m.device);
         return true;
       }
     }
