@@ -107,7 +107,7 @@ def train(device: torch.device, steps: int, report: Callable[[int, float], None]
         logits = model(windows[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())

@@ -19,8 +19,8 @@ from pathlib import Path
 from deeplink import settings
 from deeplink.errors import BuildError
 
-FLAGS = ("-O3", "-g0", "-fPIC", "-std=c++20", "-w", "-fvisibility=hidden")
-FLAGS += ("-fvisibility-inlines-hidden", "-fno-plt")  # calls cost less
+# hidden, without a jump table: calls between the parts cost less
+FLAGS = ("-O3", "-g0", "-fPIC", "-std=c++20", "-w", "-fvisibility=hidden", "-fno-plt")
 TORCH_FLAGS = ("-DTORCH_EXTENSION_NAME=_C", "-DAT_PER_OPERATOR_HEADERS", "-DUSE_DISTRIBUTED")
 TORCH_LIBRARIES = ("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python")
 Say = Callable[[str], None]
