@@ -1,13 +1,15 @@
-"""Every environment variable that the project reads: typed, documented, read late, not written.
+"""Every environment variable that the project reads: typed, documented, read late.
 
 A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it
-counts as not set. This is the only module that touches `os.environ`.
+counts as not set. Reading writes nothing; the two functions that do write say so. This is the only
+module that touches `os.environ`.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -99,9 +101,22 @@ def _in_force(setting: Setting[Any]) -> InForce:
     return InForce(setting.name, value, source, default, setting.allowed, setting.doc, problem)
 
 
+@contextmanager
+def asking_for(vendor: str) -> Iterator[None]:
+    """DEEPLINK_VENDOR names the vendor inside the block, for processes started there, too."""
+    before = os.environ.get(DEEPLINK_VENDOR.name)
+    os.environ[DEEPLINK_VENDOR.name] = vendor
+    try:
+        yield
+    finally:
+        os.environ.pop(DEEPLINK_VENDOR.name)
+        if before is not None:
+            os.environ[DEEPLINK_VENDOR.name] = before
+
+
 def hide_cuda() -> None:
-    """Keeps CUDA's devices from this process. The one write, to a variable that is not ours:
-    CUDA reads it when it starts, and offers no other way.
+    """Keeps CUDA's devices from this process, by a variable that is not ours: CUDA reads it when
+    it starts, and offers no other way.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -34,10 +34,9 @@ def _load_core() -> ModuleType:
 
 
 def chosen_vendor() -> vendor.Vendor:
-    """The vendor whose chip is behind the device: the one asked for, else the reference vendor."""
-    asked = settings.DEEPLINK_VENDOR.get()
-    found = vendor.choose(asked).vendor if asked else None
-    return found if found is not None and found.runtime else vendor.choose("reference").vendor
+    """The vendor whose chip is behind the device: the chosen one, else the reference vendor."""
+    found = vendor.choose().vendor
+    return found if found.runtime else vendor.choose("reference").vendor
 
 
 def _keep_cuda_apart() -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char, c_double, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
 log = logging.getLogger("torch_dipu")
@@ -136,7 +137,7 @@ class _Table(ctypes.Structure):
     _fields_ = (
         ("abi", ctypes.c_uint32),
         ("size", ctypes.c_uint32),
-        ("last_error", CFUNCTYPE(c_char_p)),
+        ("last_error", CFUNCTYPE(c_void_p)),  # a text; ctypes would leak one returned as c_char_p
         *((name, CFUNCTYPE(c_int, *arguments)) for name, arguments in FUNCTIONS.items()),
     )
 
@@ -162,9 +163,9 @@ _kept: list[_Table] = []  # C holds their addresses
 
 
 def _python_table(runtime: Runtime) -> _Table:
-    errors: list[bytes] = [b""]
+    errors = _Errors()
     table = _Table(abi=ABI, size=ctypes.sizeof(_Table))
-    table.last_error = _Table._fields_[2][1](lambda: errors[0])
+    table.last_error = CFUNCTYPE(c_void_p)(errors.address)
     for name, arguments in FUNCTIONS.items():
         method = getattr(runtime, name, None)
         if method is not None and name not in LIBRARY_ONLY:
@@ -172,24 +173,39 @@ def _python_table(runtime: Runtime) -> _Table:
     return table
 
 
-def _callback(method: Callable[..., Any], name: str, errors: list[bytes]) -> Callable[..., int]:
+class _Errors:
+    """The text of the last error of each thread, where C can read it.
+
+    By thread number: a thread that Python did not start has no threading.local between two calls.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, ctypes.Array[c_char]] = {}
+
+    def put(self, text: str) -> None:
+        self._texts[get_ident()] = ctypes.create_string_buffer(text.encode())
+
+    def address(self) -> int:
+        text = self._texts.get(get_ident())
+        return 0 if text is None else ctypes.addressof(text)
+
+
+def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callable[..., int]:
     """A C callback of one method: outputs are written through pointers, exceptions become codes."""
 
     def call(*arguments: Any) -> int:
         values, outputs = _split(arguments)
         try:
             result = method(*values)
+            _write(result, outputs)
         except MemoryError as error:
-            errors[0] = str(error).encode()
+            errors.put(str(error))
             return OUT_OF_MEMORY
         except Exception as error:  # an exception must not cross into C: it becomes its text
-            errors[0] = f"{type(error).__name__}: {error}".encode()
+            errors.put(f"{type(error).__name__}: {error}")
             log.debug("%s failed", name, exc_info=True)
             return ERROR
-        if name.endswith("_query"):
-            return OK if result else NOT_READY
-        _write(result, outputs)
-        return OK
+        return NOT_READY if name.endswith("_query") and not result else OK
 
     return call
 
@@ -212,6 +228,8 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def _write(result: Any, outputs: list[Any]) -> None:
+    if outputs and result is None:
+        raise TypeError("it returned nothing")
     if len(outputs) == 1 and isinstance(result, DeviceInfo):
         info = outputs[0].contents
         info.name = result.name.encode()[:63]

@@ -16,8 +16,18 @@ def test_no_float64_refuses_float64_and_nothing_else() -> None:
     with torch.dipu.quirk("no_float64"):
         with pytest.raises(RuntimeError, match="does not support float64"):
             double.add(1)
+        with pytest.raises(RuntimeError, match="Double tensors are not supported"):
+            torch.ones(2, device="dipu").double()
         assert torch.ones(2, device="dipu").add(1).tolist() == [2.0, 2.0]
     assert double.add(1).tolist() == [2.0, 2.0]
+
+
+def test_no_float64_for_one_operator_leaves_the_others_alone() -> None:
+    with torch.dipu.quirk("no_float64", "exp"):
+        double = torch.ones(2, dtype=torch.float64, device="dipu")
+        with pytest.raises(RuntimeError, match="exp does not support float64"):
+            double.exp()
+        assert double.add(1).tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("name", ["mm", "sum"])

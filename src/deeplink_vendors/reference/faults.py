@@ -54,7 +54,10 @@ Around = Callable[..., Any]  # (call, run, count, **parameters) -> the operator'
 
 @dataclass(frozen=True)
 class Fault:
-    """What it does, for which operators by default, its parameters; `switch` for a global one."""
+    """What it does, for which operators by default, and its parameters.
+
+    `switch` turns on what is not about one operator; not called when operators are given.
+    """
 
     doc: str
     ops: str
@@ -157,12 +160,17 @@ def bit_flip(call: Call, run: Run, count: Iterator[int], p: float, seed: int) ->
     return result
 
 
+def _switch_float64_off(on: bool) -> None:
+    """Tensors of that type can then not be made either."""
+    _C.refuse_dtype(torch.float64 if on else None)
+
+
 def _switch_late_copies(on: bool) -> None:
     runtime().dipu_reference_late_copies(int(on))
 
 
 FAULTS: dict[str, Fault] = {
-    "no_float64": Fault("float64 is refused.", ".*", no_float64),
+    "no_float64": Fault("float64 is refused.", ".*", no_float64, switch=_switch_float64_off),
     "bf16_accumulate": Fault(
         "Sums of products and sums are accumulated in bfloat16.",
         "mm|bmm|addmm|baddbmm|sum",

@@ -35,6 +35,11 @@ class Active:
     parameters: dict[str, Any]
     count: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is on for the operators that it has by default."""
+        return self.pattern.pattern == self.fault.ops
+
     def wants(self, operator: str) -> bool:
         """Full match on "add.Tensor" or on "add"."""
         name = operator.partition("::")[2]
@@ -113,7 +118,7 @@ def _make(name: str, ops: str | None, parameters: dict[str, Any]) -> Active:
 
 
 def _switch_on(active: Active) -> None:
-    if active.fault.switch is not None:
+    if active.fault.switch is not None and active.everywhere:
         active.fault.switch(True)
     _active.append(active)
     _apply()
@@ -121,7 +126,8 @@ def _switch_on(active: Active) -> None:
 
 def _switch_off(active: Active) -> None:
     _active.remove(active)
-    if active.fault.switch is not None and all(a.fault is not active.fault for a in _active):
+    left = any(a.fault is active.fault and a.everywhere for a in _active)
+    if active.fault.switch is not None and not left:
         active.fault.switch(False)
     _apply()
 

@@ -66,4 +66,33 @@ at::Tensor adopt_host(const at::Tensor& host, int device) {
   return device_view(c10::Storage(std::move(adopted)), host);
 }
 
+void write_back_geometry(const at::Tensor& host, const at::Tensor& device) {
+  auto* from = host.unsafeGetTensorImpl();
+  auto* to = device.unsafeGetTensorImpl();
+  if (C10_UNLIKELY(
+          !to->sizes().equals(from->sizes()) || !to->strides().equals(from->strides()) ||
+          to->storage_offset() != from->storage_offset())) {
+    copy_geometry(host, to);
+  }
+  if (C10_UNLIKELY(host.is_conj() != device.is_conj())) to->_set_conj(host.is_conj());
+  if (C10_UNLIKELY(host.is_neg() != device.is_neg())) to->_set_neg(host.is_neg());
+}
+
+void write_back(const at::Tensor& host, const at::Tensor& device) {  // hot path
+  auto* from = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  auto* to = device.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  const void* expected = to->data() == nullptr ? nullptr : to_host(to->data());
+  if (C10_UNLIKELY(from->data() != expected)) {
+    const size_t bytes = from->nbytes();
+    auto data = adopt_redirected(from);
+    if (data.get() == nullptr) {
+      data = allocate(bytes, device.device().index());
+      if (bytes > 0) device_allocator()->copy_data(data.get(), from->data(), bytes);
+    }
+    to->set_data_ptr_noswap(std::move(data));
+    to->set_nbytes(bytes);
+  }
+  write_back_geometry(host, device);
+}
+
 }  // namespace dipu

@@ -156,6 +156,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("run_on_host", &run_on_host_py);
   m.def("adopt_outputs", &adopt_outputs);
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
+  m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
   m.def("operators", &known_operators);
   m.def("set_hook", &set_hook_py);
   m.def("exchange_hooks_off", [](bool off) { return std::exchange(tls_hooks_off, off); });

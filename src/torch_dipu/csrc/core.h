@@ -112,6 +112,9 @@ at::Tensor alias_for_kernel(const at::Tensor& device_tensor);  // for the argume
 at::Tensor adopt_host(const at::Tensor& host_result, int device);
 at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);
+// A host kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
+void write_back(const at::Tensor& host, const at::Tensor& device);
+void write_back_geometry(const at::Tensor& host, const at::Tensor& device);
 inline bool on_device(const at::Tensor& t) {
   return t.defined() && t.device().type() == kDipu;
 }
@@ -123,6 +126,7 @@ void set_hook(const std::vector<std::string>& names, void* callable);  // nullpt
 std::vector<std::string> known_operators();
 
 // ---- kernels.cpp
+void refuse_dtype(std::optional<at::ScalarType> dtype);  // none: everything is supported
 void copy_tensor(const at::Tensor& src, const at::Tensor& dst, bool non_blocking);
 
 }  // namespace dipu

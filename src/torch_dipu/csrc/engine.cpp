@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "sparse.h"
+#include "typed.h"
 
 namespace dipu {
 
@@ -277,43 +278,20 @@ class HostCall {
     stack_->insert(stack_->begin() + static_cast<int64_t>(base_) + 3, IValue(std::optional<std::vector<int64_t>>(sizes)));
   }
 
-  // The kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
   void write_back(const Moved& m) {
     if (C10_UNLIKELY(!m.host.has_storage())) {
       assign_sparse(m.host, m.device, [this](const at::Tensor& member) { return to_device(member); });
       return;
     }
-    auto* host = m.host.unsafeGetTensorImpl();
-    auto* device = m.device.unsafeGetTensorImpl();
-    auto* host_storage_impl = host->unsafe_storage().unsafeGetStorageImpl();
-    auto* device_storage = device->unsafe_storage().unsafeGetStorageImpl();
-    const void* bytes = host_storage_impl->data();
-    if (!reachable_) {
-      if (host_storage_impl->nbytes() != device_storage->nbytes()) resize_storage(device_storage, host_storage_impl->nbytes());
-      if (host_storage_impl->nbytes() > 0) {
-        device_allocator()->copy_data(device_storage->mutable_data(), bytes, host_storage_impl->nbytes());
-      }
-    } else {
-      const void* expected = device_storage->data() == nullptr ? nullptr : to_host(device_storage->data());
-      if (C10_UNLIKELY(bytes != expected)) take_resized(device_storage, host_storage_impl);
-    }
-    if (C10_UNLIKELY(
-            !device->sizes().equals(host->sizes()) || !device->strides().equals(host->strides()) ||
-            device->storage_offset() != host->storage_offset())) {
-      copy_geometry(m.host, device);
-    }
-    if (C10_UNLIKELY(m.host.is_conj() != m.device.is_conj())) device->_set_conj(m.host.is_conj());
-    if (C10_UNLIKELY(m.host.is_neg() != m.device.is_neg())) device->_set_neg(m.host.is_neg());
+    if (C10_LIKELY(reachable_)) dipu::write_back(m.host, m.device);
+    else copy_back(m.host, m.device);
   }
-  void take_resized(c10::StorageImpl* device_storage, c10::StorageImpl* host) {
-    const size_t bytes = host->nbytes();
-    auto data = adopt_redirected(host);
-    if (data.get() == nullptr) {
-      data = allocate(bytes, device_);
-      if (bytes > 0) device_allocator()->copy_data(data.get(), host->data(), bytes);
-    }
-    device_storage->set_data_ptr_noswap(std::move(data));
-    device_storage->set_nbytes(bytes);
+  static void copy_back(const at::Tensor& host, const at::Tensor& device) {
+    auto* from = host.storage().unsafeGetStorageImpl();
+    auto* to = device.storage().unsafeGetStorageImpl();
+    if (from->nbytes() != to->nbytes()) resize_storage(to, from->nbytes());
+    if (from->nbytes() > 0) device_allocator()->copy_data(to->mutable_data(), from->data(), from->nbytes());
+    write_back_geometry(host, device);
   }
 
   at::Tensor to_device(const at::Tensor& t) {
@@ -362,7 +340,7 @@ void run_on_host(Operator& op, Stack* stack, c10::DispatchKey host_key) {
   HostCall(op, stack, host_key).run();
 }
 
-static void run(Operator& op, Stack* stack, c10::DispatchKey host_key) {  // hot path
+void run(Operator& op, Stack* stack, c10::DispatchKey host_key) {  // hot path
   if (C10_UNLIKELY(op.hook.load(std::memory_order_relaxed) != nullptr && !tls_hooks_off)) run_hook(op, stack, host_key);
   else run_on_host(op, stack, host_key);
 }
@@ -409,9 +387,11 @@ TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
 }
 
 static void register_operator(torch::Library& library, const c10::OperatorHandle& handle, const KeyPair& keys) {
-  library.impl(
-      full_name(handle.operator_name()).c_str(),
-      torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(operator_of(handle), keys.host)));
+  auto& op = operator_of(handle);
+  const auto name = full_name(handle.operator_name());
+  auto typed = keys.host == c10::DispatchKey::CPU ? typed_kernel(op) : std::nullopt;
+  if (typed) library.impl(name.c_str(), std::move(*typed));
+  else library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, keys.host)));
 }
 
 // Every operator that has a kernel on the CPU gets ours, so that composites which would hide it

@@ -32,6 +32,7 @@ struct Operator {
 };
 
 Operator& operator_of(const c10::OperatorHandle& handle);
+void run(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);  // hook, else host kernel
 void run_on_host(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);
 void run_hook(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);  // hook.cpp
 extern thread_local bool tls_hooks_off;

@@ -27,7 +27,16 @@ using c10::IntArrayRef;
 static int wanted_device(const std::optional<at::Device>& device) {
   return resolve_device(device.has_value() ? device->index() : -1);
 }
-static void check_factory(const std::optional<at::Layout>& layout, const std::optional<bool>& pin) {
+static std::atomic<int> g_refused{-1};  // a dtype that this chip is made to lack
+void refuse_dtype(std::optional<at::ScalarType> dtype) {
+  g_refused = dtype ? static_cast<int>(*dtype) : -1;
+}
+static void check_factory(
+    const std::optional<at::ScalarType>& dtype, const std::optional<at::Layout>& layout, const std::optional<bool>& pin) {
+  const auto type = c10::dtype_or_default(dtype);
+  TORCH_CHECK(
+      C10_LIKELY(static_cast<int>(type) != g_refused.load(std::memory_order_relaxed)), "DIPU: ", type,
+      " tensors are not supported by this device");
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "DIPU: only strided tensors are allocated here");
 }
@@ -41,7 +50,7 @@ static Tensor fill_if_deterministic(Tensor t) {
 static Tensor empty(
     IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
     std::optional<at::Device> device, std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
-  check_factory(layout, pin);
+  check_factory(dtype, layout, pin);
   c10::DeviceGuard guard(dipu_device(wanted_device(device)));
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
   return fill_if_deterministic(
@@ -50,7 +59,7 @@ static Tensor empty(
 static Tensor empty_strided(
     IntArrayRef size, IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
     std::optional<at::Device> device, std::optional<bool> pin) {
-  check_factory(layout, pin);
+  check_factory(dtype, layout, pin);
   c10::DeviceGuard guard(dipu_device(wanted_device(device)));
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
   return fill_if_deterministic(

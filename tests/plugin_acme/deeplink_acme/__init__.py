@@ -1,4 +1,4 @@
-"""ACME's vendor record. The chip is made up: its torch device is the CPU's."""
+"""ACME's vendor record. The chip is made up; runtime.py is all that torch_dipu needs of it."""
 
 from pathlib import Path
 
@@ -15,4 +15,12 @@ def is_available() -> bool:
     return True
 
 
-vendor = Vendor("acme", "cpu", is_available, collective="gloo", note="ACME chip (made up)")
+vendor = Vendor(
+    "acme",
+    "dipu",
+    is_available,
+    device_module="torch_dipu",
+    runtime="deeplink_acme.runtime",
+    accelerator=False,  # asked for by name only: it would be in the way of nobody's real chip
+    note="ACME chip (made up)",
+)
