@@ -1,5 +1,6 @@
-"""What the READMEs say is so: their settings table, their snippets, their links."""
+"""What the pages say is so: the settings table, the snippets, the links."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from deeplink import settings
 
 ROOT = Path(__file__).parents[1]
 READMES = [ROOT / "README.md", ROOT / "docs" / "zh" / "README.md"]
-PAGES = [*READMES, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+GUIDES = ["device.md", "bring_up.md"]
+BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
+PAGES = [page for pair in BILINGUAL for page in pair]
+PAGES += [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
 def snippets(page: Path) -> list[str]:
@@ -29,25 +33,52 @@ def test_the_settings_table_is_complete(page: Path) -> None:
         assert [doc for _, _, doc in rows] == [setting.doc for setting in settings.table()]
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_a_snippet_of_the_readme_prints_what_it_says(number: int, tmp_path: Path) -> None:
-    snippet = snippets(READMES[0])[number]
-    expected = re.findall(r"^print\(.*\) +# (.*)$", snippet, re.MULTILINE)
+# Runs every snippet of a page in one process, each in a namespace of its own.
+RUNNER = """
+import contextlib, io, json, sys
+printed = []
+for snippet in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(snippet, snippet, "exec"), {"__name__": "__main__"})
+    printed.append(output.getvalue().splitlines())
+print(json.dumps(printed))
+"""
+
+
+@pytest.mark.parametrize("page", [pair[0] for pair in BILINGUAL], ids=lambda page: page.stem)
+def test_the_snippets_of_a_page_print_what_they_say(page: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", snippet], capture_output=True, text=True, check=False, cwd=tmp_path
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(snippets(page)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    printed = done.stdout.splitlines()
-    assert len(printed) == len(expected) > 0
-    for line, wanted in zip(printed, expected, strict=True):
-        assert line == wanted or (wanted.endswith("…") and line.startswith(wanted[:-1]))
+    for snippet, printed in zip(snippets(page), json.loads(done.stdout), strict=True):
+        expected = re.findall(r"^ *print\(.*\)  # (.*)$", snippet, re.MULTILINE)
+        assert len(printed) == len(expected) > 0, snippet
+        for line, wanted in zip(printed, expected, strict=True):
+            assert line == wanted or (wanted.endswith("…") and line.startswith(wanted[:-1]))
 
 
-def test_both_languages_have_the_same_snippets() -> None:
+@pytest.mark.parametrize("pair", BILINGUAL, ids=lambda pair: pair[0].stem)
+def test_both_languages_have_the_same_snippets(pair: list[Path]) -> None:
     def code(page: Path) -> list[str]:
         return [re.sub(r"  # [^\n]*", "", snippet) for snippet in snippets(page)]
 
-    assert code(READMES[0]) == code(READMES[1])
+    assert code(pair[0]) == code(pair[1])
+
+
+def test_the_reference_device_page_shows_every_quirk() -> None:
+    source = (ROOT / "src/deeplink_vendors/reference/faults.py").read_text("utf-8")
+    names = re.findall(r'^    "(\w+)": Fault\(', source, re.MULTILINE)
+    assert len(names) >= 10
+    for page in BILINGUAL[1]:
+        text = page.read_text("utf-8")
+        assert [name for name in names if f"**`{name}`**" not in text] == []
+        assert [name for name in names if f'quirk("{name}"' not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

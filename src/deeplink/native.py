@@ -79,7 +79,6 @@ class Library:
         say(f"building the native part {self.name} ({often}) into {path.parent}")
         compiler = _compiler(self.name)
         command = [compiler, *FLAGS, *(f"-I{folder}" for folder in self.folders)]
-        link = [compiler, "-shared"]
         if self.torch:
             command += [*TORCH_FLAGS, *_torch_includes()]
         scratch = path.with_suffix(f".{os.getpid()}.tmp")
@@ -94,7 +93,8 @@ class Library:
             with ThreadPoolExecutor(settings.DIPU_BUILD_JOBS.get()) as pool:
                 list(pool.map(compile_unit, self.units, objects))
             libraries = [*_torch_libraries()] if self.torch else ["-lpthread"]
-            _run(self.name, [*link, *map(str, objects), *libraries, "-o", str(scratch)])
+            link = [compiler, "-shared", *map(str, objects), *libraries, "-o", str(scratch)]
+            _link(self.name, link)
             scratch.rename(path)  # a reader never sees half of it
         finally:
             for leftover in (scratch, *objects):
@@ -137,6 +137,15 @@ def _compiler(what: str) -> str:
             "do without the device: DEEPLINK_VENDOR=cpu.",
         )
     return found
+
+
+def _link(what: str, command: list[str]) -> None:
+    """Links against torch's C++ runtime: a compiler set up to link a copy of its own into each
+    library would put a second one into the process, and the first exception would crash it."""
+    try:
+        _run(what, [*command, "-l:libstdc++.so.6"])
+    except BuildError:  # no such file on this system: the compiler knows better
+        _run(what, command)
 
 
 def _run(what: str, command: list[str]) -> None:
