@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import importlib.util
 import logging
@@ -56,7 +57,8 @@ def _register() -> vendor.Vendor:
     found = chosen_vendor()
     chip = importlib.import_module(found.runtime)
     core = _load_core()
-    core.initialize(runtime.table_address(chip.runtime()))
+    table = chip.runtime()
+    core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")
     device = importlib.import_module("torch_dipu.dipu")
     torch._register_device_module("dipu", device)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from deeplink.errors import DeeplinkError
 from torch_dipu import _C
 
 Graph = torch.fx.GraphModule
@@ -43,6 +44,11 @@ def _uses_device(model: Graph, inputs: Sequence[Any]) -> bool:
 
 
 def _compile(model: Graph, inputs: Sequence[Any], config: dict[str, Any]) -> Any:
+    if not all(_C.host_reachable(i) for i in range(_C.device_count())):
+        raise DeeplinkError(
+            "inductor compiles for the host, which cannot reach this chip's memory.",
+            hint='torch.compile(backend="aot_eager") works on any chip.',
+        )
     from torch._dynamo.backends.common import aot_autograd
     from torch._inductor import config as inductor_config
     from torch._inductor.decomposition import select_decomp_table

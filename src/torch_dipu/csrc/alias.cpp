@@ -28,9 +28,15 @@ static c10::Storage host_storage_of(const at::Tensor& t) {
   return c10::Storage(host_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()));
 }
 
-at::Tensor alias_host(const at::Tensor& t) {
+at::Tensor host_view(c10::Storage storage, const at::Tensor& like) {
   return dress(
-      at::detail::make_tensor<c10::TensorImpl>(host_storage_of(t), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype()), t);
+      at::detail::make_tensor<c10::TensorImpl>(
+          std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), like.unsafeGetTensorImpl()->dtype()),
+      like);
+}
+
+at::Tensor alias_host(const at::Tensor& t) {
+  return host_view(host_storage_of(t), t);
 }
 
 at::Tensor alias_for_kernel(const at::Tensor& t) {  // hot path

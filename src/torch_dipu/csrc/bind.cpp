@@ -15,10 +15,10 @@ namespace dipu {
 
 void register_hooks();
 
-static void initialize(uintptr_t table) {
+static void initialize(uintptr_t table, bool calls_python) {
   static bool done = false;
   TORCH_CHECK(!done, "torch_dipu is initialised already");
-  bind_runtime(reinterpret_cast<const DipuRuntime*>(table));
+  bind_runtime(reinterpret_cast<const DipuRuntime*>(table), calls_python);
   register_hooks();
   install_redirect();
   register_engine();
@@ -145,6 +145,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("in_bad_fork", &in_bad_fork);
   m.def("synchronize", &synchronize_device, py::call_guard<py::gil_scoped_release>());
   m.def("current_stream_handle", [](int device) { return reinterpret_cast<uintptr_t>(current_stream(resolve_device(device))); });
+  m.def("host_reachable", [](int device) { return host_reachable(resolve_device(device)); });
   m.def("memory_info", &memory_info);
   m.def("memory_snapshot", &snapshot);
   m.def("set_memory_limit", &set_memory_limit);

@@ -28,9 +28,11 @@ constexpr c10::DeviceType kDipu = c10::DeviceType::PrivateUse1;
 constexpr int kMaxDevices = 16;
 
 // ---- runtime.cpp
-void bind_runtime(const DipuRuntime* table);
+void bind_runtime(const DipuRuntime* table, bool calls_python);
+bool calls_python();  // the table's functions are Python's: they need the GIL
 const DipuRuntime& runtime();
-void check(int code, const char* what);  // throws with the vendor's own text
+void check(int code, const char* what);           // throws with the vendor's own text
+void warn_if_failed(int code, const char* what);  // where nobody could catch: says it once
 int device_count();
 int current_device();
 int exchange_device(int device);  // checked; returns the previous one
@@ -111,6 +113,7 @@ at::Tensor alias_host(const at::Tensor& device_tensor);        // for anyone
 at::Tensor alias_for_kernel(const at::Tensor& device_tensor);  // for the arguments of a host kernel
 at::Tensor adopt_host(const at::Tensor& host_result, int device);
 at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
+at::Tensor host_view(c10::Storage host_storage, const at::Tensor& like);
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);
 // A host kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
 void write_back(const at::Tensor& host, const at::Tensor& device);

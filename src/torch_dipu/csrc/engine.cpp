@@ -166,23 +166,14 @@ class HostCall {
     }
     if (C10_LIKELY(reachable_)) return sparse_ ? alias_host(t) : alias_for_kernel(t);
     auto* storage = t.storage().unsafeGetStorageImpl();
-    for (auto& [known, copy] : copied_) if (known == storage) return like_device(copy, t);
+    for (auto& [known, copy] : copied_) if (known == storage) return host_view(copy, t);
     auto bytes = storage->nbytes();
     c10::Storage copy(c10::Storage::use_byte_size_t(), bytes, c10::GetCPUAllocator()->allocate(bytes),
                       c10::GetCPUAllocator(), /*resizable=*/true);
     if (bytes > 0) device_allocator()->copy_data(copy.mutable_data(), storage->data(), bytes);
     copied_.emplace_back(storage, copy);
-    return like_device(copy, t);
+    return host_view(copy, t);
   }
-  static at::Tensor like_device(const c10::Storage& storage, const at::Tensor& t) {
-    auto host = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-    copy_geometry(t, host.unsafeGetTensorImpl());
-    if (t.is_conj()) host._set_conj(true);
-    if (t.is_neg()) host._set_neg(true);
-    return host;
-  }
-
   at::Tensor move(const Argument& a, int16_t element, at::Tensor t) {
     auto host = host_of(t);
     // sparse kernels ask whether a gradient is wanted to decide what they keep for it

@@ -151,7 +151,7 @@ struct Imported {
 };
 void free_imported(void* context) {
   auto* imported = static_cast<Imported*>(context);
-  if (!in_bad_fork()) runtime().memory_free(imported->device, imported->address);
+  if (!in_bad_fork()) warn_if_failed(runtime().memory_free(imported->device, imported->address), "memory_free");
   if (imported->token >= 0) close(imported->token);  // tells the owner that we are done
   delete imported;
 }
@@ -198,7 +198,7 @@ void PinnedAllocator::release(void* address) {
     std::lock_guard<std::mutex> lock(pinned().mutex);
     pinned().live.erase(static_cast<char*>(address));
   }
-  runtime().host_free(address);
+  warn_if_failed(runtime().host_free(address), "host_free");
 }
 }  // namespace
 

@@ -141,12 +141,7 @@ static Tensor readable_on_host(const Tensor& t) {
   auto* storage = t.storage().unsafeGetStorageImpl();
   auto bytes = at::detail::empty_cpu({static_cast<int64_t>(storage->nbytes())}, at::kByte);
   device_allocator()->copy_data(bytes.data_ptr(), storage->data(), storage->nbytes());
-  auto host = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(bytes.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-  copy_geometry(t, host.unsafeGetTensorImpl());
-  if (t.is_conj()) host._set_conj(true);
-  if (t.is_neg()) host._set_neg(true);
-  return host;
+  return host_view(bytes.storage(), t);
 }
 static bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes().equals(b.sizes()) && a.strides().equals(b.strides()) &&

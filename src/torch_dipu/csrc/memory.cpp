@@ -1,4 +1,5 @@
 // The caching allocator over the chip's segments: best fit per stream, split and merged.
+#include <Python.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -52,6 +53,26 @@ struct Device {
   DeviceStats stats;
   size_t limit = SIZE_MAX;  // of what is reserved
 };
+
+// A device's lock. Under it the chip is called; a chip written in Python then takes the GIL, which
+// must not be held by somebody who waits for this lock.
+class DeviceLock {
+ public:
+  explicit DeviceLock(std::mutex& mutex) : mutex_(mutex) {
+    if (C10_UNLIKELY(calls_python()) && Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
+    mutex_.lock();
+  }
+  ~DeviceLock() {
+    mutex_.unlock();
+    if (C10_UNLIKELY(state_ != nullptr)) PyEval_RestoreThread(state_);
+  }
+  DeviceLock(const DeviceLock&) = delete;
+
+ private:
+  std::mutex& mutex_;
+  PyThreadState* state_ = nullptr;
+};
+
 Device& device_state(int device) {
   static auto* all = new std::array<Device, kMaxDevices>();
   return (*all)[device];
@@ -113,9 +134,10 @@ void cache_block(Device& d, Block* b) {
 void finish_events(Device& d, bool wait) {
   while (!d.events.empty()) {
     auto [event, block] = d.events.front();
-    if (wait) runtime().event_synchronize(event);
-    else if (runtime().event_query(event) == DIPU_NOT_READY) return;
-    runtime().event_destroy(block->device, event);
+    const int code = wait ? runtime().event_synchronize(event) : runtime().event_query(event);
+    if (code == DIPU_NOT_READY) return;
+    warn_if_failed(code, wait ? "event_synchronize" : "event_query");
+    warn_if_failed(runtime().event_destroy(block->device, event), "event_destroy");
     d.events.pop_front();
     if (--block->pending_events == 0) cache_block(d, block);
   }
@@ -128,7 +150,7 @@ void release_cached(Device& d, int device) {
       Block* b = *it;
       if (b->previous != nullptr || b->next != nullptr) { ++it; continue; }
       it = pool->erase(it);
-      runtime().memory_free(device, b->address);
+      warn_if_failed(runtime().memory_free(device, b->address), "memory_free");
       d.segments.erase(b->address);
       add(d.stats.segment, b->small, -1);
       add(d.stats.reserved_bytes, b->small, -static_cast<int64_t>(b->size));
@@ -136,6 +158,10 @@ void release_cached(Device& d, int device) {
       delete b;
     }
   }
+}
+
+std::string limit_text(const Device& d) {
+  return d.limit == SIZE_MAX ? "" : ", and this process may reserve at most " + readable(d.limit);
 }
 
 [[noreturn]] void out_of_memory(Device& d, int device, size_t bytes) {
@@ -147,7 +173,7 @@ void release_cached(Device& d, int device) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, "DIPU out of memory. Tried to allocate ", readable(bytes), ". Device ", device,
       " has a total capacity of ", readable(total), " of which ", readable(free_bytes),
-      " is free. Of the allocated memory ", readable(allocated), " is allocated by PyTorch, and ",
+      " is free", limit_text(d), ". Of the allocated memory ", readable(allocated), " is allocated by PyTorch, and ",
       readable(reserved - allocated), " is reserved by PyTorch but unallocated.");
 }
 
@@ -211,7 +237,7 @@ Block* allocate_block(size_t bytes, int device) {
   const bool small = size <= kSmallLimit;
   void* stream = current_stream(device);
   TORCH_CHECK(!in_bad_fork(), "Cannot re-initialize DIPU in forked subprocess");
-  std::lock_guard<std::mutex> lock(d.mutex);
+  DeviceLock lock(d.mutex);
   if (C10_UNLIKELY(!d.events.empty())) finish_events(d, false);
   Pool& pool = small ? d.small : d.large;
   auto it = pool.lower_bound(Key{stream, size, nullptr});
@@ -246,7 +272,7 @@ void free_block(void* context) {
   if (b == nullptr || in_bad_fork()) return;  // a forked child owns nothing of the device
   if (auto* alias = b->alias.exchange(nullptr)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(alias);
   Device& d = device_state(b->device);
-  std::lock_guard<std::mutex> lock(d.mutex);
+  DeviceLock lock(d.mutex);
   index_block(b->device, b->address, nullptr);
   b->in_use = false;
   add(d.stats.allocation, b->small, -1);
@@ -257,8 +283,10 @@ void free_block(void* context) {
       d.stats.reserved_bytes[0].current, dipu_device(b->device));
   for (void* stream : b->used_on) {
     void* event = nullptr;
-    if (runtime().event_create(b->device, 0, &event) != DIPU_OK) continue;
-    runtime().event_record(b->device, event, stream);
+    int code = runtime().event_create(b->device, 0, &event);
+    if (code == DIPU_OK) code = runtime().event_record(b->device, event, stream);
+    warn_if_failed(code, "event_record");
+    if (code != DIPU_OK) continue;
     d.events.emplace_back(event, b);
     b->pending_events++;
   }
@@ -273,7 +301,7 @@ c10::DataPtr device_data(Block* b) {
 bool in_segments(const void* address, int device) {
   auto* p = static_cast<char*>(const_cast<void*>(address));
   Device& d = device_state(device);
-  std::lock_guard<std::mutex> lock(d.mutex);
+  DeviceLock lock(d.mutex);
   auto it = d.segments.upper_bound(p);
   if (it == d.segments.begin()) return false;
   --it;
@@ -303,7 +331,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t) override {
     for (int i = 0; i < device_count(); i++) {
       Device& d = device_state(i);
-      std::lock_guard<std::mutex> lock(d.mutex);
+      DeviceLock lock(d.mutex);
       finish_events(d, true);
       release_cached(d, i);
     }
@@ -313,13 +341,13 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     auto* b = static_cast<Block*>(data.get_context());
     void* handle = reinterpret_cast<void*>(stream.id());
     Device& d = device_state(b->device);
-    std::lock_guard<std::mutex> lock(d.mutex);
+    DeviceLock lock(d.mutex);
     if (handle == b->stream && stream.device_index() == b->device) return;
     if (std::find(b->used_on.begin(), b->used_on.end(), handle) == b->used_on.end()) b->used_on.push_back(handle);
   }
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     Device& d = device_state(resolve_device(device));
-    std::lock_guard<std::mutex> lock(d.mutex);
+    DeviceLock lock(d.mutex);
     return d.stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
@@ -336,7 +364,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
   template <class F>
   void for_each_stat(c10::DeviceIndex device, F f) {
     Device& d = device_state(resolve_device(device));
-    std::lock_guard<std::mutex> lock(d.mutex);
+    DeviceLock lock(d.mutex);
     auto& s = d.stats;
     for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes, &s.reserved_bytes,
                         &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
@@ -360,7 +388,7 @@ c10::DataPtr allocate(size_t bytes, int device) {
 
 void set_memory_limit(int device, size_t bytes) {
   Device& d = device_state(resolve_device(device));
-  std::lock_guard<std::mutex> lock(d.mutex);
+  DeviceLock lock(d.mutex);
   d.limit = bytes;
 }
 
@@ -368,7 +396,7 @@ std::vector<SegmentRecord> memory_snapshot() {
   std::vector<SegmentRecord> segments;
   for (int i = 0; i < device_count(); i++) {
     Device& d = device_state(i);
-    std::lock_guard<std::mutex> lock(d.mutex);
+    DeviceLock lock(d.mutex);
     for (auto& [address, first] : d.segments) {
       SegmentRecord segment{i, reinterpret_cast<uintptr_t>(address), first->small, first->stream, {}};
       for (const Block* b = first; b != nullptr; b = b->next) {

@@ -13,6 +13,7 @@ namespace dipu {
 namespace {
 
 const DipuRuntime* g_table = nullptr;
+bool g_calls_python = false;
 int g_device_count = 0;
 std::array<std::atomic<bool>, kMaxDevices> g_opened{};
 std::atomic<bool> g_used{false};
@@ -59,13 +60,23 @@ void open_device(int device) {
 
 }  // namespace
 
+bool calls_python() {
+  return g_calls_python;
+}
+
+void warn_if_failed(int code, const char* what) {
+  if (C10_LIKELY(code == DIPU_OK)) return;
+  const char* text = g_table->last_error ? g_table->last_error() : nullptr;
+  TORCH_WARN_ONCE("DIPU: ", what, " failed with code ", code, text && *text ? ": " : "", text ? text : "");
+}
+
 void check(int code, const char* what) {
   if (C10_LIKELY(code == DIPU_OK)) return;
   const char* text = g_table->last_error ? g_table->last_error() : nullptr;
   TORCH_CHECK(false, "DIPU error: ", what, " failed with code ", code, text && *text ? ": " : "", text ? text : "");
 }
 
-void bind_runtime(const DipuRuntime* table) {
+void bind_runtime(const DipuRuntime* table, bool calls_python) {
   TORCH_CHECK(table != nullptr, "the vendor's library returned no runtime table");
   TORCH_CHECK(
       table->abi == DIPU_RUNTIME_ABI && table->size == sizeof(DipuRuntime),
@@ -73,6 +84,7 @@ void bind_runtime(const DipuRuntime* table) {
       DIPU_RUNTIME_ABI, " (", sizeof(DipuRuntime), " bytes). Rebuild the vendor's library against dipu_runtime.h");
   TORCH_CHECK(g_table == nullptr, "a DIPU runtime is bound already; a process has one");
   g_table = table;
+  g_calls_python = calls_python;
   int count = 0;
   check(table->device_count(&count), "device_count");
   g_device_count = std::min(count, kMaxDevices);
@@ -100,9 +112,7 @@ int current_device() {
 int resolve_device(int device) {
   const int index = device < 0 ? tls_device : device;
   TORCH_CHECK(
-      index < g_device_count, "DIPU error: invalid device ordinal ", index, ": there ",
-      g_device_count == 1 ? "is 1 device" : "are ", g_device_count == 1 ? "" : std::to_string(g_device_count) + " devices",
-      " (DIPU_DEVICE_COUNT sets how many the reference device shows)");
+      index < g_device_count, "DIPU error: invalid device ordinal ", index, ": the device count is ", g_device_count);
   open_device(index);
   return index;
 }
