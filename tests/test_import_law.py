@@ -26,7 +26,8 @@ VENDORS = "deeplink_vendors"
 # Libraries of chip vendors: only inside a vendor's folder.
 VENDOR_LIBRARIES = {
     "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "pynvml", "tbe",
-    "torch_br", "torch_gcu", "torch_mlu", "torch_musa", "torch_npu", "torch_sdaa", "torch_xla",
+    "torch_br", "torch_gcu", "torch_mlu", "torch_musa", "torch_npu", "torch_sdaa", "torch_supa",
+    "torch_xla", "torch_xmlir", "torchada",
 }  # fmt: skip
 
 ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "unsetenv"}

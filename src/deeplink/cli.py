@@ -4,13 +4,16 @@ import importlib
 import importlib.metadata
 import json
 import platform
+import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from deeplink import __version__, settings
+from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
 from deeplink.settings import InForce, Unknown
 from deeplink.table import console, table
@@ -23,6 +26,9 @@ Examples:
 \b
   deeplink doctor                    what is installed, what is chosen, does it work
   deeplink doctor --vendor cpu       the same for one vendor
+  deeplink run train.py              a CUDA program on the device at hand
+  deeplink coverage train.py         which of its CUDA calls are served
+  deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
   DEEPLINK_VENDOR=cpu python x.py    run a program on the vendor of your choice
 """
@@ -73,6 +79,59 @@ class Report:
     build: dict[str, str] = field(default_factory=dict)
     checks: list[Any] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Example: deeplink run train.py --epochs 3",
+)
+def run(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="A script, or with -m a module.")],
+    module: Annotated[bool, typer.Option("-m", help="Run a module by its name.")] = False,
+) -> None:
+    """Run a program written for CUDA, as it is, on the chosen vendor's device."""
+    chosen = ["-m", script] if module else [script]
+    _forward("run", [*chosen, *context.args])
+
+
+@app.command(
+    "pytorch-tests",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is forwarded as well
+    },
+)
+def pytorch_tests(context: typer.Context) -> None:
+    """Run PyTorch's own tests on the chosen vendor's device; --help says how."""
+    _forward("pytorch-tests", context.args)
+
+
+def _forward(command: str, args: list[str]) -> None:
+    """Hands over to `python -m ditorch`: only that process is to have torch patched."""
+    line = [sys.executable, "-m", "ditorch", command, *args]
+    raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+
+@app.command(epilog="Example: deeplink coverage train.py")
+def coverage(
+    path: Annotated[Path, typer.Argument(help="A script, or a folder of them.")],
+    every: Annotated[bool, typer.Option("--all", help="Show what is served too.")] = False,
+) -> None:
+    """Read a program before it is run: which of its CUDA calls are served, and which are not."""
+    uses = scan(path)
+    missed = [use for use in uses if not use.served]
+    rows = [
+        (use.name, use.rule or "unknown", f"{use.file}:{use.lines[0]}", use.reason)
+        for use in (uses if every else missed)
+    ]
+    if rows:
+        columns = ("name", "rule", "first use", "reason")
+        console().print(table("What the program asks of torch.cuda", columns, rows))
+    served = len(uses) - len(missed)
+    typer.echo(f"{served} of {len(uses)} names are served; {len(missed)} are not")
+    raise typer.Exit(1 if missed else 0)
 
 
 @app.command()

@@ -19,7 +19,7 @@ from deeplink.errors import SettingError
 
 T = TypeVar("T")
 
-PREFIXES = ("DEEPLINK_", "DIPU_")
+PREFIXES = ("DEEPLINK_", "DIPU_", "DITORCH")
 
 
 @dataclass(frozen=True)
@@ -270,4 +270,17 @@ DIPU_QUIRKS = text(
     "Faults of the reference device that are switched on; empty: none.",
     "name[:op_pattern[:key=value…]], with ; between several",
 )
+DITORCH = boolean(
+    "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."
+)
+DITORCH_STRICT = boolean(
+    "DITORCH_STRICT", False, "A CUDA call without an equivalent raises instead of warning once."
+)
+DITORCH_SHOW_DEVICE_AS_CUDA = boolean(
+    "DITORCH_SHOW_DEVICE_AS_CUDA", True, "User code hears `cuda` from a device that stands for it."
+)
+DITORCH_NATIVE_HOOK = boolean(
+    "DITORCH_NATIVE_HOOK", True, "Use the native hook of ditorch; without it, wrappers."
+)
+DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line.")
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")

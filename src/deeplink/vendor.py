@@ -40,6 +40,9 @@ class Vendor:
     collective: str = ""  # the name of the torch.distributed back end
     build: str = ""  # a module with `state() -> dict[str, str]`, about its native build
     accelerator: bool = True  # whether it may be chosen without being asked for
+    native_cuda: bool = False  # not NVIDIA's, and "cuda" to torch: goes before plain cuda
+    visible_devices: str = ""  # the environment variable that says which devices are seen
+    transfer_tools: tuple[str, ...] = ()  # the modules of its own tools that migrate CUDA code
     note: str = ""  # what a reader of a report should know about what ran here
 
     @property
@@ -69,23 +72,31 @@ class Choice:
 
 def discover() -> list[Found]:
     """Every installed vendor, by name. Never raises: a broken one is a row with its error."""
-    points: dict[str, list[importlib.metadata.EntryPoint]] = {}
-    for point in importlib.metadata.entry_points(group=GROUP):
-        points.setdefault(point.name, []).append(point)
-    return [_found(name, points[name]) for name in sorted(points)]
+    points = importlib.metadata.entry_points(group=GROUP)
+    return [_found(name, list(points.select(name=name))) for name in sorted(points.names)]
+
+
+def find(name: str) -> Found | None:
+    """One installed vendor; no other one's code runs, so no other one takes torch's device slot."""
+    points = importlib.metadata.entry_points(group=GROUP, name=name)
+    return _found(name, list(points)) if points else None
 
 
 def choose(name: str | None = None) -> Choice:
     """The vendor asked for by name or DEEPLINK_VENDOR, else an accelerator, else reference."""
     if name:
-        return Choice(_asked(name, discover()), f"asked for by name: {name}")
+        return Choice(_asked(name), f"asked for by name: {name}")
     wanted = settings.DEEPLINK_VENDOR.get()
     if wanted:
-        return Choice(_asked(wanted, discover()), f"{VARIABLE}={wanted}")
+        return Choice(_asked(wanted), f"{VARIABLE}={wanted}")
     return _automatic(discover())
 
 
-def _asked(name: str, rows: list[Found]) -> Vendor:
+def _asked(name: str) -> Vendor:
+    asked = find(name)
+    if asked and asked.vendor and asked.status == "available":
+        return asked.vendor
+    rows = discover()
     row = next((row for row in rows if row.name == name), None)
     if row is None:
         names = [row.name for row in rows]
@@ -109,7 +120,8 @@ def _automatic(rows: list[Found]) -> Choice:
     usable = [row.vendor for row in rows if row.vendor and row.status == "available"]
     broken = [f"{row.name} ({row.reason})" for row in rows if row.status == "broken"]
     also = f"; broken: {_list(broken)}" if broken else ""
-    for vendor in usable:
+    # a chip that presents itself as cuda is available beside plain cuda, and says more
+    for vendor in sorted(usable, key=lambda vendor: not vendor.native_cuda):
         if vendor.accelerator:
             return Choice(vendor, f"the first available accelerator{also}")
     for vendor in usable:

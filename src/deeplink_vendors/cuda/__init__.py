@@ -15,4 +15,11 @@ def is_available() -> bool:
     return True
 
 
-vendor = Vendor("cuda", "cuda", is_available, device_module="torch.cuda", collective="nccl")
+vendor = Vendor(
+    "cuda",
+    "cuda",
+    is_available,
+    device_module="torch.cuda",
+    collective="nccl",
+    visible_devices="CUDA_VISIBLE_DEVICES",
+)

@@ -1,0 +1,13 @@
+"""Huawei's Ascend NPUs, through torch_npu."""
+
+from deeplink.plugin import from_package
+
+vendor = from_package(
+    "ascend",
+    "npu",
+    "torch_npu",
+    collective="hccl",
+    visible_devices="ASCEND_RT_VISIBLE_DEVICES",
+    transfer_tools=("torch_npu.contrib.transfer_to_npu",),
+    gaps="deeplink_vendors/ascend/gaps.toml",
+)

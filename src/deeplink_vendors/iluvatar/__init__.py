@@ -1,0 +1,9 @@
+"""Iluvatar's GPUs (天数智芯): the CoreX build of torch calls them cuda."""
+
+from deeplink.plugin import Marks, presenting_as_cuda
+
+vendor = presenting_as_cuda(
+    "iluvatar",
+    "Iluvatar",
+    Marks(build="corex", attribute="corex", devices=("Iluvatar",)),
+)

@@ -1,0 +1,12 @@
+"""Kunlunxin's XPUs: torch_xmlir makes torch.cuda theirs when it is imported."""
+
+from deeplink.plugin import from_package
+
+vendor = from_package(
+    "kunlunxin",
+    "cuda",
+    "torch_xmlir",
+    collective="nccl",
+    visible_devices="CUDA_VISIBLE_DEVICES",
+    native_cuda=True,
+)

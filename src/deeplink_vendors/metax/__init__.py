@@ -1,0 +1,9 @@
+"""MetaX's GPUs (沐曦): the MACA build of torch calls them cuda."""
+
+from deeplink.plugin import Marks, presenting_as_cuda
+
+vendor = presenting_as_cuda(
+    "metax",
+    "MetaX",
+    Marks(build="metax", devices=("MetaX",)),
+)

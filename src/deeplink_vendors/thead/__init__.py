@@ -1,0 +1,9 @@
+"""T-Head's PPUs (平头哥): their build of torch calls them cuda, and itself nothing."""
+
+from deeplink.plugin import Marks, presenting_as_cuda
+
+vendor = presenting_as_cuda(
+    "thead",
+    "T-Head",
+    Marks(node="/dev/alixpu", devices=("PPU-",)),
+)

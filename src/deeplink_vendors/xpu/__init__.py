@@ -1,0 +1,30 @@
+"""Intel's GPUs, as torch itself serves them."""
+
+from deeplink.errors import VendorUnavailable
+from deeplink.vendor import Vendor
+
+VISIBLE_DEVICES = "ZE_AFFINITY_MASK"
+
+
+def is_available() -> bool:
+    """Asks how many devices there are; makes no context on any of them."""
+    import torch  # heavy, and only needed here
+
+    if not torch.xpu._is_compiled():  # torch.backends has no word for it
+        raise VendorUnavailable(f"this torch build ({torch.__version__}) has no XPU")
+    if torch.xpu.device_count() == 0:
+        raise VendorUnavailable(
+            "no XPU is visible", f"look at its driver, and at {VISIBLE_DEVICES}."
+        )
+    return True
+
+
+vendor = Vendor(
+    "xpu",
+    "xpu",
+    is_available,
+    device_module="torch.xpu",
+    collective="xccl",
+    gaps="deeplink_vendors/xpu/gaps.toml",
+    visible_devices=VISIBLE_DEVICES,
+)
