@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 BUILD_CMD := $(PY) -m torch_dipu.build
-DEMO_CMD := $(PY) examples/train_cuda_style.py
+DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
 BENCH_CMD := $(PY) benchmarks/bench_device.py
 OPINFO_CMD := $(PY) -m tests.opinfo.run --all
 PYTEST_ARGS ?=

@@ -1,9 +1,11 @@
-"""Train a small transformer on the device, and once more on the CPU: the losses must agree."""
+"""Train a small transformer on CUDA, and once more on the CPU: the losses must agree.
+
+The program is written for CUDA and knows of nothing else.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import random
 import sys
 import time
@@ -16,8 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor, nn
 
-from deeplink import vendor
-
 SEED = 1234
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 16, 96, 4, 3
 TOLERANCE = 1e-3  # of a loss: float32 sums in another order drift apart slowly while training
@@ -26,10 +26,9 @@ What you see: the loss of a character model on a text made by a tiny grammar, on
 CPU, and their difference. Both runs start from the same seed and read the same batches.
 The exit status is 1 when the losses differ beyond float tolerance or do not fall.
 
-  python examples/train_cuda_style.py                 60 steps on the chosen vendor's device
-  python examples/train_cuda_style.py --steps 200     a longer run
-  python examples/train_cuda_style.py --device cpu    no accelerator at all
-  DEEPLINK_VENDOR=reference python examples/train_cuda_style.py
+  python examples/train_cuda_style.py                      on an NVIDIA GPU
+  python -m ditorch run examples/train_cuda_style.py       on the accelerator at hand
+  deeplink run examples/train_cuda_style.py --steps 200    the same, longer
 """
 
 
@@ -92,13 +91,15 @@ def make_text(sentences: int = 3000) -> str:
 
 
 def train(device: torch.device, steps: int, report: Callable[[int, float], None]) -> Run:
-    """Device-generic on purpose: nothing in here knows which device it is."""
+    """The losses of one run; the same seed and batches on either device."""
     torch.manual_seed(SEED)
+    torch.cuda.manual_seed_all(SEED)
     text = make_text()
     letters = sorted(set(text))
     data = torch.tensor([letters.index(letter) for letter in text])
-    model = Decoder(len(letters)).to(device)
+    model = Decoder(len(letters))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model = model.cuda() if device.type == "cuda" else model  # as many programs do, after it
     starts = torch.randint(0, len(data) - CONTEXT - 1, (steps, BATCH))
     losses = []
     started = time.perf_counter()
@@ -163,32 +164,27 @@ def judge(console: Console, here: Run, cpu: Run) -> int:
     return 0 if agrees and falls else 1
 
 
-def find_device(name: str | None) -> tuple[torch.device, str]:
-    """The device asked for, else the chosen vendor's; and how to call it."""
-    if name == "cpu":
-        return torch.device("cpu"), "cpu"
-    chosen = vendor.choose().vendor
-    if chosen.device_module:
-        importlib.import_module(chosen.device_module)
-    return torch.device(name or chosen.device), chosen.label
-
-
 def main() -> int:
     """Trains twice, compares, and tells."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=60, help="training steps (default 60)")
-    parser.add_argument("--device", help="a torch device (default: the chosen vendor's)")
     options = parser.parse_args()
     if options.steps < 2:
         parser.error(f"--steps is {options.steps}; at least 2 are needed to see a loss fall")
     console = Console()
-    device, label = find_device(options.device)
-    console.print(f"Training on {device}: {label}", highlight=False)
-    here = watch(console, label, device, options.steps)
+    if not torch.cuda.is_available():
+        console.print("No CUDA here. Try: python -m ditorch run examples/train_cuda_style.py")
+        return 2
+    torch.cuda.reset_peak_memory_stats()
+    console.print(f"Training on cuda: {torch.cuda.get_device_name()}", highlight=False)
+    here = watch(console, "cuda", torch.device("cuda"), options.steps)
+    torch.cuda.synchronize()
     cpu = watch(console, "CPU", torch.device("cpu"), options.steps)
-    show(console, label, here, cpu)
+    show(console, "cuda", here, cpu)
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    console.print(f"Peak memory on cuda: {peak:.1f} MiB", highlight=False)
     return judge(console, here, cpu)
 
 

@@ -54,6 +54,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--dtypes", type=_dtypes, default=list(DTYPES), help=f"of {','.join(DTYPES)} (default all)"
     )
     parser.add_argument("--ops", default="", help="only ops whose full name matches this regex")
+    parser.add_argument(
+        "--device", default="dipu", help="the device; cuda: through ditorch (default dipu)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--csv", type=Path, help="write one line per op and dtype to this file")
     parser.add_argument("--gaps", type=Path, default=REFERENCE, help="the list of known gaps")
@@ -76,7 +79,7 @@ def _tasks(ops: dict[str, Any], options: argparse.Namespace) -> list[Task]:
             names = [name for name in names if re.search(options.ops, name)]
         elif not options.all:
             names = select(names, QUICK)
-        tasks += [Task(name, dtype) for name in sorted(names)]
+        tasks += [Task(name, dtype, options.device) for name in sorted(names)]
     return tasks
 
 

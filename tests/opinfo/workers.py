@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ class Task:
 
     op: str
     dtype: str
+    device: str = "dipu"
 
 
 class LostWorkerError(RuntimeError):
@@ -120,6 +122,8 @@ def _serve(pipe: Connection) -> None:
     while True:
         task, limit = pipe.recv()
         if task.op in ops and supports(ops[task.op], task.dtype):
-            pipe.send(check(ops[task.op], task.dtype, limit=limit))
+            if task.device.startswith("cuda"):
+                importlib.import_module("ditorch")  # "cuda" means the device from here on
+            pipe.send(check(ops[task.op], task.dtype, task.device, limit))
         else:
             pipe.send(Outcome(task.op, task.dtype, unknown=True))

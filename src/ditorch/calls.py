@@ -1,0 +1,130 @@
+"""CUDA calls of the program: which were used, which have no equivalent here, and from where."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from deeplink.errors import DeeplinkError
+
+# whether a call without an equivalent raises; asked at each such call
+strict: Callable[[], bool] = lambda: False  # noqa: E731  # assigned by the session
+
+
+class Unsupported(DeeplinkError):
+    """A CUDA call that has no equivalent on the chosen device."""
+
+
+class DitorchWarning(UserWarning):
+    """A CUDA call had no equivalent, and returned a neutral value instead."""
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A call without an equivalent: where it stands in the program and what to do instead."""
+
+    name: str  # "torch.cuda.utilization"
+    site: str  # "train.py:12"
+    reason: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the program called so far."""
+
+    used: tuple[str, ...]  # names that were mapped, in the order of their first use
+    missed: tuple[Missed, ...]
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """One row per name or call site: call, state, site, times, reason."""
+        mapped = [(name, "mapped", "", "", "") for name in self.used]
+        return mapped + [(m.name, "missed", m.site, str(m.count), m.reason) for m in self.missed]
+
+    def render(self) -> str:
+        """The same as text: a line per mapped call, then a line per missed call site."""
+        lines = [f"{len(self.used)} CUDA calls used and mapped"]
+        lines += [f"  {name}" for name in self.used]
+        lines.append(f"{len(self.missed)} call sites without an equivalent")
+        lines += [f"  {m.site}: {m.name} ({m.count}x): {m.reason}" for m in self.missed]
+        return "\n".join(lines)
+
+
+_used: dict[str, None] = {}  # a dict keeps the order
+_missed: dict[tuple[str, str], Missed] = {}
+_inside: set[str] = set()  # folders whose frames are not the program's
+
+
+def used(name: str) -> None:
+    """Remembers that a mapped name was called. Unseen by torch.compile: no break, no guard."""
+    if not is_dynamo_compiling():  # hot path
+        _used[name] = None
+
+
+def missed(name: str, reason: str, neutral: Any = None, fatal: bool = False) -> Any:
+    """A call without an equivalent: raises when strict or fatal, else warns once per call site.
+
+    `reason` ends with the alternative. Returns the neutral value.
+    """
+    frame, depth = _caller()
+    site = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "unknown"
+    before = _missed.get((name, site))
+    _missed[name, site] = Missed(name, site, reason, before.count + 1 if before else 1)
+    if fatal or strict():
+        raise Unsupported(f"{name} has no equivalent here; called at {site}.", reason)
+    if before is None:
+        warnings.warn(
+            f"{name} has no equivalent here and returns {neutral!r}: {reason}",
+            DitorchWarning,
+            stacklevel=depth,
+        )
+    return neutral
+
+
+def report() -> Report:
+    """What was used and missed until now; what only torch itself calls is left out."""
+    public = (name for name in _used if not name.rpartition(".")[2].startswith("_"))
+    return Report(tuple(public), tuple(_missed.values()))
+
+
+def reset() -> None:
+    """Forgets everything that was recorded."""
+    _used.clear()
+    _missed.clear()
+
+
+def belongs_inside(module: Any) -> None:
+    """Frames of this module's package are not the program's: its user is further up."""
+    file = getattr(module, "__file__", None)
+    if file:
+        _inside.add(_folder(file))
+
+
+def _folder(file: str) -> str:
+    return f"{Path(file).parent}/"
+
+
+def _caller() -> tuple[FrameType | None, int]:
+    """The first frame that is the program's own, and the stacklevel that names it in `missed`."""
+    frame: FrameType | None = sys._getframe(1)  # `missed` itself
+    depth = 1
+    while frame is not None and _is_inside(frame.f_code.co_filename):
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth
+
+
+def _is_inside(filename: str) -> bool:
+    return filename.startswith(("<ditorch", *_inside)) or filename == contextlib.__file__
+
+
+for _module in (torch, sys.modules[__name__]):
+    belongs_inside(_module)

@@ -1,0 +1,268 @@
+"""torch.distributed: `nccl` is the vendor's collective back end, `cuda` its device.
+
+User code that asked for nccl hears nccl back (`get_backend`, `get_backend_config`). torch's own
+code and the vendor's package hear the truth, except where torch knows nccl alone (`ONLY_NCCL`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from deeplink.errors import DeeplinkError
+from ditorch.patches import Patches, twin
+from ditorch.target import Target
+
+# torch modules with a path for nccl and an error, or a detour, for back ends they do not know
+ONLY_NCCL = (
+    "torch.distributed.nn.functional",
+    "torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook",
+)
+
+
+def apply(patches: Patches, target: Target) -> None:
+    """Patches what names a back end or a device; nothing where torch has no distributed part."""
+    if not dist.is_available():
+        return
+    groups = Groups(target)
+    c10d = dist.distributed_c10d
+    if not hasattr(c10d, "ProcessGroupNCCL"):  # torch asks isinstance(…, ProcessGroupNCCL)
+        patches.set(c10d, "ProcessGroupNCCL", ProcessGroupNCCL)
+        patches.set(dist, "ProcessGroupNCCL", ProcessGroupNCCL)
+    _wrap(patches, dist.init_process_group, groups.init_process_group)
+    _wrap(patches, dist.new_group, groups.new_group)
+    _wrap(patches, c10d.split_group, groups.split_group)
+    _wrap(patches, dist.get_backend, groups.get_backend)
+    _wrap(patches, dist.get_backend_config, groups.get_backend_config)
+    _wrap(patches, dist.get_default_backend_for_device, groups.get_default_backend_for_device)
+    patches.replace(c10d, "is_nccl_available", lambda: bool(target.vendor.collective))
+    _meshes(patches, target)
+    if not target.has_index:
+        _data_parallel_on_cpu(patches)
+
+
+class ProcessGroupNCCL:
+    """Stands in where torch was built without NCCL: no group is one, and its options are told."""
+
+    class Options:
+        """Takes what NCCL's options take; nothing of it has a meaning on another back end."""
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace()
+            self._timeout = timedelta(minutes=10)
+
+
+class Groups:
+    """The groups that were asked for under a CUDA name, by group name, and how to make them."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.asked: dict[str, str] = {}
+
+    def init_process_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """The default group: back end and device are the vendor's."""
+        asked = str(given.get("backend") or "nccl")  # CUDA's default, too
+        self._make_ours(given, asked)
+        result = original(**given)
+        self.asked.clear()  # group names start again with a new default group
+        self._remember(dist.group.WORLD, asked)
+        return result
+
+    def new_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """A group of some ranks; without a back end's name, of the default group's."""
+        asked = given.get("backend") or self.asked.get(_name(dist.group.WORLD), "")
+        self._make_ours(given, given.get("backend"))
+        group = original(**given)
+        self._remember(group, str(asked))
+        return group
+
+    def split_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """By the back end's own split where it has one, else one new group for each part."""
+        parent = given.get("parent_pg") or dist.group.WORLD
+        self._make_ours(given, given.get("backend"))
+        own_way = self._splits(parent) or not given.get("split_ranks")  # torch tells of these
+        group = original(**given) if own_way else self._split(parent, given)
+        if group is not None:
+            self._remember(group, self.asked.get(_name(parent), ""))
+        return group
+
+    def get_backend(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """What was asked for, to user code; the truth to torch and the vendor's package."""
+        truth = original(**given)
+        asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
+        caller = _caller()
+        if asked is None or (caller in ONLY_NCCL and truth == dist.Backend.GLOO):
+            return truth
+        return truth if self._hears_truth(caller) else dist.Backend(asked)
+
+    def get_backend_config(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """As get_backend, in the form "cpu:gloo,cuda:nccl"."""
+        truth = original(**given)
+        asked = self.asked.get(_name(given.get("group") or dist.group.WORLD))
+        if asked is None or self._hears_truth(_caller()):
+            return truth
+        return asked if ":" in asked else f"cuda:{asked}"
+
+    def get_default_backend_for_device(
+        self, original: Callable[..., Any], given: dict[str, Any]
+    ) -> Any:
+        """nccl for a CUDA device, to user code."""
+        device = given["device"]
+        is_cuda = _device_type(device) == "cuda" or (
+            self.target.has_index and _device_type(device) == self.target.device
+        )
+        if not is_cuda:
+            return original(**given)
+        return self._collective() if self._hears_truth(_caller()) else "nccl"
+
+    def _make_ours(self, given: dict[str, Any], asked: Any) -> None:
+        """Rewrites the arguments that name CUDA or NCCL."""
+        if asked is not None:
+            given["backend"] = self._backend(str(asked))
+        if given.get("device_id") is not None:
+            device = given["device_id"]
+            # there is nothing to bind on plain CPU
+            given["device_id"] = self.target.name(device) if self.target.has_index else None
+        options = given.get("pg_options")
+        if isinstance(options, dist.distributed_c10d.ProcessGroupNCCL.Options):
+            given["pg_options"] = None
+            warnings.warn(
+                f"ProcessGroupNCCL.Options has no meaning for {self._collective()!r}; not used",
+                stacklevel=7,  # past our frames and torch's two logging wrappers
+            )
+
+    def _backend(self, asked: str) -> str:
+        """ "nccl" or "cpu:gloo,cuda:nccl" in the vendor's words; other names as they are."""
+        if ":" not in asked:
+            return self._collective() if asked.lower() == "nccl" else asked
+        pairs = [pair.strip().partition(":") for pair in asked.lower().split(",")]
+        ours: dict[str, str] = {}
+        for device, _, backend in pairs:
+            place = self.target.device if device == "cuda" else device
+            name = self._collective() if backend == "nccl" else backend
+            if ours.setdefault(place, name) != name:
+                raise DeeplinkError(
+                    f"{asked!r} asks for {ours[place]} and {name} on {place}, which is cuda here.",
+                    hint=f"name one back end for {place}.",
+                )
+        return ",".join(f"{device}:{backend}" for device, backend in ours.items())
+
+    def _collective(self) -> str:
+        vendor = self.target.vendor
+        if not vendor.collective:
+            raise DeeplinkError(
+                f"vendor {vendor.name!r} has no collective back end, so nccl has no counterpart.",
+                hint="name one in its record: Vendor(…, collective=…).",
+            )
+        known = dist.Backend.backend_list
+        if vendor.collective not in known:
+            raise DeeplinkError(
+                f"vendor {vendor.name!r} names the back end {vendor.collective!r}, which torch "
+                f"does not know; known: {', '.join(known)}.",
+                hint=f"{vendor.device_module or 'its device module'} should register it.",
+            )
+        return vendor.collective
+
+    def _remember(self, group: Any, asked: str) -> None:
+        if _is_cuda(asked) and isinstance(group, dist.ProcessGroup):
+            self.asked[_name(group)] = asked.lower()
+
+    def _hears_truth(self, caller: str) -> bool:
+        if caller in ONLY_NCCL:
+            return False
+        roots = {"torch", self.target.vendor.device_module.partition(".")[0]}
+        return caller.partition(".")[0] in roots
+
+    def _splits(self, group: Any) -> bool:
+        if not self.target.has_index:
+            return False  # torch splits on an accelerator alone
+        return bool(group._get_backend(torch.device(self.target.device)).supports_splitting)
+
+    def _split(self, parent: Any, given: dict[str, Any]) -> Any:
+        ranks = dist.get_process_group_ranks(parent)
+        own = dist.get_rank()
+        for part in given["split_ranks"]:
+            members = [ranks[index] for index in part]
+            if own in members:
+                return dist.new_group(
+                    members,
+                    timeout=given.get("timeout"),
+                    backend=given.get("backend") or str(dist.get_backend(parent)),
+                    use_local_synchronization=True,  # the other parts are not ours to wait for
+                    group_desc=given.get("group_desc"),
+                )
+        return None
+
+
+def _meshes(patches: Patches, target: Target) -> None:
+    """DeviceMesh("cuda", …), init_device_mesh and from_group, which all come by here."""
+
+    def init(original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        given["device_type"] = target.name(given["device_type"])
+        return original(**given)
+
+    _wrap(patches, dist.device_mesh.DeviceMesh.__init__, init)
+
+
+def _data_parallel_on_cpu(patches: Patches) -> None:
+    """DDP(model, device_ids=[rank]): the ids name no device of a model on plain CPU."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+    original = ddp.__init__
+
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        if args:
+            args = (None, *args[1:])
+        if "output_device" in kwargs:
+            kwargs["output_device"] = None
+        original(self, module, None, *args, **kwargs)
+
+    patches.set(ddp, "__init__", init)
+
+
+def _wrap(
+    patches: Patches,
+    function: Callable[..., Any],
+    wrapper: Callable[[Callable[..., Any], dict[str, Any]], Any],
+) -> None:
+    """Swaps the function under torch's logging decorators, so that every name of it sees it."""
+    inner = inspect.unwrap(function)
+    original, signature = twin(inner), inspect.signature(inner)
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(original, signature.bind(*args, **kwargs).arguments)
+
+    if not patches.swap(inner, replacement):
+        raise DeeplinkError(
+            f"ditorch cannot patch {inner.__module__}.{inner.__qualname__} of this torch "
+            f"({torch.__version__}).",
+            hint="report this torch version.",
+        )
+
+
+def _caller() -> str:
+    """The module that called the patched function: past us, the wrapper and the trampoline."""
+    frame = sys._getframe(4)
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_cuda(asked: str) -> bool:
+    return "nccl" in asked.lower() or "cuda" in asked.lower()
+
+
+def _name(group: Any) -> str:
+    return str(getattr(group, "group_name", ""))
+
+
+def _device_type(device: Any) -> str:
+    if isinstance(device, torch.device):
+        return device.type
+    return str(device).partition(":")[0] if device is not None else ""

@@ -1,0 +1,24 @@
+"""What ditorch says to the person in front of the program."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import torch
+
+from deeplink import settings
+from ditorch.target import Target
+
+
+def say(line: str) -> None:
+    """One line on standard error, unless DITORCH_QUIET is on."""
+    if not settings.DITORCH_QUIET.get():
+        sys.stderr.write(f"{line}\n")
+
+
+def line_for(target: Target, hook_problem: str) -> str:
+    """Vendor, device and versions; and the hook, when it is not in place."""
+    versions = f"torch {torch.__version__}, python {platform.python_version()}"
+    line = f"ditorch: cuda -> {target.device} ({target.vendor.label}), {versions}"
+    return f"{line}; without the native hook: {hook_problem}" if hook_problem else line

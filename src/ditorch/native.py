@@ -1,0 +1,74 @@
+"""The native hook: built on first use, tested on itself, done without where it must be."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from deeplink import native, settings
+from deeplink.errors import BuildError
+from ditorch.patches import Patches
+from ditorch.target import Target
+
+log = logging.getLogger("ditorch")
+
+
+def install(patches: Patches, target: Target) -> str:
+    """Makes "cuda" resolve everywhere in torch's binding; an empty text, or why that is not so."""
+    if not settings.DITORCH_NATIVE_HOOK.get():
+        return "switched off by DITORCH_NATIVE_HOOK=0"
+    try:
+        hook = _load()
+    except (BuildError, ImportError) as error:  # no compiler, or a build for another torch
+        return f"it could not be built: {str(error).splitlines()[0]}"
+    if not hook.install_names(target.device, target.has_index):
+        return "this build of torch has no import slot for it"
+    problem = _self_test(target)
+    if problem:
+        hook.remove_names()
+        return problem
+    patches.later(hook.remove_names)
+    if settings.DITORCH_SHOW_DEVICE_AS_CUDA.get() and target.has_index:
+        if hook.install_identity(_insiders(target), torch._C.TensorBase):
+            patches.later(hook.remove_identity)
+        else:
+            log.warning("devices show their own name: torch.device has no getter to exchange")
+    return ""
+
+
+def _self_test(target: Target) -> str:
+    """What the hook promises, asked of torch itself."""
+    wanted = torch.device(target.device)
+    for name, made in {
+        "torch.device": torch.device("cuda"),
+        "torch.empty": torch.empty(0, device="cuda").device,
+        "Tensor.to": torch.empty(0).to("cuda").device,
+    }.items():
+        if made.type != wanted.type:
+            return f"its self-test failed: {name} of 'cuda' gave {made.type!r}"
+    return ""
+
+
+def _insiders(target: Target) -> list[str]:
+    """The folders whose code hears a device's true name: torch's and the vendor's."""
+    modules = ("torch", "torchgen", "functorch", "torch_dipu", "deeplink", "ditorch")
+    names = {*modules, target.vendor.device_module.partition(".")[0]} - {""}
+    found = (importlib.util.find_spec(name) for name in sorted(names) if name in sys.modules)
+    return [f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin]
+
+
+def _load() -> ModuleType:
+    if "ditorch._C" in sys.modules:
+        return sys.modules["ditorch._C"]
+    path = native.extension("ditorch").build(say=log.warning)
+    spec = importlib.util.spec_from_file_location("ditorch._C", path)
+    assert spec is not None and spec.loader is not None  # a file path always gives both
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["ditorch._C"] = module
+    return module

@@ -1,0 +1,58 @@
+"""Names of torch._C that exist only in a torch built for CUDA, and that programs call directly.
+
+PyTorch's own tests run each test on another stream, and set streams and devices this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ditorch import calls
+from ditorch.patches import Patches
+from ditorch.target import Target
+
+
+def apply(patches: Patches, target: Target) -> None:
+    """Adds what this torch lacks; names that it has stay as they are."""
+    for name, make in NAMES.items():
+        if not hasattr(torch._C, name):
+            patches.set(torch._C, name, make(target))
+
+
+def _set_stream(target: Target) -> Callable[..., None]:
+    def _cuda_setStream(stream_id: int, device_index: int, device_type: int) -> None:
+        calls.used("torch._C._cuda_setStream")
+        if target.has_index:  # plain CPU has one stream
+            stream = torch.Stream(
+                stream_id=stream_id, device_index=device_index, device_type=device_type
+            )
+            torch.accelerator.set_stream(stream)
+
+    return _cuda_setStream
+
+
+def _set_device(target: Target) -> Callable[[int], None]:
+    def _cuda_setDevice(device: int) -> None:
+        torch.cuda.set_device(device)
+
+    return _cuda_setDevice
+
+
+def _constant(value: Any) -> Callable[[Target], Callable[..., Any]]:
+    return lambda target: lambda: value
+
+
+NAMES: Mapping[str, Callable[[Target], Callable[..., Any]]] = MappingProxyType(
+    {
+        "_cuda_setStream": _set_stream,
+        "_cuda_setDevice": _set_device,
+        "_cuda_clearCublasWorkspaces": _constant(None),  # there are none
+        "_cuda_resetCublasWorkspaceSize": _constant(None),
+        "_cuda_resetCublasLtWorkspaceSize": _constant(None),
+        "_cuda_cudaCachingAllocator_is_enabled": _constant(True),
+    }
+)

@@ -1,0 +1,78 @@
+"""Without the native hook: the callables that take a device, wrapped one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ditorch.patches import Patches, twin
+from ditorch.target import Target
+
+# C functions of torch with a `device` keyword; their Python callers are served by them.
+FACTORIES = """
+arange as_tensor asarray bartlett_window blackman_window empty empty_like empty_permuted
+empty_quantized empty_strided eye full full_like hamming_window hann_window kaiser_window linspace
+logspace ones ones_like rand rand_like randint randint_like randn randn_like randperm range
+scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor
+sparse_csc_tensor sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like
+""".split()
+CLASSES = "Generator Stream Event".split()  # their device comes first, or by keyword
+METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".split()
+
+
+def apply(patches: Patches, target: Target) -> None:
+    """Wraps every row; an argument that is not a CUDA device is passed on as it is."""
+    for name in FACTORIES:
+        if hasattr(torch, name):
+            patches.set(torch, name, _keyword(getattr(torch, name), target))
+    for name in ("fftfreq", "rfftfreq"):
+        patches.set(torch.fft, name, _keyword(getattr(torch.fft, name), target))
+    for name in METHODS:
+        patches.set(torch.Tensor, name, _keyword(getattr(torch.Tensor, name), target))
+    for name in CLASSES:
+        patches.set(torch, name, _constructor(getattr(torch, name), target))
+    patches.set(torch.Tensor, "to", _first(torch.Tensor.to, target))
+    patches.replace(torch.nn.Module, "to", _first(twin(torch.nn.Module.to), target))
+    patches.set(torch.Tensor, "is_cuda", property(lambda self: self.device.type == target.device))
+
+
+def _keyword(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = target.name(kwargs["device"])
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _constructor(cls: type, target: Target) -> type:
+    """A class that makes objects of `cls`, and takes them for its own."""
+
+    class Kind(type):
+        def __instancecheck__(self, instance: object) -> bool:
+            return isinstance(instance, cls)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (target.name(args[0]), *args[1:])
+            if "device" in kwargs:
+                kwargs["device"] = target.name(kwargs["device"])
+            return cls(*args, **kwargs)
+
+    return Kind(cls.__name__, (), {"__doc__": cls.__doc__, "__module__": cls.__module__})
+
+
+def _first(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (target.name(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = target.name(kwargs["device"])
+        return function(self, *args, **kwargs)
+
+    return wrapper

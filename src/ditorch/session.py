@@ -1,0 +1,103 @@
+"""One activation: choose the vendor, patch by table, and take it all back."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+import torch
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+from deeplink.vendor import Vendor, choose
+from ditorch import (
+    calls,
+    cuda_namespace,
+    distributed,
+    greeting,
+    native,
+    private_names,
+    redirect,
+    surface,
+)
+from ditorch.patches import Patches
+from ditorch.target import Target, load
+
+# migration tools of no vendor here; a vendor's own are in its record
+OTHER_TOOLS = ("torchada", "habana_frameworks.torch.gpu_migration")
+
+
+@dataclass
+class Session:
+    """What is active now; `target` is None where nothing had to change."""
+
+    vendor: Vendor
+    why: str
+    target: Target | None = None
+    hook_problem: str = ""
+    patches: Patches = field(default_factory=Patches)
+
+
+_session: Session | None = None
+
+
+def current() -> Session | None:
+    """The active session, if there is one."""
+    return _session
+
+
+def activate(vendor: str | None = None) -> Session:
+    """Makes CUDA code run on the vendor's device; again: nothing more happens."""
+    global _session
+    if _session is not None:
+        return _session
+    choice = choose(vendor)
+    session = Session(choice.vendor, choice.why)
+    if choice.vendor.device == "cuda":
+        greeting.say(f"ditorch: {choice.vendor.label} is CUDA to torch already, nothing is changed")
+    else:
+        _refuse_conflicts(choice.vendor)
+        session.target = load(choice.vendor)
+        try:
+            _apply(session, session.target)
+        except BaseException:
+            session.patches.undo()  # all or nothing
+            raise
+        greeting.say(greeting.line_for(session.target, session.hook_problem))
+    _session = session
+    return session
+
+
+def undo() -> None:
+    """Everything is as it was before ditorch; a vendor's device stays registered with torch."""
+    global _session
+    if _session is not None:
+        _session.patches.undo()
+        _session = None
+
+
+def _apply(session: Session, target: Target) -> None:
+    patches = session.patches
+    calls.strict = settings.DITORCH_STRICT.get
+    session.hook_problem = native.install(patches, target)
+    if session.hook_problem:
+        redirect.apply(patches, target)
+    cuda_namespace.apply(patches, target)
+    private_names.apply(patches, target)
+    surface.apply(patches, target)
+    distributed.apply(patches, target)
+
+
+def _refuse_conflicts(vendor: Vendor) -> None:
+    tools = (*vendor.transfer_tools, *OTHER_TOOLS)  # two at once patch each other's patches
+    loaded = [name for name in tools if name in sys.modules]
+    if loaded:
+        raise DeeplinkError(
+            f"ditorch and {loaded[0]} both redirect CUDA; {loaded[0]} is loaded already.",
+            hint="use one of the two: remove its import, or do not import ditorch.",
+        )
+    if torch.cuda.is_initialized():
+        raise DeeplinkError(
+            f"CUDA is initialised already; its work cannot move to {vendor.device} any more.",
+            hint="import ditorch before the first use of CUDA.",
+        )

@@ -1,0 +1,196 @@
+"""What says cuda outside torch.cuda: methods, arguments that name a device, checkpoints.
+
+Two tables and a few functions; everything goes through the patch engine and is undone with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.serialization
+
+from ditorch import parallel
+from ditorch.patches import Patches, twin
+from ditorch.target import Target
+
+# (where, function, argument): the argument names a device and is mapped
+ARGUMENTS = (
+    ("torch.amp.autocast_mode:autocast", "__init__", "device_type"),
+    ("torch.amp.autocast_mode", "custom_fwd", "device_type"),
+    ("torch.amp.autocast_mode", "custom_bwd", "device_type"),
+    ("torch.amp.autocast_mode", "is_autocast_available", "device_type"),
+    ("torch.amp.grad_scaler:GradScaler", "__init__", "device"),
+    ("torch.utils.data:DataLoader", "__init__", "pin_memory_device"),
+    ("torch.random", "fork_rng", "device_type"),
+    ("torch.utils.checkpoint:DefaultDeviceType", "set_device_type", "device"),
+)
+
+
+def apply(patches: Patches, target: Target) -> None:
+    """Applies both tables and the rest."""
+    for where, name, argument in ARGUMENTS:
+        _map_argument(patches, _owner(where), name, argument, target.name)
+    patches.set(torch.Tensor, "cuda", _tensor_cuda(target))
+    patches.set(torch.Tensor, "type", _tensor_type(target))
+    _map_argument(
+        patches, torch, "set_default_tensor_type", "t", lambda t: t, _default_type(target)
+    )
+    _map_activities(patches, target)
+    _checkpoints(patches, target)
+    if target.has_index:
+        before = torch.utils.checkpoint.DefaultDeviceType.get_device_type()
+        torch.utils.checkpoint.DefaultDeviceType.set_device_type(target.device)
+        patches.later(lambda: torch.utils.checkpoint.DefaultDeviceType.set_device_type(before))
+    parallel.apply(patches, target)
+
+
+def _owner(where: str) -> Any:
+    module, _, name = where.partition(":")
+    owner: Any = importlib.import_module(module)
+    return getattr(owner, name) if name else owner
+
+
+def _map_argument(
+    patches: Patches,
+    owner: Any,
+    name: str,
+    argument: str,
+    convert: Callable[[Any], Any],
+    instead: Callable[..., Any] | None = None,
+) -> None:
+    """Runs the function with one argument converted (or something else in its stead)."""
+    function = getattr(owner, name, None)
+    code = getattr(function, "__code__", None)
+    if function is None or code is None or argument not in code.co_varnames:
+        return  # another torch version
+    original = twin(function)
+    index = code.co_varnames.index(argument)
+    positional = index < code.co_argcount
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        if positional and index < len(args):
+            args = (*args[:index], convert(args[index]), *args[index + 1 :])
+        elif argument in kwargs:
+            kwargs[argument] = convert(kwargs[argument])
+        return original(*args, **kwargs) if instead is None else instead(original, *args, **kwargs)
+
+    patches.replace(owner, name, mapped)
+
+
+def _tensor_cuda(target: Target) -> Callable[..., Any]:
+    def cuda(
+        self: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
+        """A copy of the tensor on the device that stands for CUDA; itself if it is there."""
+        where = target.at(device) if device is None or isinstance(device, int) else device
+        return self.to(target.name(where), non_blocking=non_blocking, memory_format=memory_format)
+
+    return cuda
+
+
+_DTYPES = {
+    "Float": torch.float32,
+    "Double": torch.float64,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Short": torch.int16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Bool": torch.bool,
+}
+
+
+def _legacy_dtype(name: Any) -> torch.dtype | None:
+    """The dtype of "torch.cuda.FloatTensor" (the text or our class of that name), or None."""
+    text = name if isinstance(name, str) else f"{getattr(name, '__module__', '')}.{name}"
+    if not isinstance(name, str):
+        text = f"torch.cuda.{getattr(name, '__name__', '')}"
+        if getattr(torch.cuda, getattr(name, "__name__", ""), None) is not name:
+            return None
+    if not text.startswith("torch.cuda.") or not text.endswith("Tensor"):
+        return None
+    return _DTYPES.get(text[len("torch.cuda.") : -len("Tensor")])
+
+
+def _tensor_type(target: Target) -> Callable[..., Any]:
+    plain = torch.Tensor.type
+    names = {dtype: f"torch.cuda.{name}Tensor" for name, dtype in _DTYPES.items()}
+
+    def type(
+        self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
+    ) -> Any:
+        """The legacy type's name, or the tensor as that type."""
+        if dtype is None:
+            mine = self.device.type == target.device and target.has_index
+            return names.get(self.dtype, plain(self)) if mine else plain(self)
+        wanted = _legacy_dtype(dtype)
+        if wanted is None:
+            return plain(self, dtype, non_blocking, **kwargs)
+        return self.to(torch.device(target.device), wanted, non_blocking=non_blocking)
+
+    return type
+
+
+def _default_type(target: Target) -> Callable[..., Any]:
+    def set_default(original: Callable[..., Any], t: Any) -> None:
+        dtype = _legacy_dtype(t)
+        if dtype is None:
+            original(t)
+            return
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(target.device)
+
+    return set_default
+
+
+def _map_activities(patches: Patches, target: Target) -> None:
+    """ProfilerActivity.CUDA means the target's activity; on plain CPU there is none beside CPU."""
+    activity = torch.profiler.ProfilerActivity
+    stands_for = activity.PrivateUse1 if target.device == _private_name() else None
+
+    def convert(activities: Any) -> Any:
+        if activities is None:
+            return None
+        kept = [stands_for if item is activity.CUDA else item for item in activities]
+        return [item for item in kept if item is not None]
+
+    _map_argument(patches, torch.profiler.profile, "__init__", "activities", convert)
+
+
+def _private_name() -> str:
+    return str(torch._C._get_privateuse1_backend_name())
+
+
+def _checkpoints(patches: Patches, target: Target) -> None:
+    """Written as cuda:0, so that NVIDIA opens them; cuda:0 is read as the target.
+
+    torch.load asks for a location by the same registry, so map_location is served too.
+    """
+    registry = torch.serialization._package_registry
+    before = list(registry)
+
+    def tag(storage: Any) -> str | None:
+        device = storage.device
+        mine = target.has_index and device.type == target.device
+        return f"cuda:{device.index}" if mine else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if location != "cuda" and not location.startswith("cuda:"):
+            return None
+        device = target.at(int(location.partition(":")[2] or 0))
+        return storage.to(device=device) if target.has_index else storage
+
+    torch.serialization.register_package(5, tag, restore)
+
+    def undo() -> None:
+        registry[:] = before
+
+    patches.later(undo)

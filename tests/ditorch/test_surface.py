@@ -1,0 +1,192 @@
+"""What says cuda outside torch.cuda."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from tests.torch_dipu.interpreter import output_of
+
+pytestmark = pytest.mark.usefixtures("active")
+
+
+def test_device_names_resolve_everywhere() -> None:
+    assert torch.device("cuda:1") == torch.device("dipu:1")
+    assert torch.device("cuda", 1).index == 1
+    made = {
+        "zeros": torch.zeros(1, device="cuda"),
+        "tensor": torch.tensor([1.0], device="cuda:0"),
+        "as_tensor": torch.as_tensor([1.0], device="cuda"),
+        "asarray": torch.asarray([1.0], device="cuda"),
+        "to": torch.zeros(1).to("cuda"),
+        "to keyword": torch.zeros(1).to(device="cuda"),
+        "to int": torch.zeros(1).to(0),
+        "new": torch.zeros(1).new_zeros(1, device="cuda"),
+        "like": torch.zeros_like(torch.zeros(1), device="cuda"),
+        "ops": torch.ops.aten.zeros([1], device="cuda"),
+        "nested": torch.nested.nested_tensor([torch.ones(1)], device="cuda", layout=torch.jagged),
+    }
+    assert {name: tensor.is_cuda for name, tensor in made.items()} == dict.fromkeys(made, True)
+    assert torch.Generator("cuda").device == torch.device("dipu:0")
+    assert torch.Stream("cuda").device.type == "cuda"
+    assert torch.UntypedStorage(4, device="cuda").device.type == "cuda"
+
+
+def test_with_torch_device_and_the_default_device() -> None:
+    with torch.device("cuda"):
+        assert torch.zeros(1).is_cuda
+    torch.set_default_device("cuda:1")
+    try:
+        assert torch.zeros(1).device.index == 1
+    finally:
+        torch.set_default_device(None)
+
+
+def test_user_code_hears_cuda_and_torch_hears_the_truth() -> None:
+    tensor = torch.ones(1, device="cuda:1")
+    assert tensor.device.type == "cuda"
+    assert str(tensor.device) == "cuda:1"
+    assert repr(tensor.device) == "device(type='cuda', index=1)"
+    assert f"{tensor.device}" == "cuda:1"
+    assert torch.get_device_module(tensor.device) is torch.dipu  # torch asked for the type itself
+    assert not torch.ones(1).is_cuda
+    assert str(torch.device("cpu")) == "cpu"
+
+
+def test_the_identity_can_be_switched_off() -> None:
+    text = output_of(
+        'import torch, ditorch; x = torch.ones(1, device="cuda"); print(x.device, x.is_cuda)',
+        DITORCH_SHOW_DEVICE_AS_CUDA="0",
+        DITORCH_QUIET="1",
+    )
+    assert text.split() == ["dipu:0", "False"]
+
+
+@pytest.mark.parametrize("device", [None, 1, "cuda:1", torch.device("cpu")])
+def test_tensor_cuda_takes_what_cuda_takes(device: object) -> None:
+    tensor = torch.arange(3.0)
+    if isinstance(device, torch.device):
+        assert tensor.cuda(device).device.type == "cpu"
+        return
+    moved = tensor.cuda(device)
+    assert moved.is_cuda
+    assert moved.device.index == (0 if device is None else 1)
+    assert moved.cpu().tolist() == [0.0, 1.0, 2.0]
+    assert moved.cuda(moved.device) is moved
+
+
+def test_legacy_type_names() -> None:
+    tensor = torch.ones(2)
+    assert tensor.type("torch.cuda.FloatTensor").is_cuda
+    assert tensor.type("torch.cuda.DoubleTensor").dtype is torch.float64
+    assert tensor.cuda().type() == "torch.cuda.FloatTensor"
+    assert tensor.cuda().half().type() == "torch.cuda.HalfTensor"
+    assert tensor.type() == "torch.FloatTensor"
+    assert tensor.type(torch.int64).dtype is torch.int64
+
+
+def test_module_cuda_after_the_optimizer_trains() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.cuda()
+    before = model.weight.detach().cpu().clone()
+    model(torch.ones(2, 3).cuda()).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach().cpu(), before - 0.1 * 2)
+
+
+def test_autocast_and_grad_scaler_named_cuda() -> None:
+    model = nn.Linear(4, 4).cuda()
+    scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
+    with torch.autocast("cuda", dtype=torch.float16), torch.amp.autocast(device_type="cuda"):
+        assert torch.is_autocast_enabled("cuda")
+        loss = model(torch.ones(2, 4, device="cuda")).float().sum()
+    assert loss.is_cuda
+    scaler.scale(loss).backward()
+    torch.testing.assert_close(
+        model.bias.grad.cpu() / scaler.get_scale(), torch.full((4,), 2.0), check_dtype=False
+    )
+
+
+def test_a_checkpoint_carries_cuda_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "cuda_checkpoint.pt"  # the path says cuda too, and is left alone
+    torch.save({"w": torch.arange(3.0, device="cuda:1")}, path)
+    assert torch.load(path)["w"].device == torch.device("dipu:1")
+    assert torch.load(path, map_location="cuda:0")["w"].device.index == 0
+    assert torch.load(path, map_location={"cuda:1": "cuda:0"})["w"].device.index == 0
+    assert torch.load(path, map_location="cpu")["w"].tolist() == [0.0, 1.0, 2.0]
+    assert torch.load(path, map_location=lambda storage, _: storage)["w"].device.type == "cpu"
+    assert b"dipu" not in path.read_bytes()
+
+
+def test_the_checkpoint_opens_where_ditorch_is_not() -> None:
+    buffer = io.BytesIO()
+    torch.save(nn.Linear(2, 2).cuda().state_dict(), buffer)
+    source = f"""
+import io, torch
+state = torch.load(io.BytesIO({buffer.getvalue()!r}), map_location="cpu", weights_only=True)
+print(sorted(state), state["weight"].device)
+"""
+    assert output_of(source).strip() == "['bias', 'weight'] cpu"
+
+
+def test_data_parallel_gives_the_numbers_of_one_device() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).cuda()
+    batch = torch.randn(6, 4).cuda()
+    alone = model(batch)
+    alone.sum().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    both = nn.DataParallel(model, device_ids=[0, 1])(batch)
+    both.sum().backward()
+    torch.testing.assert_close(both.cpu(), alone.cpu())
+    for parameter, grad in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), grad.cpu())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_jit_script_and_compile_go_on_working() -> None:
+    scripted = torch.jit.script(nn.Linear(2, 2).cuda())
+    assert isinstance(scripted, torch.jit.ScriptModule)
+    assert scripted(torch.ones(1, 2).cuda()).is_cuda
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.cuda() + torch.ones(2, device="cuda")
+
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).cpu().tolist() == [2.0, 2.0]
+
+
+def test_fork_rng_and_checkpoint_know_the_device() -> None:
+    torch.manual_seed(0)
+    first = torch.rand(2, device="cuda").cpu()
+    torch.manual_seed(0)
+    with torch.random.fork_rng([0], device_type="cuda"):
+        torch.rand(2, device="cuda")
+    assert torch.equal(torch.rand(2, device="cuda").cpu(), first)
+    layer = nn.Dropout(0.5)
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    out = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    out.sum().backward()
+    assert torch.equal(x.grad.cpu(), out.detach().cpu())
+
+
+def test_the_profiler_takes_the_cuda_activity() -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.ones(4, device="cuda").add(1)
+    assert any(event.key == "aten::add" for event in profile.key_averages())
+
+
+def test_undo_is_not_needed_for_cpu_code(active: ModuleType) -> None:
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+    with_it = (x @ x).sum()
+    active.undo()
+    assert torch.equal(with_it, (x @ x).sum())
