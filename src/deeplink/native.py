@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from deeplink import settings
 from deeplink.errors import BuildError
@@ -100,6 +101,18 @@ class Library:
             for leftover in (scratch, *objects):
                 leftover.unlink(missing_ok=True)
         say(f"  {self.name}: ready after {time.monotonic() - start:.0f} s")
+
+
+def load_extension(package: str, say: Say = lambda line: None) -> ModuleType:
+    """The module `<package>._C`; built first when it is not there, loaded once."""
+    name = f"{package}._C"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, extension(package).build(say))
+        assert spec is not None and spec.loader is not None  # a file path always gives both
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
 
 
 def extension(package: str) -> Library:

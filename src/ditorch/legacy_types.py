@@ -8,7 +8,7 @@ import torch
 
 from ditorch.target import Target
 
-_DTYPES = {
+DTYPES = {
     "Float": torch.float32,
     "Double": torch.float64,
     "Half": torch.float16,
@@ -87,8 +87,8 @@ def make(name: str, target: Target, before: type) -> type:
         "target": target,
     }
     if last.endswith("Storage"):
-        body["dtype"] = body["_dtype"] = _DTYPES[last.removesuffix("Storage")]
+        body["dtype"] = body["_dtype"] = DTYPES[last.removesuffix("Storage")]
         return _StorageType(last, (), body)
-    body["dtype"] = _DTYPES[last.removesuffix("Tensor")]
+    body["dtype"] = DTYPES[last.removesuffix("Tensor")]
     body["layout"] = torch.sparse_coo if body["is_sparse"] else torch.strided
     return _TensorType(last, (), body)

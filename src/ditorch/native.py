@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
@@ -23,7 +22,7 @@ def install(patches: Patches, target: Target) -> str:
     if not settings.DITORCH_NATIVE_HOOK.get():
         return "switched off by DITORCH_NATIVE_HOOK=0"
     try:
-        hook = _load()
+        hook = native.load_extension("ditorch", say=log.warning)
     except (BuildError, ImportError) as error:  # no compiler, or a build for another torch
         return f"it could not be built: {str(error).splitlines()[0]}"
     if not hook.install_names(target.device, target.has_index):
@@ -60,15 +59,3 @@ def _insiders(target: Target) -> list[str]:
     names = {*modules, target.vendor.device_module.partition(".")[0]} - {""}
     found = (importlib.util.find_spec(name) for name in sorted(names) if name in sys.modules)
     return [f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin]
-
-
-def _load() -> ModuleType:
-    if "ditorch._C" in sys.modules:
-        return sys.modules["ditorch._C"]
-    path = native.extension("ditorch").build(say=log.warning)
-    spec = importlib.util.spec_from_file_location("ditorch._C", path)
-    assert spec is not None and spec.loader is not None  # a file path always gives both
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules["ditorch._C"] = module
-    return module

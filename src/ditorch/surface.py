@@ -13,6 +13,7 @@ import torch
 import torch.serialization
 
 from ditorch import parallel
+from ditorch.legacy_types import DTYPES
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
 
@@ -94,35 +95,18 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
     return cuda
 
 
-_DTYPES = {
-    "Float": torch.float32,
-    "Double": torch.float64,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Byte": torch.uint8,
-    "Char": torch.int8,
-    "Short": torch.int16,
-    "Int": torch.int32,
-    "Long": torch.int64,
-    "Bool": torch.bool,
-}
-
-
-def _legacy_dtype(name: Any) -> torch.dtype | None:
-    """The dtype of "torch.cuda.FloatTensor" (the text or our class of that name), or None."""
-    text = name if isinstance(name, str) else f"{getattr(name, '__module__', '')}.{name}"
-    if not isinstance(name, str):
-        text = f"torch.cuda.{getattr(name, '__name__', '')}"
-        if getattr(torch.cuda, getattr(name, "__name__", ""), None) is not name:
-            return None
-    if not text.startswith("torch.cuda.") or not text.endswith("Tensor"):
-        return None
-    return _DTYPES.get(text[len("torch.cuda.") : -len("Tensor")])
+def _legacy_dtype(kind: Any) -> torch.dtype | None:
+    """The dtype of "torch.cuda.FloatTensor" (the text, or the class of that name), or None."""
+    name = (
+        kind.removeprefix("torch.cuda.") if isinstance(kind, str) else getattr(kind, "__name__", "")
+    )
+    is_ours = kind == f"torch.cuda.{name}" or getattr(torch.cuda, name, None) is kind
+    return DTYPES.get(name.removesuffix("Tensor")) if is_ours and name.endswith("Tensor") else None
 
 
 def _tensor_type(target: Target) -> Callable[..., Any]:
     plain = torch.Tensor.type
-    names = {dtype: f"torch.cuda.{name}Tensor" for name, dtype in _DTYPES.items()}
+    names = {dtype: f"torch.cuda.{name}Tensor" for name, dtype in DTYPES.items()}
 
     def type(
         self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any

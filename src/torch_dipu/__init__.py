@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import ctypes
 import importlib
-import importlib.util
 import logging
 import sys
-from types import ModuleType
 
 import torch
 from torch.utils.backend_registration import (
@@ -21,17 +19,6 @@ from deeplink.errors import DeeplinkError
 from torch_dipu import runtime
 
 log = logging.getLogger(__name__)
-
-
-def _load_core() -> ModuleType:
-    path = native.extension("torch_dipu").build(say=log.warning)
-    spec = importlib.util.spec_from_file_location("torch_dipu._C", path)
-    assert spec is not None and spec.loader is not None  # a file path always gives both
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.modules["torch_dipu._C"] = module
-    globals()["_C"] = module
-    return module
 
 
 def chosen_vendor() -> vendor.Vendor:
@@ -56,7 +43,8 @@ def _register() -> vendor.Vendor:
     _keep_cuda_apart()
     found = chosen_vendor()
     chip = importlib.import_module(found.runtime)
-    core = _load_core()
+    core = native.load_extension("torch_dipu", say=log.warning)
+    globals()["_C"] = core
     table = chip.runtime()
     core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")

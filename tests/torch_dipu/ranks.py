@@ -12,13 +12,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.torch_dipu import ranks_reductions
+
 WORLD = 2
 Job = Callable[[int, torch.device], Any]
 
 
-def main(rank: int, rendezvous: str, backend: str, names: list[str], queue: Any) -> None:
+def main(
+    rank: int, rendezvous: str, backend: str, names: list[str], queue: Any, world: int = WORLD
+) -> None:
     """Joins the group, runs the jobs and puts {name: result or error} on the queue."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["DIPU_DEVICE_COUNT"] = str(world)
     import torch_dipu  # noqa: F401
 
     torch.set_num_threads(1)
@@ -27,7 +32,7 @@ def main(rank: int, rendezvous: str, backend: str, names: list[str], queue: Any)
         backend,
         init_method=f"file://{rendezvous}",
         rank=rank,
-        world_size=WORLD,
+        world_size=world,
         timeout=timedelta(seconds=30),
     )
     results = {name: _attempt(JOBS[name], rank) for name in names}
@@ -134,6 +139,14 @@ def _new_group(rank: int, device: torch.device) -> Any:
     return x.tolist()
 
 
+def _any_source(rank: int, device: torch.device) -> Any:
+    x = torch.full((2,), 5.0 + rank, device=device)
+    if rank == 0:
+        dist.send(x, 1)
+        return None
+    return dist.recv(x), x.tolist()
+
+
 def _data() -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -216,5 +229,7 @@ JOBS: dict[str, Job] = {
     "ddp unused parameters": _ddp(find_unused_parameters=True),
     "ddp static graph": _ddp(static_graph=True),
     "fsdp": _fsdp,
+    **ranks_reductions.JOBS,
+    "recv from any": _any_source,
     "sync_batch_norm": _sync_batch_norm,
 }

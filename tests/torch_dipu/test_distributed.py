@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch.multiprocessing as mp
 
-from tests.torch_dipu import ranks
+from tests.torch_dipu import ranks, ranks_reductions
 
 EXPECTED: dict[str, list[Any]] = {
     "all_reduce sum": [("dipu:0", [3.0, 5.0]), ("dipu:1", [3.0, 5.0])],
@@ -34,23 +34,46 @@ EXPECTED: dict[str, list[Any]] = {
     "ddp unused parameters": [True, True],
     "ddp static graph": [True, True],
     "fsdp": [True, True],
+    **{f"reductions {name}": [[], []] for name in ranks_reductions.DTYPES},
+    "reduce to each": [[], []],
+    "sub-group": [[], []],
+    "average of large halves": [[40000.0, 40000.0]] * 2,
+    "premultiplied sum": [
+        ([1.5, 1.5], [0.0, 6.0], [0.0, 1.0, 2.0, 3.0]),
+        ([1.5, 1.5], [12.0, 18.0], [0.0, 1.0, 2.0, 3.0]),
+    ],
+    "average of bool": [
+        "TypeError: dicl: ReduceOp.AVG has no meaning for bool; found a tensor of Bool, allowed "
+        "are floats, complex numbers and integers (their average is truncated)"
+    ]
+    * 2,
+    "premultiplied int": [
+        "TypeError: dicl: PREMUL_SUM is for floats; found a tensor of Long",
+    ]
+    * 2,
+    "average, waited for": [(False, [2.0])] * 2,
+    "average, polled": [(False, [2.0])] * 2,
+    "average, by future": [(False, [2.0])] * 2,
+    "recv from any": [None, (0, [5.0, 5.0])],
     "sync_batch_norm": [True, True],
 }
 
 
-def _run(backend: str, names: list[str], folder: Path) -> list[dict[str, Any]]:
-    """The results of both ranks."""
+def _run(
+    backend: str, names: list[str], folder: Path, world: int = ranks.WORLD
+) -> list[dict[str, Any]]:
+    """The results of every rank."""
     context = mp.get_context("spawn")
     queue = context.Queue()
-    args = (str(folder / "rendezvous"), backend, names, queue)
-    processes = [context.Process(target=ranks.main, args=(r, *args)) for r in range(ranks.WORLD)]
+    args = (str(folder / "rendezvous"), backend, names, queue, world)
+    processes = [context.Process(target=ranks.main, args=(r, *args)) for r in range(world)]
     for process in processes:
         process.start()
     results = dict(queue.get(timeout=120) for _ in processes)
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
-    return [results[rank] for rank in range(ranks.WORLD)]
+    assert [process.exitcode for process in processes] == [0] * world
+    return [results[rank] for rank in range(world)]
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +95,9 @@ def test_the_device_back_end_serves_beside_one_for_the_host(tmp_path: Path) -> N
     first, second = _run("cpu:gloo,dipu:dicl", ["all_reduce sum", "objects"], tmp_path)
     assert first["all_reduce sum"] == ("dipu:0", [3.0, 5.0])
     assert second["objects"] == [{"rank": 0}, {"rank": 1}]
+
+
+def test_three_ranks_reduce_to_each_and_in_a_sub_group(tmp_path: Path) -> None:
+    names = ["reductions float32", "reductions bfloat16", "reductions int64"]
+    names += ["reduce to each", "sub-group"]
+    assert _run("dicl", names, tmp_path, world=3) == [{name: [] for name in names}] * 3

@@ -35,28 +35,30 @@ def memory_stats(device: Device = None) -> dict[str, Any]:
     return dict(torch.accelerator.memory_stats(index_of(device)))
 
 
-def _stat(name: str, device: Device) -> int:
-    return int(memory_stats(device).get(name, 0))
+def _bytes(kind: str, what: str, device: Device) -> int:
+    """One counter, without flattening them all."""
+    stats = torch._C._accelerator_getDeviceStats(index_of(device))
+    return int(stats[kind]["all"][what])
 
 
 def memory_allocated(device: Device = None) -> int:
     """Bytes in use by tensors."""
-    return _stat("allocated_bytes.all.current", device)
+    return _bytes("allocated_bytes", "current", device)
 
 
 def max_memory_allocated(device: Device = None) -> int:
     """The most bytes ever in use by tensors since the last reset."""
-    return _stat("allocated_bytes.all.peak", device)
+    return _bytes("allocated_bytes", "peak", device)
 
 
 def memory_reserved(device: Device = None) -> int:
     """Bytes that the caching allocator holds."""
-    return _stat("reserved_bytes.all.current", device)
+    return _bytes("reserved_bytes", "current", device)
 
 
 def max_memory_reserved(device: Device = None) -> int:
     """The most bytes that the caching allocator ever held since the last reset."""
-    return _stat("reserved_bytes.all.peak", device)
+    return _bytes("reserved_bytes", "peak", device)
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:

@@ -1,0 +1,223 @@
+"""What each rank does in the tests of torch.distributed: it says cuda and nccl throughout."""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import get_backend, init_process_group  # names taken before ditorch
+
+WORLD = 2
+Job = Callable[[int], Any]
+
+
+def main(rank: int, vendor: str, jobs: list[str], options: dict[str, Any], queue: Any) -> None:
+    """Joins the group as CUDA code does, runs the jobs, puts {name: result or error}."""
+    os.environ |= {"DEEPLINK_VENDOR": vendor, "GLOO_SOCKET_IFNAME": "lo", "DITORCH_QUIET": "1"}
+    os.environ |= options.pop("environment", {}).get(rank, {})
+    import ditorch  # noqa: F401
+
+    torch.set_num_threads(1)
+    torch.cuda.set_device(rank)
+    init_process_group(**{"timeout": timedelta(seconds=30), **_ranked(options, rank)})
+    results = {name: _attempt(JOBS[name], rank) for name in jobs}
+    queue.put((rank, results))
+    dist.destroy_process_group()
+
+
+def launcher_environment() -> dict[int, dict[str, str]]:
+    """What torchrun sets, for each rank; the port is free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD)}
+    return {rank: {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(WORLD)}
+
+
+def _ranked(options: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The options with this rank where they say so."""
+    if options.get("device_id") == "own":
+        options = {**options, "device_id": torch.device("cuda", rank)}
+    if options.get("init_method", "").startswith("file://"):
+        options = {**options, "rank": rank, "world_size": WORLD}
+    return options
+
+
+def _attempt(job: Job, rank: int) -> Any:
+    try:
+        return job(rank)
+    except Exception as error:  # one job's error is that job's result
+        return f"{type(error).__name__}: {error}"
+
+
+def _names(rank: int) -> Any:
+    group = dist.new_group([0, 1], backend="nccl")
+    return [
+        str(get_backend()),
+        str(dist.get_backend(group)),
+        dist.get_backend_config(),
+        dist.is_nccl_available(),
+        dist.is_backend_available("nccl"),
+        dist.get_default_backend_for_device("cuda"),
+        dist.get_backend() == dist.Backend.NCCL,
+    ]
+
+
+def _true_name(rank: int) -> Any:
+    """What torch itself hears, and the device of the group."""
+    group = dist.group.WORLD
+    assert group is not None
+    return [str(dist.distributed_c10d._world.pg_map[group][0])]
+
+
+def _gloo_group(rank: int) -> Any:
+    group = dist.new_group([0, 1], backend="gloo")
+    x = torch.ones(1)
+    dist.all_reduce(x, group=group)
+    return str(dist.get_backend(group)), x.item()
+
+
+def _reduced(name: str) -> Job:
+    def job(rank: int) -> Any:
+        x = torch.tensor([rank + 1.0, 4.0 - 3 * rank], device="cuda")
+        dist.all_reduce(x, getattr(dist.ReduceOp, name))
+        return x.tolist()
+
+    return job
+
+
+def _collectives(rank: int) -> Any:
+    """Every collective once; the two ranks' results are checked by the test."""
+    device = torch.device("cuda", rank)
+    own = torch.full((2,), float(rank), device=device)
+    other = torch.full((2,), -1.0, device=device)
+    found: dict[str, Any] = {}
+    gathered = [torch.empty_like(own) for _ in range(WORLD)]
+    dist.all_gather(gathered, own)
+    found["all_gather"] = [part.tolist() for part in gathered]
+    whole = torch.empty(4, device=device)
+    dist.all_gather_into_tensor(whole, own)
+    found["all_gather_into_tensor"] = whole.tolist()
+    part = torch.empty(2, device=device)
+    dist.reduce_scatter_tensor(part, torch.arange(4.0, device=device), dist.ReduceOp.AVG)
+    found["reduce_scatter_tensor"] = part.tolist()
+    x = own.clone()
+    dist.broadcast(x, 1)
+    found["broadcast"] = x.tolist()
+    x = own.clone()
+    dist.reduce(x, 1, dist.ReduceOp.AVG)
+    found["reduce"] = x.tolist() if rank == 1 else None  # the others' is not specified
+    if rank == 0:
+        dist.send(own + 5, 1)
+    else:
+        dist.recv(other, 0)
+    found["recv"] = other.tolist()
+    work = dist.all_reduce(own, async_op=True)
+    assert work is not None
+    work.wait()
+    found["async"] = own.tolist()
+    objects: list[Any] = [None] * WORLD
+    dist.all_gather_object(objects, rank)
+    found["objects"] = objects
+    dist.barrier(device_ids=[rank])
+    return found
+
+
+def _data() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return net, torch.randn(16, 8), torch.randint(0, 4, (16,))
+
+
+def _train(net: nn.Module, x: Tensor, y: Tensor) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+
+def _distance(net: nn.Module, expected: nn.Module) -> float:
+    """The largest difference of a parameter from single-process training on the CPU."""
+    pairs = zip(net.parameters(), expected.parameters(), strict=True)
+    return max((_whole(a).cpu() - b).abs().max().item() for a, b in pairs)
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter.detach()
+
+
+def _ddp(rank: int) -> Any:
+    net, x, y = _data()
+    replica = copy.deepcopy(net).cuda(rank)
+    parallel = nn.parallel.DistributedDataParallel(
+        replica, device_ids=[rank], output_device=rank, find_unused_parameters=False
+    )
+    _train(parallel, x[rank::2].cuda(), y[rank::2].cuda())
+    _train(net, x, y)
+    return _distance(replica, net) < 1e-6
+
+
+def _fsdp(rank: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net, x, y = _data()
+    sharded = copy.deepcopy(net).to("cuda")
+    fully_shard(sharded, mesh=init_device_mesh("cuda", (WORLD,)))
+    _train(sharded, x[rank::2].cuda(), y[rank::2].cuda())
+    _train(net, x, y)
+    return _distance(sharded, net) < 1e-6
+
+
+def _mesh(rank: int) -> Any:
+    """Two dimensions, so that sub-groups are made, also of a group that is bound to a device."""
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+    mesh = init_device_mesh("cuda", (WORLD, 1), mesh_dim_names=("data", "model"))
+    x = torch.ones(1, device="cuda")
+    dist.all_reduce(x, group=mesh["data"].get_group())
+    flat = DeviceMesh("cuda", list(range(WORLD)))
+    return x.item(), str(dist.get_backend(mesh.get_group("model"))), flat.size()
+
+
+def _differentiable(rank: int) -> Any:
+    from torch.distributed.nn.functional import all_gather
+
+    x = torch.full((2,), rank + 1.0, device="cuda", requires_grad=True)
+    parts = all_gather(x)
+    (parts[0] * 1 + parts[1] * 2).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def _options(rank: int) -> Any:
+    """NCCL's options are told to be without effect."""
+    import warnings
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        dist.new_group([0, 1], pg_options=options)
+    return [(str(w.message).partition(";")[0], w.filename == __file__) for w in seen]
+
+
+JOBS: dict[str, Job] = {
+    "names": _names,
+    "true name": _true_name,
+    "gloo group": _gloo_group,
+    **{f"all_reduce {op}": _reduced(op) for op in ("SUM", "AVG", "MAX", "MIN", "PRODUCT")},
+    "collectives": _collectives,
+    "ddp": _ddp,
+    "fsdp": _fsdp,
+    "mesh": _mesh,
+    "differentiable": _differentiable,
+    "options": _options,
+}
