@@ -1,8 +1,8 @@
 """Every environment variable that the project reads: typed, documented, read late.
 
 A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it
-counts as not set. Reading writes nothing; the two functions that do write say so. This is the only
-module that touches `os.environ`.
+counts as not set. Reading writes nothing; the three functions that do write say so. This is the
+only module that touches `os.environ`.
 """
 
 import difflib
@@ -112,6 +112,13 @@ def asking_for(vendor: str) -> Iterator[None]:
         os.environ.pop(DEEPLINK_VENDOR.name)
         if before is not None:
             os.environ[DEEPLINK_VENDOR.name] = before
+
+
+def activate_children() -> None:
+    """DITORCH is on in processes started from here (torchrun's workers, spawned ones), unless the
+    environment says otherwise.
+    """
+    os.environ.setdefault(DITORCH.name, "1")
 
 
 def hide_cuda() -> None:

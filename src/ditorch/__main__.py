@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from deeplink import settings
 from ditorch.pytorch_tests.command import pytorch_tests
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ def run(
 ) -> None:
     """Run a script (or `-m module`) with its arguments; DEEPLINK_VENDOR chooses the device."""
     sys.argv = [script, *context.args]
+    settings.activate_children()
     if module:
         sys.path.insert(0, "")
         runpy.run_module(script, run_name="__main__", alter_sys=True)

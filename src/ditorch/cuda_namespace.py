@@ -180,7 +180,9 @@ def _recorded(row: Row, function: Call, target: Target) -> Call:
 
 def _adapted(name: _Name, theirs: Call, target: Target) -> Call:
     """The vendor's function with CUDA's arguments: devices mapped, what it lacks left out."""
-    full_name, ours = name.row.full_name, _parameters(name.value) or {}
+    full_name, ours = name.row.full_name, _parameters(name.value)
+    if ours is None:
+        return _passed_on(full_name, theirs)
     accepted = _parameters(theirs)
     devices = [index for index, key in enumerate(ours) if key in DEVICES]
     if accepted is None or len(accepted) >= len(ours):
@@ -232,8 +234,18 @@ def _device(target: Target, device: Any) -> Any:
     return device.idx if isinstance(device, torch.cuda.device) else target.name(device)
 
 
+def _passed_on(full_name: str, theirs: Call) -> Call:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls.used(full_name)
+        return theirs(*args, **kwargs)
+
+    return call
+
+
 def _parameters(function: Any) -> dict[str, inspect.Parameter] | None:
     """The named parameters; None when they are unknown."""
+    if inspect.isbuiltin(function):
+        return None  # in a CUDA build: what C functions say of their signatures is not so
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C

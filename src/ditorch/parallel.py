@@ -98,3 +98,26 @@ def apply(patches: Patches, target: Target) -> None:
         gather,
     ):
         patches.replace(comm, function.__name__, function)
+    if not target.has_index:
+        _on_the_host_alone(patches)
+
+
+def _on_the_host_alone(patches: Patches) -> None:
+    """One device, without an index: the module itself, as torch does where it finds no device."""
+
+    def forward(self: torch.nn.DataParallel[Any], *inputs: Any, **kwargs: Any) -> Any:
+        return self.module(*inputs, **kwargs)
+
+    def data_parallel(
+        module: torch.nn.Module,
+        inputs: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        module_kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        return module(*arguments, **(module_kwargs or {}))
+
+    patches.replace(torch.nn.DataParallel, "forward", forward)
+    patches.replace(torch.nn.parallel, "data_parallel", data_parallel)

@@ -37,7 +37,7 @@ def apply(patches: Patches, target: Target) -> None:
     patches.set(torch.Tensor, "cuda", _tensor_cuda(target))
     patches.set(torch.Tensor, "type", _tensor_type(target))
     _map_argument(
-        patches, torch, "set_default_tensor_type", "t", lambda t: t, _default_type(target)
+        patches, torch, "set_default_tensor_type", "t", lambda t: t, _default_type(patches, target)
     )
     _map_activities(patches, target)
     _checkpoints(patches, target)
@@ -45,6 +45,8 @@ def apply(patches: Patches, target: Target) -> None:
         before = torch.utils.checkpoint.DefaultDeviceType.get_device_type()
         torch.utils.checkpoint.DefaultDeviceType.set_device_type(target.device)
         patches.later(lambda: torch.utils.checkpoint.DefaultDeviceType.set_device_type(before))
+    else:
+        _only_host(patches, target)
     parallel.apply(patches, target)
 
 
@@ -95,6 +97,27 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
     return cuda
 
 
+def _only_host(patches: Patches, target: Target) -> None:
+    """On plain CPU a device's index is the CPU, and memory needs no pinning to be copied from."""
+
+    def at_host(function: Callable[..., Any]) -> Callable[..., Any]:
+        def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if args and type(args[0]) is int:
+                args = (target.at(args[0]), *args[1:])
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = target.at(kwargs["device"])
+            return function(self, *args, **kwargs)
+
+        return to
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return self
+
+    patches.set(torch.Tensor, "to", at_host(torch.Tensor.to))
+    patches.replace(torch.nn.Module, "to", at_host(twin(torch.nn.Module.to)))
+    patches.set(torch.Tensor, "pin_memory", pin_memory)
+
+
 def _legacy_dtype(kind: Any) -> torch.dtype | None:
     """The dtype of "torch.cuda.FloatTensor" (the text, or the class of that name), or None."""
     name = (
@@ -123,14 +146,26 @@ def _tensor_type(target: Target) -> Callable[..., Any]:
     return type
 
 
-def _default_type(target: Target) -> Callable[..., Any]:
+def _default_type(patches: Patches, target: Target) -> Callable[..., Any]:
+    ours: list[str] = []  # filled while the default device comes from a type's name
+
+    def leave() -> None:
+        if ours:
+            torch.set_default_device(None)
+            ours.clear()
+
+    patches.later(leave)
+
     def set_default(original: Callable[..., Any], t: Any) -> None:
         dtype = _legacy_dtype(t)
         if dtype is None:
+            leave()
             original(t)
             return
         torch.set_default_dtype(dtype)
-        torch.set_default_device(target.device)
+        if target.has_index:
+            torch.set_default_device(target.device)
+            ours.append(target.device)
 
     return set_default
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -170,3 +171,17 @@ def test_strict_raises_with_the_call_the_place_and_what_to_do() -> None:
     assert done.returncode == 1
     assert "torch.cuda.utilization has no equivalent here; called at <string>:2." in done.stderr
     assert "Hint:" in done.stderr
+
+
+def test_what_a_program_starts_has_it_too(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    child = "import torch; print(torch.ones(1, device='cuda').is_cuda)"
+    script.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    source = f"""
+import subprocess, sys
+command = [sys.executable, "-m", "ditorch", "run", {str(script)!r}]
+print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+"""
+    assert output_of(source, DITORCH_QUIET="1").strip() == "True"

@@ -190,3 +190,33 @@ def test_undo_is_not_needed_for_cpu_code(active: ModuleType) -> None:
     with_it = (x @ x).sum()
     active.undo()
     assert torch.equal(with_it, (x @ x).sum())
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
+def test_a_default_tensor_type_of_cuda_is_left_again(active: ModuleType) -> None:
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert torch.zeros(1).is_cuda and torch.zeros(1).dtype is torch.float64
+    torch.set_default_tensor_type("torch.FloatTensor")
+    assert not torch.zeros(1).is_cuda and torch.zeros(1).dtype is torch.float32
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    active.undo()
+    assert torch.zeros(1).device.type == "cpu"
+
+
+def test_on_plain_cpu_an_index_is_the_cpu_and_pinning_is_nothing() -> None:
+    text = output_of(
+        """
+import torch, ditorch
+device = torch.cuda.current_device()
+model = torch.nn.Linear(2, 2).to(device)
+batch = torch.ones(4, 2).pin_memory().to(device, non_blocking=True).to(device=0)
+both = torch.nn.DataParallel(model, device_ids=[0])(batch)
+also = torch.nn.parallel.data_parallel(model, batch, [0])
+print(both.device, torch.equal(both, model(batch)), torch.equal(both, also))
+ditorch.undo()
+print(type(torch.Tensor.to).__name__)
+""",
+        DEEPLINK_VENDOR="cpu",
+        DITORCH_QUIET="1",
+    )
+    assert text.split() == ["cpu", "True", "True", "method_descriptor"]

@@ -123,7 +123,8 @@ struct Reduction {
     if (asked == c10d::ReduceOp::AVG) {
       divisor = size;
     } else if (asked == c10d::ReduceOp::PREMUL_SUM) {
-      auto* supplement = static_cast<c10d::PreMulSumSupplement*>(asked.supplement_.get());
+      // the name that torch 2.11 knows; later ones have it as an alias
+      auto* supplement = static_cast<c10d::NCCLPreMulSumSupplement*>(asked.supplement_.get());
       TORCH_CHECK(supplement != nullptr, "dicl: PREMUL_SUM without a factor");
       auto& tensor = supplement->tensor_factor;
       factor = tensor.defined() ? host(tensor).item().toDouble() : supplement->double_factor;

@@ -1,0 +1,1 @@
+"""PyTorch's own tests on the device that stands for CUDA: suites, workers, results, the command."""

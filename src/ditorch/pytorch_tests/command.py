@@ -1,0 +1,237 @@
+"""`deeplink pytorch-tests`: run PyTorch's own tests on the device, show and compare the results."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from deeplink.errors import DeeplinkError
+from deeplink.table import console, table
+from ditorch.pytorch_tests import results
+from ditorch.pytorch_tests.builtin import SUITES
+from ditorch.pytorch_tests.results import RESULTS, Row, Test
+from ditorch.pytorch_tests.sources import Source, files_of, selected
+from ditorch.pytorch_tests.workers import Pool
+
+SHOWN = 20  # rows of a list; the CSV has them all
+EVERY = 10.0  # seconds between two lines of progress where there is no terminal
+
+
+def pytorch_tests(
+    suites: Annotated[
+        str, typer.Option(help=f"Built-in suites, by comma: {', '.join(SUITES)}.")
+    ] = ",".join(SUITES),
+    pytorch: Annotated[
+        Path | None, typer.Option(help="The folder `test` of a PyTorch checkout, instead.")
+    ] = None,
+    files: Annotated[
+        str, typer.Option(help="Its test files, by comma; all test_*.py if not given.")
+    ] = "",
+    only: Annotated[
+        str, typer.Option(help="Only tests whose file::class::test this pattern finds.")
+    ] = "",
+    dtypes: Annotated[
+        str, typer.Option(help="Only these dtypes, by comma; tests without one stay.")
+    ] = "",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV.")] = Path(
+        "pytorch_tests.csv"
+    ),
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes at a time.")] = 2,
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for one test.")] = 120.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the CSV's rows and run only the rest.")
+    ] = False,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Run nothing: show what the CSV holds.")
+    ] = False,
+    old: Annotated[
+        Path | None, typer.Option("--diff", help="The CSV of an earlier run, to compare with.")
+    ] = None,
+) -> None:
+    """Run PyTorch's own tests on the device that stands for CUDA.
+
+    Without --pytorch: every operator, module and optimizer that torch's own test databases list,
+    against the CPU. With it: the test files of your checkout, as they are. Each test is one row of
+    the CSV: file, class, test, device or cpu, result (passed, failed, skipped, error), seconds,
+    and for what went wrong the cause: `chip` (values, missing kernels, crashes) or `shim` (a name
+    of torch.cuda, the device's identity, jit.script). A crash or a hang costs one row.
+
+    Exits with 1 when a test failed; with --diff, when one fails that did not before.
+
+    \b
+    Examples:
+      deeplink pytorch-tests --dtypes float32 --jobs 8
+      deeplink pytorch-tests --suites op_db --only 'forward_(add|mul)_'
+      deeplink pytorch-tests --resume                  go on after an interruption
+      deeplink pytorch-tests --pytorch ~/pytorch/test --files test_torch.py,test_nn.py
+      deeplink pytorch-tests -o new.csv --diff old.csv
+      deeplink pytorch-tests --no-run -o new.csv --diff old.csv
+      DEEPLINK_VENDOR=reference deeplink pytorch-tests --suites optim_db
+    """
+    try:
+        before = results.read(old) if old else None
+        if not no_run:
+            sources = _sources(suites, pytorch, _words(files))
+            re.compile(only)
+            _make_room(output, resume)
+            _run(sources, only, _words(dtypes), output, jobs, time_limit, resume)
+        rows = results.read(output)
+    except (DeeplinkError, OSError) as error:
+        console(stderr=True).print(str(error), style="red", soft_wrap=True)
+        raise typer.Exit(2) from None
+    except re.error as error:
+        raise typer.BadParameter(f"--only {only!r} is no pattern: {error}") from None
+    raise typer.Exit(1 if _show(rows, before, output) else 0)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[Source]:
+    if pytorch is not None:
+        return files_of(pytorch, files)
+    if files:
+        raise typer.BadParameter("--files are those of a checkout: say --pytorch PATH/test, too")
+    unknown = [name for name in _words(suites) if name not in SUITES]
+    if unknown:
+        raise typer.BadParameter(f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}")
+    return [Source(name) for name in _words(suites)]
+
+
+def _make_room(output: Path, resume: bool) -> None:
+    if output.exists() and not resume:
+        raise DeeplinkError(
+            f"{output} holds the rows of an earlier run.",
+            hint="go on with --resume, or name another file with --output.",
+        )
+
+
+# Run.
+
+
+def _run(
+    sources: Sequence[Source],
+    only: str,
+    dtypes: Sequence[str],
+    output: Path,
+    jobs: int,
+    limit: float,
+    resume: bool,
+) -> None:
+    """Runs what is selected and not there yet; each row is written as it comes."""
+    done = {row.key for row in results.read(output)} if resume and output.exists() else set()
+
+    def wanted(tests: list[Test]) -> list[Test]:
+        return [test for test in selected(tests, only, dtypes) if test.key not in done]
+
+    out = console(stderr=True)
+    out.print(f"loading {', '.join(source.name for source in sources)} …", soft_wrap=True)
+    with (
+        Pool(jobs, limit) as pool,
+        results.Writer(output, append=resume) as writer,
+        _progress(out, pool) as tell,
+    ):
+        for row in pool.run(sources, wanted):
+            writer.add(row)
+            tell.add(row)
+
+
+class _Tally:
+    """How far a run is; lines now and then, or a bar where a person watches."""
+
+    def __init__(self, out: Console, pool: Pool, bar: Progress | None) -> None:
+        self.out, self.pool, self.bar = out, pool, bar
+        self.counts = dict.fromkeys(RESULTS, 0)
+        self._told = time.monotonic()
+        self._task = bar.add_task("", total=None) if bar else None
+
+    def add(self, row: Row) -> None:
+        self.counts[row.result] += 1
+        if row.bad:
+            text = f"{row.result}  {row}  [{row.cause}: {row.reason}] {row.message[:160]}"
+            self.out.print(text, style="red", soft_wrap=True)
+        if self.bar is not None and self._task is not None:
+            total = self.pool.total
+            self.bar.update(self._task, advance=1, total=total, description=self.text())
+        elif time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self.out.print(f"{sum(self.counts.values())} of {self.pool.total}: {self.text()}")
+
+    def text(self) -> str:
+        counts = (f"{count} {name}" for name, count in self.counts.items() if count)
+        return ", ".join(counts) or "nothing to run"
+
+
+@contextmanager
+def _progress(out: Console, pool: Pool) -> Iterator[_Tally]:
+    if not out.is_terminal:
+        tally = _Tally(out, pool, None)
+        yield tally
+        out.print(f"ran {sum(tally.counts.values())}: {tally.text()}")
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=out) as bar:
+        yield _Tally(out, pool, bar)
+
+
+# Show.
+
+
+def _show(rows: Sequence[Row], before: Sequence[Row] | None, output: Path) -> bool:
+    """Shows the summary and what changed; whether something is wrong."""
+    out = console()
+    lines = results.summary(rows)
+    columns = ("file", "rows of", *RESULTS, "chip", "shim")
+    cells = [
+        (
+            line.file,
+            line.device,
+            *(str(line.counts.get(name, 0)) for name in RESULTS),
+            *(str(line.causes.get(name, 0)) for name in ("chip", "shim")),
+        )
+        for line in lines
+    ]
+    for about in ("device", "cpu"):
+        own = [cell for cell in cells if cell[1] == about]
+        if own:
+            sums = [str(sum(int(cell[at]) for cell in own)) for at in range(2, len(columns))]
+            cells.append(("total", about, *sums))
+    out.print(table("PyTorch's own tests", columns, cells))
+    _show_reasons(out, rows)
+    out.print(f"{len(rows)} rows in {output}", soft_wrap=True)
+    if before is None:
+        return any(row.bad for row in rows)
+    changed = results.diff(before, rows)
+    _list(out, "newly failing", changed.newly_failing, "red")
+    _list(out, "newly passing", changed.newly_passing, "green")
+    _list(out, "disappeared", changed.disappeared, "yellow")
+    return bool(changed.newly_failing)
+
+
+def _show_reasons(out: Console, rows: Iterable[Row]) -> None:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.bad:
+            found.setdefault((row.cause, row.reason), []).append(row)
+    if not found:
+        return
+    order = sorted(found.items(), key=lambda item: -len(item[1]))
+    cells = [(*why, str(len(own)), f"{own[0]}: {own[0].message[:120]}") for why, own in order]
+    out.print(table("What went wrong", ("cause", "reason", "rows", "first"), cells))
+
+
+def _list(out: Console, title: str, rows: Sequence[Row], style: str) -> None:
+    out.print(f"{title}: {len(rows)}", style=style if rows else "")
+    for row in rows[:SHOWN]:
+        out.print(f"  {row}  {row.message[:160]}".rstrip(), soft_wrap=True)
+    if len(rows) > SHOWN:
+        out.print(f"  … and {len(rows) - SHOWN} more")

@@ -1,0 +1,146 @@
+"""A process that runs the tests it is given, one by one: `python -m ditorch.pytorch_tests.worker`.
+
+It loads one source, says which tests that has, then answers each test with its row.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import time
+import traceback
+import unittest
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ditorch import session
+from ditorch.pytorch_tests import causes, sources
+from ditorch.pytorch_tests.results import Row, Test
+
+LONGEST = 600  # characters of a message
+ADVICE = "To execute this test, run the following"  # torch adds it to every message
+
+Error = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
+
+
+class Outcome(unittest.TestResult):
+    """What became of one test: the worst of its parts, with the first message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result, self.message, self.where = "passed", "", ""
+
+    def addFailure(self, test: unittest.TestCase, err: Error) -> None:
+        self._went_wrong("failed", err)
+
+    def addError(self, test: unittest.TestCase, err: Error) -> None:
+        # torch's machinery wraps what a test raised: a wrong result is a failure all the same
+        wrong = err[1] is not None and isinstance(_root(err[1]), AssertionError)
+        self._went_wrong("failed" if wrong else "error", err)
+
+    def addSubTest(
+        self, test: unittest.TestCase, subtest: unittest.TestCase, err: Error | None
+    ) -> None:
+        if err is not None:
+            self._went_wrong("failed", err)
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        if self.result == "passed":
+            self.result, self.message = "skipped", _one_line(reason)
+
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+        self.result, self.message = "failed", "unexpected success"
+
+    def _went_wrong(self, result: str, err: Error) -> None:
+        if self.result in ("failed", "error") or err[0] is None:
+            return
+        self.result, self.message = result, describe(err[1])
+        self.where = _innermost(_root(err[1]).__traceback__ or err[2])
+
+
+def main() -> None:
+    """Serves the pipe whose number is the first argument; the rest is JSON in the second."""
+    pipe, options = Connection(int(sys.argv[1])), json.loads(sys.argv[2])
+    faulthandler.enable()
+    torch.set_num_threads(options["threads"])
+    target = session.activate().target
+    device = target.device if target else "cuda"
+    if target:
+        # CUDA's way to linear algebra; without it torch's tests leave that out on any device
+        torch.cuda.has_magma = True
+    try:
+        cases = sources.load(sources.Source(options["name"], options["root"]))
+    except (Exception, SystemExit) as error:  # a test file may raise anything while it is imported
+        pipe.send((describe(error), _innermost(error.__traceback__)))
+        return
+    pipe.send(list(cases))
+    while True:
+        try:
+            test = pipe.recv()
+        except EOFError:  # nothing more to do
+            return
+        pipe.send(run(test, cases.get(test), device))
+
+
+def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:
+    """Runs one test, with what its class and its module set up; errors become its row."""
+    outcome, started = Outcome(), time.perf_counter()
+    if case is None:
+        outcome.result, outcome.message = "error", "the test is not there any more"
+    else:
+        unittest.TestSuite([case]).run(outcome)
+    seconds = time.perf_counter() - started
+    return row(test, outcome.result, seconds, outcome.message, outcome.where, device)
+
+
+def row(test: Test, result: str, seconds: float, message: str, where: str, device: str) -> Row:
+    """The row of a result; what went wrong gets its cause."""
+    cause = reason = ""
+    if result in ("failed", "error"):
+        rule = causes.classify(message, where, device)
+        cause, reason = rule.cause, rule.reason
+    took = f"{seconds:.3f}"
+    return Row(*test.key, test.device, result, took, cause, reason, message, where)
+
+
+def describe(error: BaseException | None) -> str:
+    """The error and what it comes from, in one line."""
+    text = f"{type(error).__name__}: {error}"
+    # torch's machinery wraps what a test raised, and says which sample it was
+    if error is not None and (inner := _root(error)) is not error:
+        text = f"{type(inner).__name__}: {inner} ({text})"
+    return _one_line(text)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(str(text).partition(ADVICE)[0].split())
+    return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 1]}…"
+
+
+def _innermost(frames: TracebackType | None) -> str:
+    found: Any = traceback.extract_tb(frames)
+    if not found:
+        return ""
+    last = found[-1]
+    path = Path(last.filename)
+    for at, part in enumerate(path.parts):
+        # from the package on: the same on every machine
+        if part in ("torch", "ditorch") and at and path.parts[at - 1] in ("site-packages", "src"):
+            return f"{'/'.join(path.parts[at:])}:{last.lineno}"
+    name = last.filename if last.filename.startswith("<") else path.name
+    return f"{name}:{last.lineno}"
+
+
+if __name__ == "__main__":
+    main()
