@@ -5,13 +5,12 @@ Nothing of a vendor is imported to learn whether it is installed.
 
 import importlib
 import importlib.util
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import VendorUnavailable
-from deeplink.vendor import VARIABLE, Found, Vendor
+from deeplink.vendor import VARIABLE, Vendor
 
 
 def from_package(
@@ -63,12 +62,6 @@ def presenting_as_cuda(
         visible_devices=visible_devices,
         native_cuda=True,
     )
-
-
-def loaded_transfer_tools(rows: Iterable[Found]) -> list[str]:
-    """The vendors' own migration tools that are loaded now: two at once patch each other."""
-    tools = [tool for row in rows if row.vendor for tool in row.vendor.transfer_tools]
-    return [tool for tool in tools if tool in sys.modules]
 
 
 def is_installed(package: str) -> bool:

@@ -5,7 +5,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from deeplink import plugin
 from deeplink import vendor as vendors
 from deeplink.errors import VendorUnavailable
 from deeplink.plugin import Marks
-from deeplink.vendor import Found, Vendor, choose, discover, find
+from deeplink.vendor import Vendor, choose, discover, find
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
@@ -166,17 +165,6 @@ def test_the_installed_one_of_two_names_is_used(stub: Path) -> None:
 def test_asking_for_one_vendor_runs_no_code_of_another(stub: Path) -> None:
     write(stub, "torch_npu", "raise SystemExit('imported')")
     assert choose("cpu").vendor.name == "cpu"
-
-
-def test_a_loaded_transfer_tool_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        Found("ascend", record("ascend"), "unavailable", "", ""),
-        Found("x", None, "broken", "", ""),
-    ]
-    assert plugin.loaded_transfer_tools(rows) == []
-    tool = "torch_npu.contrib.transfer_to_npu"
-    monkeypatch.setitem(sys.modules, tool, ModuleType(tool))
-    assert plugin.loaded_transfer_tools(rows) == [tool]
 
 
 # Chips that present themselves as cuda: told from NVIDIA's by evidence, never by a guess.

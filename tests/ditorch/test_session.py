@@ -185,3 +185,19 @@ command = [sys.executable, "-m", "ditorch", "run", {str(script)!r}]
 print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 """
     assert output_of(source, DITORCH_QUIET="1").strip() == "True"
+
+
+def test_the_vendors_own_migration_tool_is_refused_too(
+    active: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from deeplink.vendor import Choice, choose
+    from ditorch import session
+
+    active.undo()
+    tooled = replace(choose("reference").vendor, transfer_tools=("acme.transfer",))
+    monkeypatch.setattr(session, "choose", lambda name: Choice(tooled, "asked for"))
+    monkeypatch.setitem(sys.modules, "acme.transfer", ModuleType("acme.transfer"))
+    with pytest.raises(DeeplinkError, match=r"acme\.transfer is loaded already"):
+        active.activate("reference")

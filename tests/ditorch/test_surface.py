@@ -180,7 +180,7 @@ def test_fork_rng_and_checkpoint_know_the_device() -> None:
 
 def test_the_profiler_takes_the_cuda_activity() -> None:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         torch.ones(4, device="cuda").add(1)
     assert any(event.key == "aten::add" for event in profile.key_averages())
 
