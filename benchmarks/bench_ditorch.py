@@ -152,7 +152,7 @@ def main() -> None:
     more = after - before
     cells = [f"{before:.2f} s", f"{after:.2f} s", f"+{more:.2f} s", "", ""]
     table.add_row("import", *cells, f"+{IMPORT_AIM} s", _word(more <= IMPORT_AIM))
-    Console().print(table)
+    Console(width=max(Console().width, 110)).print(table)
     if options.json:
         options.json.write_text(json.dumps(numbers, indent=2))
 
