@@ -19,7 +19,7 @@ from deeplink.errors import SettingError
 
 T = TypeVar("T")
 
-PREFIXES = ("DEEPLINK_", "DIPU_", "DITORCH")
+PREFIXES = ("DEEPLINK_", "DIPU_", "DITORCH", "OP_", "AUTOCOMPARE_")
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,12 @@ class Setting(Generic[T]):
     doc: str
     allowed: str
     show: Callable[[T], str] = str
+    empty_counts: bool = False  # set to nothing is a value of its own, as an empty list is
 
     def get(self) -> T:
         """The value in force now; SettingError for a text that is not allowed."""
         text = os.environ.get(self.name, "").strip()
-        if not text:
+        if not text and not (self.empty_counts and self.name in os.environ):
             return self.default()
         try:
             return self.parse(text)
@@ -48,6 +49,8 @@ class Setting(Generic[T]):
 
     def is_set(self) -> bool:
         """Whether the environment gives a value."""
+        if self.empty_counts:
+            return self.name in os.environ
         return bool(os.environ.get(self.name, "").strip())
 
 
@@ -189,6 +192,77 @@ def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...
     return Setting(name, parse, lambda: tuple(default), doc, "words, with commas between", ",".join)
 
 
+def operators(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
+    """A list of operators; set to nothing it is the empty list, which no operator is in."""
+    allowed = "full names or regular expressions, with commas between"
+    return Setting(name, split_list, lambda: tuple(default), doc, allowed, ",".join, True)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The entries of a list, trimmed; a comma inside brackets belongs to its entry."""
+    entries, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth <= 0:
+            entries.append(text[start:at])
+            start = at + 1
+    entries.append(text[start:])
+    return tuple(entry.strip() for entry in entries if entry.strip())
+
+
+def tolerance(name: str, doc: str) -> Setting[tuple[float, float] | None]:
+    """`atol,rtol`, as the seeds write it; None when it is not set."""
+
+    def parse(value: str) -> tuple[float, float]:
+        try:
+            atol, rtol = (float(part) for part in value.split(","))
+        except ValueError:
+            raise ValueError("it is not two numbers with a comma between") from None
+        if not (atol >= 0 and rtol >= 0):
+            raise ValueError("a tolerance is not negative")
+        return atol, rtol
+
+    return Setting(name, parse, lambda: None, doc, "atol,rtol, such as 1e-3,1e-4", _show_tolerance)
+
+
+def _show_tolerance(pair: tuple[float, float] | None) -> str:
+    return "" if pair is None else f"{pair[0]:g},{pair[1]:g}"
+
+
+def casts(name: str, default: str, doc: str) -> Setting[dict[str, str]]:
+    """`torch.float16->torch.float32,…` as a dict of names of types, without their "torch."."""
+
+    def parse(value: str) -> dict[str, str]:
+        pairs = [part.split("->") for part in value.split(",") if part.strip()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("it is not pairs of types with -> between")
+        return {_dtype(a): _dtype(b) for a, b in pairs}
+
+    def show(pairs: dict[str, str]) -> str:
+        return ",".join(f"torch.{a}->torch.{b}" for a, b in pairs.items())
+
+    allowed = "torch.float16->torch.float32 and the like, with commas between"
+    return Setting(name, parse, lambda: parse(default), doc, allowed, show)
+
+
+# Types by the names that torch gives them; `deeplink` reads settings before torch is imported.
+_DTYPES = (
+    "float16 bfloat16 float32 float64 complex32 complex64 complex128 int8 int16 int32 int64 uint8 "
+    "bool float8_e4m3fn float8_e5m2"
+).split()
+_SHORT = {"half": "float16", "float": "float32", "double": "float64", "long": "int64"}
+_SHORT |= {"int": "int32", "short": "int16", "cfloat": "complex64", "cdouble": "complex128"}
+
+
+def _dtype(text: str) -> str:
+    name = text.strip().removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in _DTYPES:
+        near = difflib.get_close_matches(name, _DTYPES, n=1)
+        raise ValueError(f"no type {text.strip()!r}" + (f", meant {near[0]}?" if near else ""))
+    return name
+
+
 def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
     """A path; `~` is the home directory. The default is a function: it may depend on others."""
     return Setting(name, lambda value: Path(value).expanduser(), default, doc, "a path")
@@ -291,3 +365,163 @@ DITORCH_NATIVE_HOOK = boolean(
 )
 DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line.")
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
+
+# op_tools. Each tool has a list of what it takes and a list of what it leaves.
+
+_TOOLS = {
+    "CAPTURE": ("captured", ()),
+    "AUTOCOMPARE": ("compared", ("torch.rand", "torch.randn", "torch_mlu.*", "torch_npu.*")),
+    "TIME_MEASURE": ("timed", ()),
+    "FALLBACK": ("run on the CPU", ()),
+    "DTYPE_CAST": ("computed in another type", ()),
+    "OBSERVE": ("shown", ()),
+    "OVERFLOW_CHECK": ("checked for NaN and Inf", ()),
+}
+
+
+def _lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ...]]]:
+    done, left = _TOOLS[tool]
+    return (
+        operators(f"OP_{tool}_LIST", (".*",), f"Operators that are {done}; empty: none."),
+        operators(f"OP_{tool}_DISABLE_LIST", left, f"Operators that are not {done}, all the same."),
+    )
+
+
+OP_CAPTURE_LIST, OP_CAPTURE_DISABLE_LIST = _lists("CAPTURE")
+OP_AUTOCOMPARE_LIST, OP_AUTOCOMPARE_DISABLE_LIST = _lists("AUTOCOMPARE")
+OP_TIME_MEASURE_LIST, OP_TIME_MEASURE_DISABLE_LIST = _lists("TIME_MEASURE")
+OP_FALLBACK_LIST, OP_FALLBACK_DISABLE_LIST = _lists("FALLBACK")
+OP_DTYPE_CAST_LIST, OP_DTYPE_CAST_DISABLE_LIST = _lists("DTYPE_CAST")
+OP_OBSERVE_LIST, OP_OBSERVE_DISABLE_LIST = _lists("OBSERVE")
+OP_OVERFLOW_CHECK_LIST, OP_OVERFLOW_CHECK_DISABLE_LIST = _lists("OVERFLOW_CHECK")
+OP_DTYPE_CAST_DICT = casts(
+    "OP_DTYPE_CAST_DICT",
+    "torch.float16->torch.float32,torch.bfloat16->torch.float32",
+    "Which type OpDtypeCast computes in, for each type of an argument.",
+)
+AUTOCOMPARE_ERROR_TOLERANCE = tolerance(
+    "AUTOCOMPARE_ERROR_TOLERANCE", "allclose for every type without a tolerance of its own."
+)
+AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16 = tolerance(
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "allclose for float16."
+)
+AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16 = tolerance(
+    "AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16", "allclose for bfloat16."
+)
+AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32 = tolerance(
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32", "allclose for float32."
+)
+AUTOCOMPARE_ERROR_TOLERANCE_FLOAT64 = tolerance(
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT64", "allclose for float64."
+)
+OP_AUTOCOMPARE_STANDARD = choice(
+    "OP_AUTOCOMPARE_STANDARD",
+    "calibrated",
+    "The rule that OpAutoCompare judges by where no tolerance is set.",
+    ("calibrated", "allclose", "torch", "ascend", "ulp"),
+)
+OP_AUTOCOMPARE_MODE = choice(
+    "OP_AUTOCOMPARE_MODE",
+    "every",
+    "Which calls OpAutoCompare compares: all, one of each signature, or a sample.",
+    ("every", "signature", "sample"),
+)
+OP_AUTOCOMPARE_BACKGROUND = boolean(
+    "OP_AUTOCOMPARE_BACKGROUND", False, "OpAutoCompare compares in a thread of its own."
+)
+OP_CAPTURE_FORMAT = choice(
+    "OP_CAPTURE_FORMAT",
+    "folders",
+    "How OpCapture writes: a folder for each call, or one archive for each process.",
+    ("folders", "packed"),
+)
+OP_CAPTURE_MODE = choice(
+    "OP_CAPTURE_MODE",
+    "tensors",
+    "What OpCapture writes of a tensor: its values, its statistics, or a hash.",
+    ("tensors", "statistics", "hash"),
+)
+OP_CAPTURE_MEMORY = size(
+    "OP_CAPTURE_MEMORY", 1024**3, "Bytes that wait to be written at most; then the program waits."
+)
+OP_TIME_MEASURE_MODE = choice(
+    "OP_TIME_MEASURE_MODE",
+    "events",
+    "How OpTimeMeasure times: by events of the device, or waiting for it after each operator.",
+    ("events", "sync"),
+)
+OP_TOOLS_RESULTS = path(
+    "OP_TOOLS_RESULTS",
+    lambda: Path("op_tools_results"),
+    "The folder of all that is written.",
+)
+OP_TOOLS_DISK_BUDGET = size(
+    "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."
+)
+OP_TOOLS_LEVEL = choice(
+    "OP_TOOLS_LEVEL",
+    "api",
+    "What counts as an operator: a function of torch, a kernel (aten), or a module.",
+    ("api", "aten", "module"),
+)
+OP_TOOLS_DEVICES = words(
+    "OP_TOOLS_DEVICES", (), "Kinds of devices that are watched, such as cpu; empty: all but cpu."
+)
+OP_TOOLS_STEPS = text("OP_TOOLS_STEPS", "", "Training steps that are watched.", "3,10-20,100-")
+OP_TOOLS_RANKS = Setting(
+    "OP_TOOLS_RANKS",
+    lambda value: tuple(int(word) for word in value.split(",") if word.strip()),
+    lambda: (),
+    "Ranks that are watched; empty: all.",
+    "whole numbers, with commas between",
+    lambda ranks: ",".join(map(str, ranks)),
+)
+OP_TOOLS_MODULES = words(
+    "OP_TOOLS_MODULES", (), "Modules that are watched, by patterns of their paths; empty: all."
+)
+OP_TOOLS_SITES = words(
+    "OP_TOOLS_SITES", (), "Lines that are watched, by patterns of file.py:line; empty: all."
+)
+OP_TOOLS_FIRST = integer(
+    "OP_TOOLS_FIRST", 0, "So many calls of each signature are watched; 0: all.", minimum=0
+)
+OP_TOOLS_EVERY = integer(
+    "OP_TOOLS_EVERY", 1, "Of the calls of an operator every k-th is watched.", minimum=1
+)
+OP_TOOLS_CONFIG = path(
+    "OP_TOOLS_CONFIG", lambda: Path(), "A TOML file with a section for each tool."
+)
+OP_TOOLS_VERBOSE = boolean("OP_TOOLS_VERBOSE", False, "Show a table for each call.")
+OP_TOOLS_PRINT_STACK = boolean(
+    "OP_TOOLS_PRINT_STACK", False, "With each table, the stack that led to the call."
+)
+OP_TOOLS_MAX_CACHE_SIZE = integer(
+    "OP_TOOLS_MAX_CACHE_SIZE", 1000, "Rows that wait to be written to a CSV file.", minimum=1
+)
+
+
+def op_lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ...]]]:
+    """The two lists of a tool, by its word: CAPTURE, TIME_MEASURE, …"""
+    return globals()[f"OP_{tool}_LIST"], globals()[f"OP_{tool}_DISABLE_LIST"]
+
+
+def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
+    """`atol,rtol` for an operator's results of a type: its own, else the type's, else for all."""
+    own = f"AUTOCOMPARE_ERROR_TOLERANCE_{dtype.upper()}"
+    doc = "allclose for one operator."
+    for name in (f"{operator.upper()}_{own}", own, AUTOCOMPARE_ERROR_TOLERANCE.name):
+        found = tolerance(name, doc).get()
+        if found is not None:
+            return found
+    return None
+
+
+def op_casts(operator: str) -> dict[str, str] | None:
+    """{OP}_OP_DTYPE_CAST_DICT: the types of one operator's reference, when they are set."""
+    setting = casts(f"{operator.upper()}_OP_DTYPE_CAST_DICT", "", "Types of one operator.")
+    return setting.get() if setting.is_set() else None
+
+
+def rank() -> int:
+    """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
+    return int(os.environ.get("RANK", "0") or 0)

@@ -1,0 +1,134 @@
+"""A call of an operator as a record, and where in the user's program it was made."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Level = Literal["api", "aten", "module"]
+Direction = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.file, self.line).strip()
+        return f"{self.file}:{self.line} {self.function}: {text}"
+
+    @property
+    def short(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one operator. `id` is the seeds' forward_id: one count for the whole process."""
+
+    id: int
+    name: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    level: Level = "api"
+    direction: Direction = "forward"
+    step: int = 0
+    module: str = ""
+    site: Site | None = None
+    sequence: int = field(default=0, repr=False)  # autograd's count before the call
+
+    def run(self) -> Any:
+        """The operator itself, on the arguments as they are now."""
+        return self.func(*self.args, **self.kwargs)
+
+    @property
+    def operator(self) -> str:
+        """The last part of the name, as in `LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16`."""
+        parts = self.name.split(".")
+        return parts[1] if self.level == "aten" and len(parts) > 1 else parts[-1]
+
+    @property
+    def where(self) -> str:
+        return str(self.site) if self.site is not None else "(unknown line)"
+
+
+def tensors(*values: Any) -> Iterator[Tensor]:
+    """Every tensor among the values and inside their containers, in order."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from tensors(*value)
+        elif isinstance(value, dict):
+            yield from tensors(*value.values())
+
+
+def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call works on: of its tensors, else of a device that it is given.
+
+    None means that there is none; a tensor on an accelerator goes before one on the CPU.
+    """
+    found = None
+    for tensor in tensors(args, kwargs):
+        device = tensor.device
+        if device.type != "cpu":
+            return device
+        found = device
+    if found is not None:
+        return found
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.device):
+            return value
+    named = kwargs.get("device")
+    if isinstance(named, (str, int)):
+        return torch.device(named)
+    return None
+
+
+def call_site() -> Site | None:
+    """The innermost line that is neither torch's nor ours nor Python's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not _is_internal(frame.f_code):
+            return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None
+
+
+@cache  # by code object: a frame costs one look-up after its first time
+def _is_internal(code: CodeType) -> bool:
+    name = code.co_filename
+    if name.startswith("<frozen"):
+        return True
+    return name.startswith(_INTERNAL)
+
+
+def _folders() -> tuple[str, ...]:
+    ours = Path(__file__).resolve().parent.parent
+    packages = ("op_tools", "deeplink", "ditorch", "torch_dipu", "deeplink_vendors")
+    libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    python = tuple(
+        str(Path(folder) / part)
+        for folder in libraries
+        for part in ("threading.py", "contextlib.py", "functools.py", "concurrent", "runpy.py")
+    )
+    torch_folder = str(Path(torch.__file__).resolve().parent)
+    return (torch_folder, *(str(ours / package) for package in packages), *python)
+
+
+_INTERNAL = _folders()

@@ -1,0 +1,80 @@
+"""What went wrong inside the tools, counted, and calls that they cannot look into."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C import _functorch
+from torch.nn.parameter import Buffer, Parameter
+
+from op_tools.call import tensors
+
+_lock = threading.Lock()
+_problems: dict[tuple[str, str, str], Problem] = {}
+_unfit: Counter[str] = Counter()
+_PLAIN = (torch.Tensor, Parameter, Buffer)
+
+
+@dataclass
+class Problem:
+    """One kind of error inside a tool: how often, and how it came about the first time."""
+
+    tool: str
+    op: str
+    message: str
+    trace: str
+    count: int = 0
+
+
+def add(tool: str, op: str, error: BaseException) -> None:
+    """Counts an error that was caught; the program that the tool watches goes on."""
+    message = f"{type(error).__name__}: {error}".split("\n")[0][:300]
+    key = (tool, op, message)
+    with _lock:
+        if key not in _problems:
+            trace = "".join(traceback.format_exception(error))
+            _problems[key] = Problem(tool, op, message, trace)
+        _problems[key].count += 1
+
+
+def problems(tool: str | None = None) -> list[Problem]:
+    """Errors so far, the most frequent first; of one tool, or of all."""
+    with _lock:
+        found = [p for p in _problems.values() if tool is None or p.tool in (tool, "op_tools")]
+    return sorted(found, key=lambda problem: -problem.count)
+
+
+def skipped() -> dict[str, int]:
+    """Calls that no tool can look into, by reason."""
+    with _lock:
+        return dict(_unfit)
+
+
+def clear() -> None:
+    """Forget everything; for a new run in the same process."""
+    with _lock:
+        _problems.clear()
+        _unfit.clear()
+
+
+def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call's tensors hold values; the others are counted by the reason."""
+    if _functorch.peek_interpreter_stack() is not None:
+        return _refuse("inside torch.func (vmap, grad, …)")
+    for tensor in tensors(args, kwargs):
+        if type(tensor) not in _PLAIN:
+            return _refuse(f"tensor subclass {type(tensor).__name__}")
+        if tensor.device.type == "meta":
+            return _refuse("a tensor without values")
+    return True
+
+
+def _refuse(reason: str) -> bool:
+    with _lock:
+        _unfit[reason] += 1
+    return False

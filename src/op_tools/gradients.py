@@ -1,0 +1,197 @@
+"""The gradients of one call: of its results and of its *arguments*, read from the graph as it is.
+
+Nothing is put into the graph: the nodes that the call made are found between its results and its
+arguments, and hooks on them hear what flows in and out. So the program computes what it computes
+without us, bit by bit, and a composite operator's gradients are those of its arguments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from op_tools.call import Call, tensors
+
+Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of each result and each argument, in the order of `tensors()`; None where none came."""
+
+    outputs: list[Taken | None]
+    inputs: list[Taken | None]
+    complete: bool  # False: the backward pass went through a part of the call only
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Where the arguments hung in the graph before the call: it may write them in place."""
+
+    count: int
+    leaves: dict[int, int]  # id of a leaf tensor -> its place among the arguments
+    edges: dict[tuple[Node, int], int]
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.leaves or self.edges)
+
+
+def arguments(call: Call) -> Arguments:
+    """To be taken before the call. A tensor that is given twice counts at its first place."""
+    leaves: dict[int, int] = {}
+    edges: dict[tuple[Node, int], int] = {}
+    count = 0
+    for tensor in tensors(call.args, call.kwargs):
+        if tensor.requires_grad:
+            node = tensor.grad_fn
+            if node is None:
+                leaves.setdefault(id(tensor), count)
+            else:
+                edges.setdefault((node, tensor.output_nr), count)
+        count += 1
+    return Arguments(count, leaves, edges)
+
+
+@dataclass
+class Part:
+    """The nodes that one call made: where its results leave them, where its arguments enter."""
+
+    nodes: list[Node]
+    outputs: dict[Node, list[tuple[int, int]]]  # node -> (place of the result, its output_nr)
+    inputs: dict[Node, list[tuple[int, int]]]  # node -> (place in next_functions, argument)
+
+
+def part(call: Call, given: Arguments, result: Any) -> Part | None:
+    """The part of the graph that the call made; None when it made none."""
+    found = Part([], {}, {})
+    stack: list[Node] = []
+    for place, tensor in enumerate(tensors(result)):
+        node = tensor.grad_fn
+        if node is None or (node, tensor.output_nr) in given.edges:
+            continue  # an argument that was passed through has no backward of this call
+        found.outputs.setdefault(node, []).append((place, tensor.output_nr))
+        stack.append(node)
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen or node._sequence_nr() < call.sequence:
+            continue  # older than the call: reached through something that is no argument
+        seen.add(node)
+        found.nodes.append(node)
+        for place, (following, number) in enumerate(node.next_functions):
+            if following is None:
+                continue
+            argument = _argument(given, following, number)
+            if argument is not None:
+                found.inputs.setdefault(node, []).append((place, argument))
+            elif following.next_functions:
+                stack.append(following)
+    return found if found.nodes else None
+
+
+def _argument(given: Arguments, node: Node, number: int) -> int | None:
+    known = given.edges.get((node, number))
+    if known is not None or not given.leaves:
+        return known
+    leaf = getattr(node, "variable", None)  # of AccumulateGrad alone
+    return None if leaf is None else given.leaves.get(id(leaf))
+
+
+@dataclass
+class _Group:
+    """One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak."""
+
+    done: Callable[[Gradients], None]
+    gradients: Gradients
+    waiting: int
+    sums: dict[int, Tensor] = field(default_factory=dict)
+
+
+_groups: dict[int, _Group] = {}
+_lock = threading.Lock()
+
+
+def watch(
+    call: Call,
+    given: Arguments,
+    result: Any,
+    take: Callable[[Tensor], Taken],
+    done: Callable[[Gradients], None],
+    guard: Callable[..., Callable[..., None]] = lambda function: function,
+) -> bool:
+    """Calls `done` once, when the backward pass has been through the call; False: it never will.
+
+    `take` is applied at once to what flows: a gradient may be changed in place later. `guard`
+    wraps what runs inside the backward pass, which must not raise into it.
+    """
+    made = part(call, given, result)
+    if made is None:
+        return False
+    count = sum(1 for _ in tensors(result))
+    blank = Gradients([None] * count, [None] * given.count, True)
+    group = _Group(done, blank, len(made.nodes))
+    for node in made.nodes:
+        leaving, entering = made.outputs.get(node, []), made.inputs.get(node, [])
+        if leaving:
+            node.register_prehook(guard(_before(group, leaving, take)))
+        node.register_hook(guard(_after(group, entering, take)))
+    return True
+
+
+def _before(
+    group: _Group, leaving: list[tuple[int, int]], take: Callable[[Tensor], Taken]
+) -> Callable[..., None]:
+    def hear(grad_outputs: tuple[Tensor | None, ...]) -> None:
+        for place, number in leaving:
+            gradient = grad_outputs[number]
+            if gradient is not None:
+                group.gradients.outputs[place] = take(gradient)
+
+    return hear
+
+
+def _after(
+    group: _Group, entering: list[tuple[int, int]], take: Callable[[Tensor], Taken]
+) -> Callable[..., None]:
+    def hear(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
+        for place, argument in entering:
+            gradient = grad_inputs[place]
+            if gradient is not None:
+                before = group.sums.get(argument)
+                group.sums[argument] = (
+                    gradient.detach() if before is None else before + gradient.detach()
+                )
+                group.gradients.inputs[argument] = take(group.sums[argument])
+        _count_down(group)
+
+    return hear
+
+
+def _count_down(group: _Group) -> None:
+    with _lock:
+        group.waiting -= 1
+        over = group.waiting == 0
+        if over:
+            _groups.pop(id(group), None)
+        elif group.waiting > 0:
+            _groups[id(group)] = group
+    if over:
+        group.sums.clear()
+        group.done(group.gradients)
+
+
+def finish() -> None:
+    """At the end of a backward pass: the calls that it went through in part are told so."""
+    with _lock:
+        left = list(_groups.values())
+        _groups.clear()
+    for group in left:
+        group.waiting = -1
+        group.sums.clear()
+        group.done(Gradients(group.gradients.outputs, group.gradients.inputs, False))

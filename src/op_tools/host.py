@@ -1,0 +1,134 @@
+"""A call's arguments on the host, and its results back where they belong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with `change` applied to every leaf; types of containers are kept."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        items = [mapped(item, change) for item in value]
+        if type(value) is tuple or isinstance(value, torch.Size):
+            return tuple(items)
+        if hasattr(value, "_fields"):  # a namedtuple
+            return type(value)(*items)
+        return type(value)(items)  # torch.return_types
+    if isinstance(value, list):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, dict):
+        return _mapped_dict(value, change)
+    if isinstance(value, slice):
+        return slice(*(mapped(part, change) for part in (value.start, value.stop, value.step)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **{k: mapped(v, change) for k, v in parts.items()})
+    return change(value)
+
+
+def _mapped_dict(value: dict[Any, Any], change: Callable[[Any], Any]) -> Any:
+    items = {key: mapped(item, change) for key, item in value.items()}
+    if type(value) is dict:
+        return items
+    try:
+        return type(value)(items)
+    except TypeError:  # a kind of dict that is made in another way
+        return items
+
+
+class Copies:
+    """Stand-ins of tensors, one for each: a tensor that is given twice is copied once.
+
+    After the call `mutated()` tells which stand-ins were written, by autograd's own count.
+    """
+
+    def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
+        self._copy = copy
+        self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
+
+    def of(self, value: Any) -> Any:
+        """`value` with its tensors replaced."""
+        return mapped(value, self._one)
+
+    def _one(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self._made:
+            copy = self._copy(leaf)
+            self._made[id(leaf)] = (leaf, copy, copy._version)
+        return self._made[id(leaf)][1]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of original and stand-in."""
+        return ((original, copy) for original, copy, _ in self._made.values())
+
+    def mutated(self) -> list[tuple[Tensor, Tensor]]:
+        """The pairs whose stand-in has been written since it was made."""
+        return [
+            (original, copy)
+            for original, copy, version in self._made.values()
+            if copy is not original and copy._version != version
+        ]
+
+    def original_of(self, tensor: Tensor) -> Tensor | None:
+        """The tensor that this stand-in stands for."""
+        for original, copy, _ in self._made.values():
+            if copy is tensor:
+                return original
+        return None
+
+    def shares(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in the memory of a stand-in, as a view of an argument does."""
+        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+            return False
+        memory = tensor.untyped_storage().data_ptr()
+        return any(
+            copy is not original
+            and copy.layout == torch.strided
+            and not copy.is_nested
+            and copy.untyped_storage().data_ptr() == memory
+            for original, copy, _ in self._made.values()
+        )
+
+
+def host_copy(tensor: Tensor) -> Tensor:
+    """The values now, on the CPU, in memory of its own, outside of the graph."""
+    flat = tensor.detach()
+    return flat.clone() if flat.device.type == "cpu" else flat.cpu()
+
+
+@contextmanager
+def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
+    """Random numbers drawn inside the block are not missed outside it, on the CPU and a device."""
+    cpu = torch.get_rng_state()
+    module = None
+    if device is not None and device.type not in ("cpu", "meta"):
+        module = getattr(torch, device.type, None)
+    if not hasattr(module, "get_rng_state"):
+        module = None
+    kept = module.get_rng_state(device) if module is not None else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if kept is not None and module is not None:
+            module.set_rng_state(kept, device)
+
+
+@contextmanager
+def no_autocast(device: torch.device) -> Iterator[None]:
+    """Autocast off, for the CPU and for the device."""
+    with torch.autocast("cpu", enabled=False):
+        if device.type in ("cpu", "meta"):
+            yield
+            return
+        with torch.autocast(device.type, enabled=False):
+            yield

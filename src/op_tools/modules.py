@@ -1,0 +1,135 @@
+"""Which module a call is made in, and calls of modules as if they were operators."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from op_tools.call import Site
+
+Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
+
+LIMIT = 200_000  # forward calls remembered for their backward
+_handles: list[Any] = []
+_around: Around | None = None
+_plain_call = nn.Module.__call__
+_paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+_forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[nn.Module] = []
+
+
+_local = _Local()
+
+
+def path() -> str:
+    """Where in the model this thread is: "blocks.0.attention"; "" outside of any."""
+    stack = _local.stack
+    return _paths.get(stack[-1], "") if stack else ""
+
+
+def follow(around: Around | None, paths: bool) -> None:
+    """Keeps track of modules, and puts `around` about each module's call; None, False: neither."""
+    global _around
+    _around = around
+    if (paths or around) and not _handles:
+        _handles.append(register_module_forward_pre_hook(_enter))
+        _handles.append(register_module_forward_hook(_leave, always_call=True))
+    elif not (paths or around):
+        while _handles:
+            _handles.pop().remove()
+        _local.stack.clear()
+    wanted = _call if around else _plain_call
+    if nn.Module.__call__ is not wanted:
+        nn.Module.__call__ = wanted  # type: ignore[method-assign]
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    stack = _local.stack
+    if not stack or module not in _paths:
+        _name(module, _paths.get(stack[-1], "") if stack else "")
+    stack.append(module)
+
+
+def _leave(module: nn.Module, args: Any, result: Any) -> None:
+    stack = _local.stack
+    while stack and stack.pop() is not module:  # an exception may have left some behind
+        pass
+
+
+def _name(root: nn.Module, prefix: str) -> None:
+    for name, module in root.named_modules():
+        known = _paths.get(module)
+        full = f"{prefix}.{name}" if prefix and name else prefix or name
+        if known is None or (full and not known):
+            _paths[module] = full or type(module).__name__
+
+
+# From a forward call to its backward, by autograd's number of the node.
+
+
+def remember(sequence: int, module: str, site: Site | None) -> None:
+    """The forward call that makes the node of this number."""
+    _forward[sequence] = (module, site)
+    if len(_forward) > LIMIT:
+        _forward.popitem(last=False)
+
+
+def forward_of(node: Any) -> tuple[str, Site | None]:
+    """Module and line of the forward call whose gradient is being computed."""
+    if node is None:
+        return "", None
+    number = node._sequence_nr()
+    # a function makes several nodes: the nearest call at or before this one
+    for sequence in (number + 1, *range(number, number - 8, -1)):
+        if sequence in _forward:
+            return _forward[sequence]
+    return "", None
+
+
+# The module level.
+
+
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    around = _around
+    if around is None:
+        return _plain_call(self, *args, **kwargs)
+    found = around(self, _named(self), _plain_call)
+    if found is NotImplemented:
+        return _plain_call(self, *args, **kwargs)
+    own = dict(self.named_parameters()), dict(self.named_buffers())
+    return found((*own, *args), kwargs)
+
+
+def _named(module: nn.Module) -> str:
+    if module not in _paths:
+        parent = _local.stack[-1] if _local.stack else None
+        _name(module, _paths.get(parent, "") if parent is not None else "")
+    return _paths.get(module, "")
+
+
+def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's call as a function of its parameters and buffers too."""
+
+    def call(
+        parameters: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor], *args: Any, **kw: Any
+    ) -> Any:
+        same = all(parameters[name] is value for name, value in module.named_parameters())
+        if same and all(buffers[name] is value for name, value in module.named_buffers()):
+            return plain(module, *args, **kw)
+        return torch.func.functional_call(module, (parameters, buffers), args, kw)
+
+    return call

@@ -1,0 +1,165 @@
+"""What an operator is called, what a name means, and which functions are no operators."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.overrides import get_overridable_functions, resolve_name
+
+# Functions that torch offers to a mode although they compute nothing: they ask a tensor, or
+# change how autograd sees it. No tool ever sees them.
+QUERIES = frozenset(
+    f"torch.Tensor.{name}"
+    for name in """
+    __array__ __contains__ __cuda_array_interface__ __deepcopy__ __dlpack__ __dlpack_device__
+    __format__ __len__ __reduce_ex__ __repr__ __setstate__ __dir__ __hash__
+    _is_view _typed_storage _update_names align_to apply_ backward const_data_ptr data_ptr dim
+    dim_order element_size get_device has_names is_complex is_conj is_contiguous is_distributed
+    is_floating_point is_inference is_neg is_nonzero_size is_pinned is_same_size is_set_to
+    is_shared is_signed ndimension nelement new numel record_stream refine_names register_hook
+    register_post_accumulate_grad_hook rename rename_ requires_grad_ retain_grad share_memory_
+    size sparse_dim dense_dim storage storage_offset storage_type stride type
+    untyped_storage module_load _nested_tensor_size _nested_tensor_strides is_coalesced
+    """.split()
+) | frozenset(
+    """
+    torch.is_complex torch.is_conj torch.is_floating_point torch.is_inference torch.is_neg
+    torch.is_nonzero torch.is_same_size torch.is_signed torch.numel torch.is_distributed
+    torch.is_grad_enabled torch.get_device torch.result_type torch.can_cast torch.promote_types
+    torch._has_compatible_shallow_copy_type torch._C._nn._parse_to torch.broadcast_shapes
+    torch.autograd.backward torch.autograd.grad torch.nn.functional.has_torch_function
+    torch.device torch._debug_has_internal_overlap torch.layout torch._is_zerotensor
+    torch.overrides.is_tensor_like torch._C._TensorBase.__new__ torch._use_cudnn_ctc_loss
+    torch.Tensor.is_sparse_csr torch.set_default_device torch.typename torch.is_tensor
+    torch.cudnn_is_acceptable torch.get_default_device torch.set_default_dtype
+    """.split()
+)
+
+# Their results share memory with an argument: nothing is computed.
+VIEWS = frozenset(
+    """
+    adjoint alias as_strided as_strided_ atleast_1d atleast_2d atleast_3d broadcast_tensors
+    broadcast_to chunk conj detach detach_ diagonal dsplit expand expand_as flatten hsplit imag
+    mT mH H T mT_ matrix_H movedim moveaxis narrow permute positive ravel real reshape reshape_as
+    resolve_conj resolve_neg select slice split split_with_sizes squeeze squeeze_ swapaxes
+    swapaxes_ swapdims swapdims_ t t_ tensor_split transpose transpose_ unbind unflatten unfold
+    unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ view view_as
+    view_as_complex view_as_real vsplit values indices crow_indices col_indices ccol_indices
+    row_indices contiguous lift_fresh swap_tensors set_ data
+    """.split()
+)
+
+# They move a tensor from one device or type to another, by the caller's wish.
+TRANSFERS = frozenset("to cpu cuda npu mlu xpu dipu ipu hpu mtia to_padded_tensor numpy".split())
+TRANSFERS |= frozenset("pin_memory copy_to_host __cuda_array_interface__ from_numpy".split())
+
+# What they return is drawn, or left as the memory was: there is no value to compare with.
+RANDOM = frozenset(
+    """
+    rand rand_like randn randn_like randint randint_like randperm bernoulli bernoulli_ poisson
+    multinomial normal normal_ uniform_ random_ cauchy_ exponential_ geometric_ log_normal_
+    uniform kaiming_uniform_ kaiming_normal_ xavier_uniform_ xavier_normal_ trunc_normal_ sparse_
+    orthogonal_ dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout alpha_dropout_
+    feature_dropout feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ native_dropout
+    rrelu rrelu_ gumbel_softmax fractional_max_pool2d fractional_max_pool3d
+    fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices rrelu_with_noise
+    rrelu_with_noise_ svd_lowrank pca_lowrank
+    """.split()
+)
+UNINITIALISED = frozenset(
+    """
+    empty empty_like empty_permuted empty_strided empty_quantized new_empty new_empty_strided
+    resize_ resize resize_as_ resize_as_sparse_
+    """.split()
+)
+
+# The name that a user may write, and the one that torch gives the same function.
+ALIASES = {
+    f"torch.{name}": f"torch.functional.{name}"
+    for name in (
+        *"atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors".split(),
+        *"cartesian_prod cdist chain_matmul einsum lu meshgrid norm split stft tensordot".split(),
+        *"unique unique_consecutive unravel_index".split(),
+    )
+}
+
+
+@cache
+def name_of(func: Callable[..., Any]) -> str:
+    """The full name of a function as torch resolves it; "" when it has none."""
+    try:
+        name = resolve_name(func)
+    except TypeError:  # torch looks up the parts of a name that some functions do not have
+        name = None
+    if name is None:
+        name = _declared(func)
+    return name or ""
+
+
+def _declared(func: Any) -> str:
+    owner, own = getattr(func, "__objclass__", None), getattr(func, "__name__", "")
+    if own in ("__get__", "__set__", "__delete__"):  # of a property: func is bound to it
+        return f"torch.Tensor.{getattr(func.__self__, '__name__', '')}.{own}"
+    if owner is not None and issubclass(torch.Tensor, owner):
+        return f"torch.Tensor.{own}"
+    module = getattr(func, "__module__", None) or ""
+    return f"{module}.{own}" if own else ""
+
+
+def is_operator(name: str) -> bool:
+    """Whether a name is an operator's, and not a question about a tensor."""
+    return bool(name) and name not in QUERIES and not name.endswith(("__get__", "__set__"))
+
+
+def last(name: str) -> str:
+    """The operator's own word: "add" of torch.Tensor.add and of aten.add.Tensor."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+
+
+def is_random(name: str) -> bool:
+    """Whether a call of this name draws random numbers, or returns what the memory held."""
+    return last(name) in RANDOM or last(name) in UNINITIALISED
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function that a name stands for; LookupError says what of it is not there."""
+    parts = name.split(".")
+    if parts[0] == "aten":
+        parts = ["torch", "ops", *parts]
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        return _attributes(found, name, parts[length:])
+    raise LookupError(f"no module {parts[0]!r} to find {name!r} in{suggestion(name)}")
+
+
+def _attributes(found: Any, name: str, rest: list[str]) -> Callable[..., Any]:
+    for part in rest:
+        if not hasattr(found, part):
+            raise LookupError(f"{name!r}: {found!r:.60} has no {part!r}{suggestion(name)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise LookupError(f"{name!r} is no function{suggestion(name)}")
+    function: Callable[..., Any] = found
+    return function
+
+
+@cache
+def known() -> tuple[str, ...]:
+    """The name of every operator that torch offers at the api level."""
+    names = {name_of(f) for functions in get_overridable_functions().values() for f in functions}
+    return tuple(sorted(name for name in names if is_operator(name)))
+
+
+def suggestion(name: str) -> str:
+    """ "; did you mean …?" or nothing."""
+    near = difflib.get_close_matches(name, [*known(), *ALIASES], n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

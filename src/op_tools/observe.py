@@ -1,0 +1,31 @@
+"""OpObserve: the arguments and the result of each call, shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from op_tools import report
+from op_tools.call import Call
+from op_tools.tool import Observer, Started
+
+
+class OpObserve(Observer):
+    """Shows a table for each call."""
+
+    key = "OBSERVE"
+    hook = "OpObserveHook"
+
+    def before(self, call: Call) -> list[tuple[object, ...]]:
+        given = report.tensor_rows(f"{call.name} inputs", call.args)
+        return given + [
+            row
+            for key, value in call.kwargs.items()
+            for row in report.tensor_rows(f"{call.name} inputs {key}", value)
+        ]
+
+    def after(self, call: Call, state: list[tuple[object, ...]], result: Any) -> None:
+        rows = state + report.tensor_rows(f"{call.name} outputs", result)
+        report.show_call(f"{call.name}  {call.id}", call, rows)
+
+    def finish(self, started: Started) -> None:
+        report.summary(self, started, [f"OpObserve: {started.applied} calls shown"])

@@ -1,0 +1,162 @@
+"""Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the seeds' tables."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.table import console, table
+from op_tools import diagnostics
+from op_tools.call import Call
+
+if TYPE_CHECKING:
+    from op_tools.tool import Started, Tool
+
+TENSOR_COLUMNS = (
+    *("name", "device", "dtype", "numel", "shape", "stride", "requires_grad", "layout"),
+    *("data_ptr", "value"),
+)
+_announced: set[tuple[int, str, bool]] = set()
+_lock = threading.Lock()
+
+
+def verbose() -> bool:
+    """Whether a table is wanted for each call."""
+    return settings.OP_TOOLS_VERBOSE.get()
+
+
+def say(text: str = "") -> None:
+    """A line of the tools' own; whole lines, also from several threads."""
+    with _lock:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def announce(tool: Tool, name: str, applied: bool) -> None:
+    """`apply OpCaptureHook on torch.add`, once for each operator while a tool is started."""
+    if verbose():
+        say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
+
+
+def saved(path: object) -> None:
+    """`… saved`, when every call is shown."""
+    if verbose():
+        say(f"{path} saved")
+
+
+# The seeds' tables.
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in plain characters, with the text of each cell in the middle."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max([len(name), *(len(row[i]) for row in texts)]) for i, name in enumerate(columns)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.center(width) for cell, width in zip(cells, widths, strict=True))
+        return "| " + " | ".join(padded) + " |"
+
+    return "\n".join([rule, line(columns), rule, *(line(row) for row in texts), rule])
+
+
+def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
+    """A row for each tensor or value: `torch.add inputs[0]`, `torch.add inputs [1][0]`."""
+    values = value if isinstance(value, tuple) and type(value) is tuple else (value,)
+    rows: list[tuple[object, ...]] = []
+    for i, item in enumerate(values):
+        single = len(values) == 1
+        if isinstance(item, (list, tuple, torch.Size)):
+            parts = enumerate(item)
+            rows.extend(_row(f"{label} [{i}][{j}]", part) for j, part in parts)
+        elif isinstance(item, dict):
+            rows.extend(_row(f"{label} {key}", part) for key, part in item.items())
+        else:
+            rows.append(_row(label if single else f"{label}[{i}]", item))
+    return rows
+
+
+def _row(name: str, value: Any) -> tuple[object, ...]:
+    if not isinstance(value, Tensor):
+        return (name, *[""] * 8, value)
+    dense = value.layout == torch.strided and not value.is_nested
+    return (
+        name,
+        value.device,
+        str(value.dtype).removeprefix("torch."),
+        value.numel(),
+        str(tuple(value.shape)) if not value.is_nested else "",
+        str(tuple(value.stride())) if dense else "",
+        value.requires_grad,
+        value.layout,
+        value.data_ptr() if dense else "",
+        "",
+    )
+
+
+def call_table(call: Call, rows: Iterable[Sequence[object]]) -> str:
+    """The table of a call's arguments and results; without values, without their column."""
+    made = [list(row) for row in rows]
+    columns = list(TENSOR_COLUMNS)
+    if all(row[-1] == "" for row in made):
+        columns, made = columns[:-1], [row[:-1] for row in made]
+    return grid(columns, made)
+
+
+def show_call(header: str, call: Call, rows: Iterable[Sequence[object]], *more: str) -> None:
+    """One call, as the seeds show it: a header, where it was made, its table."""
+    say("\n".join([header, call.where, call_table(call, rows), *more, "", "", ""]))
+
+
+# The summary at the end.
+
+
+def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
+    """What a tool did; why, when it did nothing; what went wrong inside it."""
+    name = type(tool).__name__
+    out = console()
+    for line in lines:
+        out.print(line, soft_wrap=True)
+    if not started.applied:
+        out.print(f"{name}: nothing was seen. {why_nothing(tool, started)}", soft_wrap=True)
+    unmatched = [e for e in started.ops.unmatched if e != ".*"]
+    if unmatched and started.applied:
+        out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
+    for problem in diagnostics.problems(name)[:5]:
+        out.print(
+            f"{name}: inside the tool, {problem.count} times on {problem.op} (the program went "
+            f"on): {problem.message}",
+            soft_wrap=True,
+        )
+
+
+def why_nothing(tool: Tool, started: Started) -> str:
+    """The likeliest reason that a tool saw no call."""
+    from op_tools.filters import unknown
+
+    options = started.options
+    if not options.ops:
+        return f"OP_{tool.key}_LIST is empty, so no operator is in it."
+    strange = unknown(options.ops)
+    if strange:
+        return f"Not known to torch: {', '.join(strange)}."
+    if started.ops.unmatched == list(options.ops):
+        return f"No operator that was called is in the list {','.join(options.ops)}."
+    if not options.select.is_all:
+        return f"The selection left nothing: {options.select}."
+    if diagnostics.skipped():
+        reasons = ", ".join(f"{count} x {text}" for text, count in diagnostics.skipped().items())
+        return f"Calls that cannot be looked into: {reasons}."
+    where = ",".join(options.devices) or "any device but the CPU"
+    return f"No call was made on {where}; for the CPU say OP_TOOLS_DEVICES=cpu."
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of the summary."""
+    console().print(table(title, columns, rows))

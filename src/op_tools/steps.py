@@ -1,0 +1,60 @@
+"""The training step, counted from 0: one for each step of the program's first optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+_step = 0
+_first: weakref.ref[Optimizer] | None = None
+_handle: Any = None
+_listeners: list[Any] = []
+
+
+def current() -> int:
+    """The step that is going on."""
+    return _step
+
+
+def step() -> None:
+    """For a program without an optimizer of torch's: the step is over."""
+    global _step
+    _step += 1
+    for listener in list(_listeners):
+        listener(_step)
+
+
+def reset() -> None:
+    """Count from 0 again."""
+    global _step, _first
+    _step, _first = 0, None
+
+
+def listen(listener: Any) -> Any:
+    """`listener(step)` is called after each step; returns the function that ends it."""
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener) if listener in _listeners else None
+
+
+def count(on: bool) -> None:
+    """Follows the optimizers, or stops to."""
+    global _handle
+    if on and _handle is None:
+        _handle = register_optimizer_step_post_hook(_after_step)
+    elif not on and _handle is not None:
+        _handle.remove()
+        _handle = None
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Of several optimizers (a GAN has two) only the first one counts."""
+    global _first
+    first = _first() if _first is not None else None
+    if first is None:
+        _first = weakref.ref(optimizer)
+    elif first is not optimizer:
+        return
+    step()

@@ -1,0 +1,156 @@
+"""What every tool is: started and stopped, with lists and a selection, and asked around a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+
+from op_tools import engine
+from op_tools.call import Call, Level
+from op_tools.filters import Names, Selection, Selector
+from op_tools.options import Options, options_for
+
+
+@dataclass
+class Started:
+    """A tool while it is active: its lists, its selection and what it counted."""
+
+    options: Options
+    ops: Names
+    disabled: Names
+    selector: Selector
+    applied: int = 0
+    skipped: dict[str, int] | None = None
+
+
+class Tool:
+    """Around each call that it wants: `with tool: …`, or `start()` and `stop()` (or `end()`).
+
+    Arguments go before the environment, and that before the file of OP_TOOLS_CONFIG.
+    """
+
+    key: ClassVar[str]  # the word in OP_CAPTURE_LIST
+    hook: ClassVar[str]  # the word in "apply OpCaptureHook on …"
+    excluded: ClassVar[frozenset[str]] = frozenset()  # last parts of names that it never takes
+    wants_modules: ClassVar[bool] = False  # module paths cost a hook around each module
+
+    def __init__(
+        self,
+        ops: Sequence[str] | str | None = None,
+        disable: Sequence[str] | str | None = None,
+        *,
+        level: Level | None = None,
+        select: Selection | None = None,
+        devices: Sequence[str] | None = None,
+        config: str | None = None,
+        **more: Any,
+    ) -> None:
+        self._options = partial(
+            options_for,
+            self.key,
+            ops=ops,
+            disable=disable,
+            level=level,
+            select=select,
+            devices=devices,
+            config=config,
+            more=more,
+        )
+        self._active: Started | None = None
+
+    # Life.
+
+    def start(self) -> Self:
+        """Begin; a second start without a stop changes nothing. Bad lists are told here."""
+        if self._active is None:
+            options = self._options()
+            ops, disabled = Names(options.ops), Names(options.disable)
+            self._active = Started(options, ops, disabled, Selector(options.select))
+            self.begin(options)
+            engine.start(self)
+        return self
+
+    def stop(self) -> None:
+        """End, and report; a second stop changes nothing. Tools may be stopped in any order."""
+        if self._active is not None:
+            engine.stop(self)
+            started, self._active = self._active, None
+            self.finish(started)
+
+    end = stop  # the seeds' other word
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def started(self) -> Started:
+        if self._active is None:
+            raise RuntimeError(f"{type(self).__name__} is not started")
+        return self._active
+
+    # Decisions. The first two are asked once for each function, and remembered.
+
+    @property
+    def level(self) -> Level:
+        return self.started.options.level
+
+    def wants(self, name: str) -> bool:
+        """Whether the lists let an operator through; to disable goes before to enable."""
+        from op_tools import names
+
+        started = self._active
+        if started is None or names.last(name) in self.excluded:
+            return False
+        return name in started.ops and name not in started.disabled
+
+    def works_on(self, device: torch.device | None) -> bool:
+        """Whether calls on this device are its business."""
+        started = self._active
+        if started is None or device is None:
+            return False
+        if started.options.devices:
+            return device.type in started.options.devices
+        return device.type not in ("cpu", "meta")
+
+    def selects(self, call: Call) -> bool:
+        """Whether this call, of an operator that it wants, is one to work on."""
+        return self.started.selector(call)
+
+    # What a tool does; each may raise, and the program goes on.
+
+    def begin(self, options: Options) -> None:
+        """At the start: read what is its own, refuse what cannot work."""
+
+    def finish(self, started: Started) -> None:
+        """At the stop: write and show what was found."""
+
+
+class Observer(Tool):
+    """Looks at a call and its result, and changes neither."""
+
+    def before(self, call: Call) -> Any:
+        """Before the call: what it returns is handed to `after`."""
+
+    def after(self, call: Call, state: Any, result: Any) -> None:
+        """After the call."""
+
+
+class Substitute(Tool):
+    """Does the call in another way."""
+
+    def substitute(self, call: Call) -> Any:
+        """The result that the call would have had; NotImplemented: do it as it was."""
+        raise NotImplementedError

@@ -1,0 +1,112 @@
+"""Where torch and Python are changed while a tool is active, and put back when none is.
+
+Two modes on a thread's stack, the function that starts a backward pass, and the start of a thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_Around = Callable[[], AbstractContextManager[None]]
+_undo: list[tuple[Any, str, Any]] = []
+
+
+def install(on: bool, around_backward: _Around, in_thread: Callable[[], None]) -> None:
+    """Puts the two wrappers in place, or takes them away."""
+    if on and not _undo:
+        backward = _wrapped_backward(torch.autograd.graph._engine_run_backward, around_backward)
+        for owner in (torch.autograd.graph, torch.autograd):
+            _set(owner, "_engine_run_backward", backward)
+        _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
+    elif not on:
+        while _undo:
+            owner, name, value = _undo.pop()
+            setattr(owner, name, value)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    _undo.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def _wrapped_backward(plain: Callable[..., Any], around: _Around) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        with around():
+            return plain(*args, **kwargs)
+
+    return run_backward
+
+
+def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) -> Any:
+    @functools.wraps(plain)
+    def start(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def run_seen() -> None:
+            in_thread()
+            run()
+
+        thread.run = run_seen  # type: ignore[method-assign]
+        plain(thread)
+
+    return start
+
+
+# The stacks of modes. Other modes, above or below ours, stay where they are.
+
+
+def push_function_mode(mode: TorchFunctionMode) -> bool:
+    """Puts the mode on top unless this thread has it; whether it did."""
+    if mode in _function_stack():
+        return False
+    _push_on_torch_function_stack(mode)
+    return True
+
+
+def set_function_mode(mode: TorchFunctionMode, wanted: bool) -> None:
+    """This thread's stack has the mode, once, or has it not."""
+    stack = _function_stack()
+    if wanted and mode not in stack:
+        _push_on_torch_function_stack(mode)
+    elif not wanted and mode in stack:
+        above = []
+        while (top := _pop_torch_function_stack()) is not mode:
+            above.append(top)
+        for other in reversed(above):
+            _push_on_torch_function_stack(other)
+
+
+def _function_stack() -> list[Any]:
+    return [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+
+
+def set_dispatch_mode(mode: TorchDispatchMode, wanted: bool) -> None:
+    """The same for the stack of dispatch modes."""
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    if wanted and mode not in stack:
+        mode.__enter__()
+    elif not wanted and mode in stack:
+        above = []
+        while (top := _python_dispatch._get_current_dispatch_mode()) is not mode:
+            assert top is not None  # ours is below
+            above.append(top)
+            top.__exit__(None, None, None)
+        mode.__exit__(None, None, None)
+        for other in reversed(above):
+            other.__enter__()
