@@ -15,7 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Level = Literal["api", "aten", "module"]
+# "function": one function, by apply_feature; no mode of torch is needed for it.
+Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
 
 
@@ -119,7 +120,8 @@ def _is_internal(code: CodeType) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    ours = Path(__file__).resolve().parent.parent
+    here = Path(__file__)
+    ours = {here.parent.parent, here.resolve().parent.parent}
     packages = ("op_tools", "deeplink", "ditorch", "torch_dipu", "deeplink_vendors")
     libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     python = tuple(
@@ -128,7 +130,8 @@ def _folders() -> tuple[str, ...]:
         for part in ("threading.py", "contextlib.py", "functools.py", "concurrent", "runpy.py")
     )
     torch_folder = str(Path(torch.__file__).resolve().parent)
-    return (torch_folder, *(str(ours / package) for package in packages), *python)
+    own = (str(folder / package) for folder in ours for package in packages)
+    return (torch_folder, *own, *python)
 
 
 _INTERNAL = _folders()

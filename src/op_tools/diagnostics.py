@@ -65,16 +65,17 @@ def clear() -> None:
 def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call's tensors hold values; the others are counted by the reason."""
     if _functorch.peek_interpreter_stack() is not None:
-        return _refuse("inside torch.func (vmap, grad, …)")
+        return refuse("inside torch.func (vmap, grad, …)")
     for tensor in tensors(args, kwargs):
         if type(tensor) not in _PLAIN:
-            return _refuse(f"tensor subclass {type(tensor).__name__}")
+            return refuse(f"tensor subclass {type(tensor).__name__}")
         if tensor.device.type == "meta":
-            return _refuse("a tensor without values")
+            return refuse("a tensor without values")
     return True
 
 
-def _refuse(reason: str) -> bool:
+def refuse(reason: str) -> bool:
+    """Counts a call that is left alone, by the reason; False, for `return refuse(…)`."""
     with _lock:
         _unfit[reason] += 1
     return False

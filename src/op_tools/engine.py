@@ -26,7 +26,7 @@ from op_tools import diagnostics, modules, names, report, steps, watching
 from op_tools.call import Call, Level, call_site, device_of
 
 if TYPE_CHECKING:
-    from op_tools.tool import Tool
+    from op_tools.tool import Substitute, Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
 _decided: dict[str, dict[Any, tuple[Tool, ...]]] = {"api": {}, "aten": {}, "module": {}}
@@ -168,17 +168,14 @@ def record(
 
 def through(tools: list[Tool], call: Call) -> Any:
     """The call, with the first tool around the rest of them."""
-    from op_tools.tool import Observer, Substitute
+    from op_tools.tool import Observer, Substitute  # they import us
 
     if not tools:
         return call.run()
     tool, rest = tools[0], tools[1:]
     tool.started.applied += 1
     if isinstance(tool, Substitute):
-        result = guarded(tool, call, tool.substitute, call, grad=True)
-        if result is not _FAILED and result is not NotImplemented:
-            return result
-        return through(rest, call)
+        return _substituted(tool, rest, call)
     assert isinstance(tool, Observer)  # there are no other kinds
     state = guarded(tool, call, tool.before, call)
     result = through(rest, call)
@@ -187,21 +184,39 @@ def through(tools: list[Tool], call: Call) -> Any:
     return result
 
 
-def guarded(
-    tool: Tool, call: Call, action: Callable[..., Any], *args: Any, grad: bool = False
-) -> Any:
+def _substituted(tool: Substitute, rest: list[Tool], call: Call) -> Any:
+    """The call done in another way, else as it was. Where that fails as well, it is no problem
+    of the tool's.
+    """
+    problem = None
+    previous, local.busy = local.busy, True
+    try:
+        result = tool.substitute(call)
+        if result is not NotImplemented:
+            return result
+    except Exception as error:  # a tool must not kill the program that it watches
+        problem = error
+    finally:
+        local.busy = previous
+    result = through(rest, call)
+    if problem is not None:
+        diagnostics.add(type(tool).__name__, call.name, problem)
+    return result
+
+
+def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:
     """What a tool does: unseen by the tools, and an error of it is counted, not raised."""
     previous, local.busy = local.busy, True
     enabled = torch.is_grad_enabled()
     try:
-        if enabled and not grad:
+        if enabled:
             torch._C._set_grad_enabled(False)
         return action(*args)
     except Exception as error:  # a tool must not kill the program that it watches
         diagnostics.add(type(tool).__name__, call.name, error)
         return _FAILED
     finally:
-        if enabled and not grad:
+        if enabled:
             torch._C._set_grad_enabled(True)
         local.busy = previous
 

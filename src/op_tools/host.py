@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+
+from op_tools.call import Call, tensors
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -70,12 +73,13 @@ class Copies:
         """Pairs of original and stand-in."""
         return ((original, copy) for original, copy, _ in self._made.values())
 
-    def mutated(self) -> list[tuple[Tensor, Tensor]]:
-        """The pairs whose stand-in has been written since it was made."""
+    def mutated(self, call: Call) -> list[tuple[Tensor, Tensor]]:
+        """The pairs whose stand-in the call has written: a kernel says so in its schema."""
+        written = {id(tensor) for tensor in written_by_schema(call)}
         return [
             (original, copy)
             for original, copy, version in self._made.values()
-            if copy is not original and copy._version != version
+            if copy is not original and (copy._version != version or id(original) in written)
         ]
 
     def original_of(self, tensor: Tensor) -> Tensor | None:
@@ -97,6 +101,20 @@ class Copies:
             and copy.untyped_storage().data_ptr() == memory
             for original, copy, _ in self._made.values()
         )
+
+
+def written_by_schema(call: Call) -> Iterator[Tensor]:
+    """The arguments that a kernel writes. Below autograd nobody counts a tensor's versions."""
+    if not isinstance(call.func, OpOverload):
+        return
+    schema = call.func._schema
+    for place, argument in enumerate(schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        if place < len(call.args) and not argument.kwarg_only:
+            yield from tensors(call.args[place])
+        else:
+            yield from tensors(call.kwargs.get(argument.name))
 
 
 def host_copy(tensor: Tensor) -> Tensor:
@@ -121,6 +139,37 @@ def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
         torch.set_rng_state(cpu)
         if kept is not None and module is not None:
             module.set_rng_state(kept, device)
+
+
+@contextmanager
+def random_numbers_of(device: torch.device) -> Iterator[None]:
+    """The CPU draws what the device would draw next; outside the block neither notices.
+
+    A device whose generator is of another kind keeps its state, and the CPU draws from a stream
+    of its own that goes on from block to block.
+    """
+    outside = torch.get_rng_state()
+    module = getattr(torch, device.type, None)
+    if not hasattr(module, "get_rng_state"):
+        module = None
+    theirs = module.get_rng_state(device) if module is not None else None
+    same_kind = theirs is not None and theirs.shape == outside.shape
+    inside = theirs if same_kind else _streams.get(device)
+    if inside is None:
+        torch.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
+    else:
+        torch.set_rng_state(inside)
+    try:
+        yield
+    finally:
+        after = torch.get_rng_state()
+        torch.set_rng_state(outside)
+        _streams[device] = after
+        if same_kind and module is not None:
+            module.set_rng_state(after, device)
+
+
+_streams: dict[torch.device, Tensor] = {}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from op_tools import engine
+from op_tools import engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
 from op_tools.options import Options, options_for
@@ -48,8 +48,10 @@ class Tool:
         select: Selection | None = None,
         devices: Sequence[str] | None = None,
         config: str | None = None,
+        condition: Callable[..., bool] | None = None,
         **more: Any,
     ) -> None:
+        self._condition = condition  # asked with the operator's own arguments
         self._options = partial(
             options_for,
             self.key,
@@ -109,8 +111,6 @@ class Tool:
 
     def wants(self, name: str) -> bool:
         """Whether the lists let an operator through; to disable goes before to enable."""
-        from op_tools import names
-
         started = self._active
         if started is None or names.last(name) in self.excluded:
             return False
@@ -127,6 +127,9 @@ class Tool:
 
     def selects(self, call: Call) -> bool:
         """Whether this call, of an operator that it wants, is one to work on."""
+        if self._condition is not None and not self._condition(*call.args, **call.kwargs):
+            report.announce(self, call.name, False)
+            return False
         return self.started.selector(call)
 
     # What a tool does; each may raise, and the program goes on.
