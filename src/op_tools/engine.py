@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools import diagnostics, modules, names, report, steps, watching
 from op_tools.call import Call, Level, call_site, device_of
+from op_tools.host import own_graph
 
 if TYPE_CHECKING:
     from op_tools.tool import Substitute, Tool
@@ -191,7 +192,8 @@ def _substituted(tool: Substitute, rest: list[Tool], call: Call) -> Any:
     problem = None
     previous, local.busy = local.busy, True
     try:
-        result = tool.substitute(call)
+        with own_graph():
+            result = tool.substitute(call)
         if result is not NotImplemented:
             return result
     except Exception as error:  # a tool must not kill the program that it watches

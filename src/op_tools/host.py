@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -121,6 +121,14 @@ def host_copy(tensor: Tensor) -> Tensor:
     """The values now, on the CPU, in memory of its own, outside of the graph."""
     flat = tensor.detach()
     return flat.clone() if flat.device.type == "cpu" else flat.cpu()
+
+
+def own_graph() -> AbstractContextManager[None]:
+    """Graphs made inside the block keep their tensors themselves.
+
+    The hooks of the program (a checkpoint's, which counts what is saved) must not hear of them.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda kept: kept)
 
 
 @contextmanager

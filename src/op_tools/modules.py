@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections import OrderedDict
@@ -121,6 +122,15 @@ def _named(module: nn.Module) -> str:
     return _paths.get(module, "")
 
 
+def _stand_in(module: nn.Module, values: dict[str, torch.Tensor]) -> nn.Module:
+    """The module with other parameters and buffers, for good: a checkpoint inside it runs again
+    in the backward pass, when the call is long over.
+    """
+    own = [*module.named_parameters(), *module.named_buffers()]
+    memo: dict[int, Any] = {id(value): values[name] for name, value in own}
+    return copy.deepcopy(module, memo)
+
+
 def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call as a function of its parameters and buffers too."""
 
@@ -130,6 +140,6 @@ def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., A
         same = all(parameters[name] is value for name, value in module.named_parameters())
         if same and all(buffers[name] is value for name, value in module.named_buffers()):
             return plain(module, *args, **kw)
-        return torch.func.functional_call(module, (parameters, buffers), args, kw)
+        return _stand_in(module, {**parameters, **buffers})(*args, **kw)
 
     return call

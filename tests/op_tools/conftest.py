@@ -1,0 +1,35 @@
+"""What every test of the tools shares: the reference device, a folder of its own, no tool left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_dipu  # noqa: F401
+from op_tools import diagnostics, engine, steps
+
+# some virtual machines announce AMX and die by SIGILL in the CPU's own bfloat16 bmm
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+
+@pytest.fixture(autouse=True)
+def clean_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Seeds, an empty folder to write to; afterwards no tool, and nothing of torch's is changed."""
+    for name in [name for name in os.environ if name.startswith(("OP_", "AUTOCOMPARE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    diagnostics.clear()
+    steps.reset()
+    backward = torch.autograd.graph._engine_run_backward
+    yield
+    left = engine.active()
+    for tool in left:
+        tool.stop()
+    assert not left, f"the test left tools at work: {left}"
+    assert torch._C._len_torch_function_stack() == 0
+    assert torch.autograd.graph._engine_run_backward is backward

@@ -1,0 +1,254 @@
+"""What a tool sees: levels, threads, nesting, order of stopping, and a program left as it was."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from op_tools import diagnostics
+from op_tools.call import Call
+from op_tools.tool import Observer, Substitute
+from tests.torch_dipu.interpreter import output_of
+
+
+class Watcher(Observer):
+    """Keeps the records of the calls it sees."""
+
+    key = "OBSERVE"
+    hook = "WatcherHook"
+    wants_modules = True
+
+    def begin(self, options: Any) -> None:
+        self.calls: list[Call] = []
+
+    def after(self, call: Call, state: Any, result: Any) -> None:
+        self.calls.append(call)
+
+    def finish(self, started: Any) -> None:
+        pass
+
+    @property
+    def names(self) -> list[str]:
+        return [call.name for call in self.calls]
+
+
+class Broken(Watcher):
+    """Fails wherever it can."""
+
+    def before(self, call: Call) -> None:
+        raise ValueError("before")
+
+
+def vector(*values: float) -> torch.Tensor:
+    return torch.tensor(values or (1.0, 2.0), device="dipu")
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("a + a", "torch.Tensor.add"),
+        ("2 - a", "torch.Tensor.__rsub__"),
+        ("a ** 2", "torch.Tensor.__pow__"),
+        ("a == a", "torch.Tensor.__eq__"),
+        ("a[0]", "torch.Tensor.__getitem__"),
+        ("torch.add(a, a)", "torch.add"),
+        ("torch.norm(a)", "torch.functional.norm"),
+        ("F.linear(input=m, weight=m)", "torch.nn.functional.linear"),
+        ("nn.ReLU()(a)", "torch.nn.functional.relu"),
+        ("torch.ops.aten.add.Tensor(a, a)", "aten.add.Tensor"),
+        ("torch.zeros(2, device='dipu')", "torch.zeros"),
+    ],
+)
+def test_a_call_has_the_name_that_torch_resolves(expression: str, name: str) -> None:
+    scope = {"torch": torch, "F": F, "nn": nn, "a": vector(), "m": vector().reshape(1, 2)}
+    with Watcher() as seen:
+        eval(expression, scope)
+    assert seen.names == [name]
+
+
+def test_questions_about_a_tensor_are_no_calls() -> None:
+    a = vector()
+    with Watcher() as seen:
+        _ = (a.shape, a.dtype, a.numel(), a.stride(), a.is_contiguous(), a.data_ptr(), a.dim())
+        a.requires_grad_().register_hook(lambda g: g)
+    assert seen.names == []
+
+
+def test_the_cpu_is_watched_when_it_is_asked_for() -> None:
+    with Watcher() as device, Watcher(devices=["cpu"]) as cpu:
+        _ = torch.ones(2) + 1
+        _ = vector() + 1
+    assert "torch.Tensor.add" in device.names and "torch.Tensor.add" in cpu.names
+    assert device.names.count("torch.Tensor.add") == cpu.names.count("torch.Tensor.add") == 1
+
+
+def test_the_aten_level_sees_backward_and_optimizer_with_module_and_line() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU()).to("dipu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    with Watcher(level="aten") as seen:
+        model(vector().reshape(1, 2)).sum().backward()
+        optimizer.step()
+    backward = [call for call in seen.calls if call.direction == "backward"]
+    relu = next(call for call in backward if call.name == "aten.threshold_backward.default")
+    assert relu.module == "1" and relu.site is not None and "test_engine" in relu.site.file
+    mm = next(call for call in backward if call.name == "aten.mm.default")
+    assert mm.module == "0"
+    assert "aten.add_.Tensor" in seen.names  # of the optimizer
+
+
+def test_the_module_level_sees_modules_by_their_paths() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Tanh())).to("dipu")
+    with Watcher(level="module") as seen:
+        model(vector().reshape(1, 2))
+    found = {call.module: call.name for call in seen.calls}
+    assert found["0"] == "torch.nn.modules.linear.Linear"
+    assert found["1.0"] == "torch.nn.modules.activation.Tanh"
+
+
+def test_a_recomputation_in_autograds_thread_is_seen() -> None:
+    x = vector().requires_grad_()
+    with Watcher(ops="torch.sin") as seen:
+        checkpoint(lambda t: torch.sin(t).cos(), x, use_reentrant=False).sum().backward()
+    assert [call.direction for call in seen.calls] == ["forward", "backward"]
+
+
+def test_threads_started_meanwhile_are_seen_and_none_is_lost() -> None:
+    def work() -> None:
+        for _ in range(50):
+            torch.add(a, a)
+
+    a = vector()
+    with Watcher(ops="torch.add") as seen:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(seen.calls) == 200
+    assert len({call.id for call in seen.calls}) == 200
+
+
+def test_tools_stop_in_any_order_and_twice() -> None:
+    a = vector()
+    first, second = Watcher().start(), Watcher().start()
+    first.stop()
+    torch.add(a, a)
+    first.stop()
+    second.end()
+    torch.add(a, a)
+    assert first.names == [] and second.names == ["torch.add"]
+
+
+def test_other_modes_stay_where_they_are() -> None:
+    outer = Watcher().start()
+    with torch.device("cpu"):
+        outer.stop()
+        assert torch._C._len_torch_function_stack() == 1
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_tool_can_be_started_again() -> None:
+    a, tool = vector(), Watcher()
+    for _ in range(2):
+        with tool:
+            torch.add(a, a)
+        assert tool.names == ["torch.add"]
+
+
+def test_an_error_inside_a_tool_is_counted_and_the_program_goes_on() -> None:
+    a = vector()
+    with Broken(ops="torch.add"):
+        assert torch.add(a, 1).tolist() == [2.0, 3.0]
+        assert torch.add(a, 1).tolist() == [2.0, 3.0]
+    (problem,) = diagnostics.problems()
+    assert (problem.op, problem.count) == ("torch.add", 2)
+    assert problem.message == "ValueError: before"
+    assert "test_engine.py" in problem.trace
+
+
+def test_an_error_of_the_operator_is_the_programs() -> None:
+    with Watcher(), pytest.raises(RuntimeError, match="must match the size"):
+        torch.add(vector(1, 2), vector(1, 2, 3))
+    assert diagnostics.problems() == []
+
+
+def test_a_condition_that_fails_is_counted() -> None:
+    def condition(a: torch.Tensor) -> bool:
+        raise KeyError("no")
+
+    with Watcher(ops="torch.sin", condition=condition) as seen:
+        torch.sin(vector())
+    assert seen.names == [] and diagnostics.problems()[0].message == "KeyError: 'no'"
+
+
+def test_the_outer_tool_sees_what_the_inner_one_made() -> None:
+    class Doubled(Substitute):
+        key, hook = "FALLBACK", "DoubledHook"
+
+        def substitute(self, call: Call) -> Any:
+            return call.run() * 2
+
+        def finish(self, started: Any) -> None:
+            pass
+
+    class Results(Watcher):
+        def after(self, call: Call, state: Any, result: Any) -> None:
+            self.results = result.tolist()
+
+    with Doubled(ops="torch.add"), Results(ops="torch.add") as seen:
+        torch.add(vector(), 0)
+    assert seen.results == [2.0, 4.0]
+
+
+def test_steps_are_those_of_the_first_optimizer() -> None:
+    model = nn.Linear(2, 2).to("dipu")
+    one, two = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    with Watcher(ops="torch.nn.functional.linear") as seen:
+        for _ in range(3):
+            model(vector().reshape(1, 2)).sum().backward()
+            one.step()
+            two.step()
+    assert [call.step for call in seen.calls] == [0, 1, 2]
+
+
+def test_functional_transforms_and_subclasses_are_left_alone_with_a_reason() -> None:
+    with Watcher() as seen:
+        torch.func.vmap(torch.sin)(vector())
+        torch.func.grad(lambda t: t.sin().sum())(vector())
+    assert "torch.sin" not in seen.names
+    assert any("torch.func" in reason for reason in diagnostics.skipped())
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_a_compiled_function_works_under_a_tool(level: Any) -> None:
+    compiled = torch.compile(lambda t: torch.relu(t) * 2, backend="eager")
+    with Watcher(level=level):
+        assert compiled(vector(-1, 2)).tolist() == [0.0, 4.0]
+
+
+def test_a_tool_that_is_never_stopped_reports_at_the_end() -> None:
+    source = """
+import torch, torch_dipu, op_tools
+op_tools.OpFallback(ops="torch.sin").start()
+torch.sin(torch.ones(2, device="dipu"))
+"""
+    assert "OpFallback: 1 calls of 1 operators ran on the CPU" in output_of(source)
+
+
+def test_a_forked_worker_is_not_watched() -> None:
+    source = """
+import os, torch, torch_dipu, op_tools
+with op_tools.OpFallback(devices=["cpu", "dipu"]) as tool:
+    child = os.fork()
+    if not child:
+        torch.sin(torch.ones(2))
+        os._exit(0 if not tool.hits else 1)
+    print(os.waitpid(child, 0)[1])
+"""
+    assert output_of(source).splitlines()[0] == "0"

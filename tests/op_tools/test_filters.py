@@ -1,0 +1,165 @@
+"""Lists of operators and selections: what they let through, what they say when they are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import op_tools
+from deeplink.errors import SettingError
+from deeplink.settings import split_list
+from op_tools import filters
+from op_tools.filters import Names, Selection, Steps
+from tests.op_tools.test_engine import Watcher, vector
+
+
+@pytest.mark.parametrize(
+    ("entries", "name", "found"),
+    [
+        ("torch.add", "torch.add", True),
+        ("torch.add", "torch.addmm", False),
+        ("torch.add, torch.mul", "torch.mul", True),  # a blank after the comma
+        ("torch.(add|mul)", "torch.mul", True),  # a group
+        ("torch.Tensor.add.?", "torch.Tensor.add_", True),
+        ("torch.Tensor.add", "torch.nn.functional.torch.Tensor.add", False),
+        ("torch.norm", "torch.functional.norm", True),  # by the name that users know
+        ("aten.add", "aten.add.Tensor", True),
+        ("torch.ad{1,2}", "torch.add", True),  # a comma inside a pattern
+        (".*", "torch.add", True),
+        ("", "torch.add", False),
+    ],
+)
+def test_a_list_has_full_names_or_patterns(entries: str, name: str, found: bool) -> None:
+    assert (name in Names(split_list(entries))) is found
+
+
+def test_a_bad_pattern_is_told_at_the_start() -> None:
+    with pytest.raises(SettingError, match=r"'\*add' is no name .* nothing to repeat"):
+        Watcher(ops="*add").start()
+
+
+def test_the_environment_is_read_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = Watcher()
+    monkeypatch.setenv("OP_OBSERVE_LIST", "torch.sin")
+    with tool:
+        torch.sin(vector())
+        torch.cos(vector())
+    assert tool.names == ["torch.sin"]
+    monkeypatch.setenv("OP_OBSERVE_LIST", "")
+    with tool:
+        torch.sin(vector())
+    assert tool.names == []
+    monkeypatch.setenv("OP_OBSERVE_LIST", ".*")
+    monkeypatch.setenv("OP_OBSERVE_DISABLE_LIST", "torch.sin,torch.tensor")
+    with tool:
+        a = vector()
+        torch.sin(a)
+        torch.cos(a)
+    assert tool.names == ["torch.cos"]
+
+
+def test_arguments_go_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = vector()
+    file = tmp_path / "tools.toml"
+    file.write_text('[all]\nevery = 2\n[observe]\nops = ["torch.sin", "torch.cos"]\n')
+    monkeypatch.setenv("OP_TOOLS_CONFIG", str(file))
+    with Watcher() as seen:
+        for _ in range(4):
+            torch.sin(a)
+            torch.tan(a)
+    assert seen.names == ["torch.sin"] * 2
+    monkeypatch.setenv("OP_OBSERVE_LIST", "torch.tan")
+    with Watcher() as seen:
+        torch.sin(a)
+        torch.tan(a)
+    assert seen.names == ["torch.tan"]
+    with Watcher(ops=["torch.exp"]) as seen:
+        torch.tan(a)
+        torch.exp(a)
+    assert seen.names == ["torch.exp"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[captur]\n", "no section \\[captur\\].*\n.*did you mean 'capture'"),
+        ("[observe\n", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_told_at_the_start(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text(text)
+    with pytest.raises(SettingError, match=message):
+        Watcher(config=str(file)).start()
+
+
+def test_a_selection_by_step_module_line_first_and_every() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to("dipu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = vector().reshape(1, 2)
+    linear = "torch.nn.functional.linear"
+    tools = {
+        "steps": Watcher(ops=linear, select=Selection(steps=Steps.parse("1,3-"))),
+        "modules": Watcher(ops=linear, select=Selection(modules=["1"])),
+        "first": Watcher(ops=linear, select=Selection(first=3)),
+        "every": Watcher(ops=linear, select=Selection(every=4)),
+        "sites": Watcher(ops=linear, select=Selection(sites=["test_filters.py:*"])),
+        "nowhere": Watcher(ops=linear, select=Selection(sites=["train.py:*"])),
+        "ranks": Watcher(ops=linear, select=Selection(ranks=[1])),
+    }
+    for tool in tools.values():
+        tool.start()
+    for _ in range(5):
+        model(x).sum().backward()
+        optimizer.step()
+    for tool in tools.values():
+        tool.stop()
+    counts = {name: len(tool.calls) for name, tool in tools.items()}
+    assert counts == {
+        "steps": 6,
+        "modules": 5,
+        "first": 6,  # of the two layers only one has an input that wants a gradient
+        "every": 3,
+        "sites": 10,
+        "nowhere": 0,
+        "ranks": 0,
+    }
+
+
+@pytest.mark.parametrize("text", ["x", "3-x", "-2"])
+def test_a_bad_range_of_steps_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="neither a step nor a range"):
+        Steps.parse(text)
+
+
+def test_unknown_names_come_with_the_nearest() -> None:
+    found = filters.unknown(["torch.Tensor.ad", "torch.add", "torch.norm", "my.op", ".*"])
+    assert found == ["'torch.Tensor.ad'; did you mean 'torch.Tensor.add'?"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"ops": ""}, "OP_FALLBACK_LIST is empty"),
+        ({"ops": "torch.lineer"}, "did you mean"),
+        ({"ops": "torch.tan"}, "No operator that was called is in the list torch.tan"),
+        ({"devices": ["xpu"]}, "No call was made on xpu"),
+        ({"select": Selection(steps=Steps.parse("7"))}, "The selection left nothing"),
+    ],
+)
+def test_nothing_seen_says_why(
+    options: dict[str, object], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with op_tools.OpFallback(**options):  # type: ignore[arg-type]
+        torch.sin(vector())
+    assert reason in capsys.readouterr().out
+
+
+def test_entries_that_never_matched_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with op_tools.OpFallback(ops="torch.sin,torch.tan"):
+        torch.sin(vector())
+    assert "never matched: torch.tan" in capsys.readouterr().out
