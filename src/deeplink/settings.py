@@ -1,14 +1,14 @@
 """Every environment variable that the project reads: typed, documented, read late.
 
 A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it
-counts as not set. Reading writes nothing; the three functions that do write say so. This is the
+counts as not set. Reading writes nothing; the functions that do write say so. This is the
 only module that touches `os.environ`.
 """
 
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -124,11 +124,24 @@ def activate_children() -> None:
     os.environ.setdefault(DITORCH.name, "1")
 
 
+def watch_children(values: Mapping[str, str]) -> None:
+    """Settings of op_tools in this process and in those started from here."""
+    os.environ.update(values)
+
+
 def hide_cuda() -> None:
     """Keeps CUDA's devices from this process, by a variable that is not ours: CUDA reads it when
     it starts, and offers no other way.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def leave_out_amx() -> str:
+    """Keeps oneDNN from AMX in processes started from here, by a variable of oneDNN's own that a
+    user's value goes before; returns the assignment.
+    """
+    name = "ONEDNN_MAX_CPU_ISA"
+    return f"{name}={os.environ.setdefault(name, 'AVX512_CORE_FP16')}"
 
 
 # Kinds: how a text becomes a value.
@@ -363,6 +376,11 @@ DITORCH_SHOW_DEVICE_AS_CUDA = boolean(
 DITORCH_NATIVE_HOOK = boolean(
     "DITORCH_NATIVE_HOOK", True, "Use the native hook of ditorch; without it, wrappers."
 )
+DITORCH_FLOAT32_REDUCE = boolean(
+    "DITORCH_FLOAT32_REDUCE",
+    False,
+    "Reductions between ranks of float16 and bfloat16 add up in float32 and round once.",
+)
 DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line.")
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
@@ -450,6 +468,9 @@ OP_TIME_MEASURE_MODE = choice(
     "How OpTimeMeasure times: by events of the device, or waiting for it after each operator.",
     ("events", "sync"),
 )
+OP_TIME_MEASURE_TRACE = path(
+    "OP_TIME_MEASURE_TRACE", lambda: Path(), "A trace of the calls for Perfetto; empty: none."
+)
 OP_TOOLS_RESULTS = path(
     "OP_TOOLS_RESULTS",
     lambda: Path("op_tools_results"),
@@ -457,6 +478,9 @@ OP_TOOLS_RESULTS = path(
 )
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."
+)
+OP_TOOLS_NATIVE = boolean(
+    "OP_TOOLS_NATIVE", True, "Use the native part of op_tools; without it, Python does its work."
 )
 OP_TOOLS_LEVEL = choice(
     "OP_TOOLS_LEVEL",
@@ -490,6 +514,9 @@ OP_TOOLS_EVERY = integer(
 )
 OP_TOOLS_CONFIG = path(
     "OP_TOOLS_CONFIG", lambda: Path(), "A TOML file with a section for each tool."
+)
+OP_TOOLS_RUN = words(
+    "OP_TOOLS_RUN", (), "Tools that `import torch` starts, without a line in the program."
 )
 OP_TOOLS_VERBOSE = boolean("OP_TOOLS_VERBOSE", False, "Show a table for each call.")
 OP_TOOLS_PRINT_STACK = boolean(
@@ -525,3 +552,13 @@ def op_casts(operator: str) -> dict[str, str] | None:
 def rank() -> int:
     """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
     return int(os.environ.get("RANK", "0") or 0)
+
+
+def world() -> int:
+    """How many ranks a launcher started, by torchrun's variable; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
+def label() -> str:
+    """Free text in the name of the process monitor's file, by the seeds' variable `label`."""
+    return os.environ.get("label", "")

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from op_tools import diagnostics, modules, names, report, steps, watching
+from op_tools import diagnostics, kernels, modules, names, report, steps, watching
 from op_tools.call import Call, Level, call_site, device_of
 from op_tools.host import own_graph
 
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
     from op_tools.tool import Substitute, Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
-_decided: dict[str, dict[Any, tuple[Tool, ...]]] = {"api": {}, "aten": {}, "module": {}}
+_decided: dict[str, dict[Any, tuple[Tool, ...]]] = {
+    "api": {},  # by the function mode
+    "aten": {},  # by the dispatch mode
+    "kernel": {},  # by torch's own observers, for tools that only look
+    "module": {},
+}
+_native = False  # kernels are observed natively
+_observed: ContextVar[bool] = ContextVar("observed", default=False)  # this one is
 _lock = threading.RLock()
 _ids = itertools.count(1)
 _FAILED = object()
@@ -97,12 +105,16 @@ def decide(level: Level, func: Callable[..., Any]) -> tuple[Tool, ...]:
         # a kernel that a dispatch mode calls passes the function mode: the aten level has seen it
         twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
         if names.is_operator(name) and not twice:
-            at = [tool for tool in reversed(_tools) if tool.level == level]
+            at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
             wanted = tuple(tool for tool in at if tool.wants(name))
             for tool in at:
                 report.announce(tool, name, tool in wanted)
         _decided[level][func] = wanted
     return wanted
+
+
+def _by_mode(tool: Tool) -> bool:
+    return tool.level != "aten" or not _native or not tool.only_looks
 
 
 def run(
@@ -117,22 +129,72 @@ def run(
     """A call through the tools that want its operator; a module's name and path are given."""
     if local.busy:
         return func(*args, **kwargs)
-    call, tools = None, []
+    call, tools = _selected(level, wanted, func, args, kwargs, name, module)
+    if call is None or not tools:
+        return func(*args, **kwargs)
+    return through(tools, call)
+
+
+def _selected(
+    level: Level,
+    wanted: tuple[Tool, ...],
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | None = None,
+    module: str | None = None,
+) -> tuple[Call | None, list[Tool]]:
+    """The record of a call and the tools that work on it."""
     previous, local.busy = local.busy, True
     try:
         device = device_of(args, kwargs) or _device.CURRENT_DEVICE
         tools = [tool for tool in wanted if tool.works_on(device)]
-        if tools and diagnostics.fit(args, kwargs):
-            call = record(level, name or names.name_of(func), func, args, kwargs, module)
-            tools = [tool for tool in tools if tool.selects(call)]
+        if not tools or not diagnostics.fit(args, kwargs):
+            return None, []
+        call = record(level, name or names.name_of(func), func, args, kwargs, module)
+        return call, [tool for tool in tools if tool.selects(call)]
     except Exception as error:  # a tool must not kill the program that it watches
         diagnostics.add("op_tools", name or names.name_of(func), error)
-        call = None
+        return None, []
     finally:
         local.busy = previous
+
+
+# What torch's observers ask and tell about kernels; see kernels.py.
+
+
+def _decide_kernel(name: str) -> Any:
+    func = kernels.function_of(name)
+    own = names.name_of(func)
+    with _lock:
+        at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
+        wanted = tuple(tool for tool in at if tool.wants(own))
+        for tool in at:
+            report.announce(tool, own, tool in wanted)
+        _decided["kernel"][func] = wanted
+    return func if wanted else None
+
+
+def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    wanted = _decided["kernel"].get(func, ())
+    if local.busy or not wanted:
+        return None
+    token = _observed.set(True)
+    call, tools = _selected("aten", wanted, func, args, kwargs)
+    _observed.reset(token)
     if call is None or not tools:
-        return func(*args, **kwargs)
-    return through(tools, call)
+        return None
+    for tool in tools:
+        tool.started.applied += 1
+    return call, [(tool, guarded(tool, call, tool.before, call)) for tool in tools]
+
+
+def _after_kernel(seen: tuple[Call, list[tuple[Any, Any]]], results: list[Any]) -> None:
+    call, states = seen
+    result = results[0] if len(results) == 1 else tuple(results)
+    for tool, state in reversed(states):
+        if state is not _FAILED:
+            guarded(tool, call, tool.after, call, state, result if results else None)
 
 
 def record(
@@ -151,7 +213,8 @@ def record(
         known = modules.forward_of(torch._C._current_autograd_node())
         path, site = path or known[0], site or known[1]
     else:
-        modules.remember(sequence, path, site)
+        # a kernel that the dispatch mode sees has its node already
+        modules.remember(sequence - (level == "aten" and not _observed.get()), path, site)
     return Call(
         next(_ids),
         name,
@@ -277,11 +340,20 @@ def changed() -> None:
 
 def _changed() -> None:
     changed()
-    levels = {tool.level for tool in _tools}
+    # a tool with an empty list looks at nothing, so nothing is intercepted for it
+    levels = {tool.level for tool in _tools if tool.started.options.ops}
+    _watch_kernels()
     watching.install(bool(_tools), _around_backward, _in_thread)
     steps.count(bool(_tools))
     modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
     _set_modes(levels)
+
+
+def _watch_kernels() -> None:
+    global _native
+    at = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
+    host = any("cpu" in tool.started.options.devices for tool in at)
+    _native = kernels.watch(bool(at), host, _decide_kernel, _before_kernel, _after_kernel)
 
 
 def _has_level(level: Level) -> bool:
@@ -296,7 +368,8 @@ def _wants_modules() -> Iterator[bool]:
 def _set_modes(levels: set[Level]) -> None:
     """This thread's modes, as the active tools need them."""
     watching.set_function_mode(_function_mode, "api" in levels)
-    watching.set_dispatch_mode(_dispatch_mode, "aten" in levels)
+    by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
+    watching.set_dispatch_mode(_dispatch_mode, by_mode)
 
 
 def _in_thread() -> None:

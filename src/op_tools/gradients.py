@@ -43,7 +43,12 @@ class Arguments:
 
 
 def arguments(call: Call) -> Arguments:
-    """To be taken before the call. A tensor that is given twice counts at its first place."""
+    """To be taken before the call. A tensor that is given twice counts at its first place.
+
+    Of a kernel there are none: the kernels of its gradient are calls of their own.
+    """
+    if call.level == "aten":
+        return Arguments(0, {}, {})
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
     count = 0

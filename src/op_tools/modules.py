@@ -95,7 +95,7 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
         return "", None
     number = node._sequence_nr()
     # a function makes several nodes: the nearest call at or before this one
-    for sequence in (number + 1, *range(number, number - 8, -1)):
+    for sequence in range(number, number - 8, -1):
         if sequence in _forward:
             return _forward[sequence]
     return "", None

@@ -37,6 +37,7 @@ class Tool:
     key: ClassVar[str]  # the word in OP_CAPTURE_LIST
     hook: ClassVar[str]  # the word in "apply OpCaptureHook on …"
     excluded: ClassVar[frozenset[str]] = frozenset()  # last parts of names that it never takes
+    only_looks: ClassVar[bool] = False
     wants_modules: ClassVar[bool] = False  # module paths cost a hook around each module
 
     def __init__(
@@ -73,7 +74,11 @@ class Tool:
             options = self._options()
             ops, disabled = Names(options.ops), Names(options.disable)
             self._active = Started(options, ops, disabled, Selector(options.select))
-            self.begin(options)
+            try:
+                self.begin(options)
+            except BaseException:
+                self._active = None  # it did not start
+                raise
             engine.start(self)
         return self
 
@@ -143,6 +148,8 @@ class Tool:
 
 class Observer(Tool):
     """Looks at a call and its result, and changes neither."""
+
+    only_looks = True
 
     def before(self, call: Call) -> Any:
         """Before the call: what it returns is handed to `after`."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import op_tools
 from op_tools import diagnostics
-from tests.op_tools.models import Small
+from tests.op_tools.small import Small
 
 
 def device(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import op_tools
-from tests.op_tools import models
+from tests.op_tools import small
 
 
 def test_the_maker_is_named_with_line_module_and_inputs() -> None:
@@ -74,7 +74,7 @@ def test_in_place_and_empty_and_half() -> None:
 
 def test_a_healthy_training_has_none() -> None:
     with op_tools.OpOverflowCheck() as tool:
-        models.train(2)
+        small.train(2)
     assert tool.alarms == [] and tool.count == 0
 
 

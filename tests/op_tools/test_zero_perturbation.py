@@ -9,7 +9,7 @@ import torch
 
 import op_tools
 from op_tools import diagnostics
-from tests.op_tools import models
+from tests.op_tools import small
 from tests.op_tools.test_engine import Watcher
 
 OBSERVERS = {
@@ -37,9 +37,9 @@ def test_the_same_bits(
     make = OBSERVERS[name]
     assert make is not None
     if (steps, amp) not in plain:
-        plain[steps, amp] = models.train(steps, amp=amp)
+        plain[steps, amp] = small.train(steps, amp=amp)
     with make():
-        mine = models.train(steps, amp=amp)
+        mine = small.train(steps, amp=amp)
     wanted = plain[steps, amp]
     assert mine["losses"] == wanted["losses"]
     for part in ("gradients", "weights", "random"):

@@ -1,0 +1,191 @@
+// Kernels as they are called, in every thread, by torch's own observers: nothing is put in their way.
+#ifndef NDEBUG
+#define NDEBUG  // as torch is built: a RecordFunction is laid out otherwise without it
+#endif
+#include <ATen/record_function.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace op_tools {
+namespace {
+
+struct Decision {
+  PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
+  const c10::FunctionSchema* schema = nullptr;
+};
+
+// Python's side. decide(name) -> function or None; before(function, args, kwargs) -> state or None;
+// after(state, results). Held for the life of the process, so that no thread outlives them.
+PyObject* decide_call = nullptr;
+PyObject* before_call = nullptr;
+PyObject* after_call = nullptr;
+
+// By the address of the schema's name: each overload has its own, for the life of the process.
+std::unordered_map<const char*, Decision> decisions;
+std::shared_mutex decisions_lock;
+std::atomic<bool> host_too{false};
+std::optional<at::CallbackHandle> handle;
+
+thread_local int depth = 0;  // inside a kernel that is watched: what it calls is its own business
+
+struct Watched : at::ObserverContext {
+  PyObject* state;
+  explicit Watched(PyObject* state) : state(state) {}
+};
+
+bool on_device(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const auto& tensor = value.toTensor();
+    return tensor.defined() && !tensor.is_cpu();
+  }
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector())
+      if (tensor.defined() && !tensor.is_cpu()) return true;
+  }
+  if (value.isDevice()) return !value.toDevice().is_cpu();
+  if (value.isList() && !value.isTensorList()) {  // of optional tensors, as an index has
+    for (const c10::IValue& item : value.toListRef())
+      if (item.isTensor() && on_device(item)) return true;
+  }
+  return false;
+}
+
+bool any_on_device(c10::ArrayRef<const c10::IValue> values) {
+  for (const auto& value : values)
+    if (on_device(value)) return true;
+  return false;
+}
+
+// A function that torch takes apart for every device is none of a device's kernels.
+bool is_kernel(const c10::OperatorHandle& op) {
+  return !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+Decision decide(const at::RecordFunction& fn) {  // under the GIL
+  Decision made;
+  const auto name = fn.operator_name();
+  if (!name) return made;
+  const auto op = c10::Dispatcher::singleton().findSchema(*name);
+  if (!op || !is_kernel(*op)) return made;
+  const auto full = name->overload_name.empty() ? name->name : name->name + "." + name->overload_name;
+  PyObject* function = PyObject_CallFunction(decide_call, "s", full.c_str());
+  if (function == nullptr) PyErr_WriteUnraisable(decide_call);
+  else if (function == Py_None) Py_DECREF(function);
+  else made = {function, &op->schema()};
+  return made;
+}
+
+std::optional<Decision> known(const char* name) {
+  std::shared_lock lock(decisions_lock);
+  const auto found = decisions.find(name);
+  if (found == decisions.end()) return std::nullopt;
+  return found->second;
+}
+
+Decision decided(const at::RecordFunction& fn) {
+  if (auto found = known(fn.name())) return *found;
+  py::gil_scoped_acquire gil;
+  const Decision made = decide(fn);
+  std::unique_lock lock(decisions_lock);
+  decisions[fn.name()] = made;
+  return made;
+}
+
+PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs) {  // under the GIL
+  const auto& arguments = decision.schema->arguments();
+  py::list positional;
+  py::dict keywords;
+  for (size_t i = 0; i < inputs.size() && i < arguments.size(); i++) {
+    auto value = torch::jit::toPyObject(inputs[i]);
+    if (arguments[i].kwarg_only()) keywords[py::str(arguments[i].name())] = value;
+    else positional.append(value);
+  }
+  return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(), keywords.ptr(), nullptr);
+}
+
+std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
+  if (depth > 0) return nullptr;
+  const Decision decision = decided(fn);
+  if (decision.function == nullptr) return nullptr;
+  const auto inputs = fn.inputs();
+  if (!host_too && !any_on_device(inputs)) return nullptr;
+  py::gil_scoped_acquire gil;
+  depth++;  // what the tool itself calls
+  PyObject* state = nullptr;
+  try {
+    state = call_before(decision, inputs);
+  } catch (const std::exception&) {  // an argument that Python has no word for: not watched
+    PyErr_Clear();
+  }
+  depth--;
+  if (state == nullptr) {
+    if (PyErr_Occurred()) PyErr_WriteUnraisable(before_call);
+    return nullptr;
+  }
+  if (state == Py_None) {
+    Py_DECREF(state);
+    return nullptr;
+  }
+  depth++;
+  return std::make_unique<Watched>(state);
+}
+
+void end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  depth--;
+  py::gil_scoped_acquire gil;
+  PyObject* state = static_cast<Watched*>(context)->state;
+  const auto& outputs = fn.outputs();
+  const auto made = decided(fn);
+  const bool whole = made.schema != nullptr && outputs.size() == made.schema->returns().size();
+  if (whole) {  // else the kernel raised
+    depth++;
+    try {
+      py::list results;
+      for (const auto& output : outputs) results.append(torch::jit::toPyObject(output));
+      PyObject* done = PyObject_CallFunctionObjArgs(after_call, state, results.ptr(), nullptr);
+      if (done == nullptr) PyErr_WriteUnraisable(after_call);
+      Py_XDECREF(done);
+    } catch (const std::exception&) {
+      PyErr_Clear();
+    }
+    depth--;
+  }
+  Py_DECREF(state);
+}
+
+}  // namespace
+
+// Forget what was decided: a tool came or went.
+void forget_kernels() {
+  std::unique_lock lock(decisions_lock);
+  decisions.clear();  // the functions are torch's own and live as long as it does
+}
+
+void watch_kernels(bool on, bool host, py::object decide, py::object before, py::object after) {
+  host_too = host;
+  forget_kernels();
+  if (on && !handle) {
+    decide_call = decide.release().ptr();
+    before_call = before.release().ptr();
+    after_call = after.release().ptr();
+    handle = at::addGlobalCallback(at::RecordFunctionCallback(start, end)
+                                       .needsInputs(true)
+                                       .needsOutputs(true)
+                                       .scopes({at::RecordScope::FUNCTION}));
+  } else if (!on && handle) {
+    at::removeCallback(*handle);
+    handle.reset();
+  }
+}
+
+void bind_kernels(py::module_& m) {
+  m.def("watch_kernels", &watch_kernels);
+  m.def("forget_kernels", &forget_kernels);
+}
+
+}  // namespace op_tools

@@ -1,0 +1,60 @@
+"""Kernels seen by torch's own observers: in every thread, and with nothing put in their way.
+
+A dispatch mode sees the same calls, but torch takes other formulas for some gradients while one
+is on, and each call costs more. It serves where the native part cannot be built, and for tools
+that do a call in another way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from deeplink import native, settings
+from deeplink.errors import BuildError
+
+log = logging.getLogger("op_tools")
+_watching = False
+
+
+@cache
+def helper() -> ModuleType | None:
+    """The native part; None where it cannot be built or is not wanted."""
+    if not settings.OP_TOOLS_NATIVE.get():
+        return None
+    try:
+        return native.load_extension("op_tools", say=log.warning)
+    except (BuildError, ImportError) as error:  # no compiler, or one that cannot build it
+        log.warning("op_tools goes without its native part: %s", str(error).splitlines()[0])
+        return None
+
+
+def watch(
+    on: bool,
+    host: bool,
+    decide: Callable[[str], Any],
+    before: Callable[..., Any],
+    after: Callable[..., None],
+) -> bool:
+    """Observes kernels from now on, or no longer; whether it can. `host`: those of the CPU too."""
+    global _watching
+    if not on and not _watching:
+        return True
+    module = helper()
+    if module is None:
+        return False
+    module.watch_kernels(on, host, decide, before, after)
+    _watching = on
+    return True
+
+
+def function_of(name: str) -> Any:
+    """torch.ops.aten.add.Tensor of "aten::add.Tensor"."""
+    space, _, rest = name.partition("::")
+    operator, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), operator), overload or "default")
