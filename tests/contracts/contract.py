@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 WHATS = ("name", "arguments", "behaviour")
@@ -61,6 +63,16 @@ def read_gaps(vendor: str) -> list[Gap]:
         if gap.what not in WHATS or gap.kind not in KINDS or not gap.reason:
             raise ValueError(f"{path}: {gap}; what: {WHATS}, kind: {KINDS}, and a reason")
     return gaps
+
+
+def listed(vendor: str, what: str) -> set[str]:
+    """The names that the vendor's gaps.toml lists."""
+    return {name for gap in read_gaps(vendor) if gap.what == what for name in gap.cuda}
+
+
+def cuda_names() -> dict[str, Shape]:
+    """What torch.cuda offers, by torch itself."""
+    return {name: shape(getattr(torch.cuda, name)) for name in torch.cuda.__all__}
 
 
 def shape(thing: object) -> Shape:

@@ -11,12 +11,13 @@ from tests.contracts.contract import (
     Contract,
     Shape,
     accepts,
+    cuda_names,
     different,
+    listed,
     missing,
     of_module,
     pinned,
     read_gaps,
-    shape,
 )
 
 TABLE = SRC / "ditorch" / "cuda_names.csv"
@@ -27,38 +28,27 @@ CONTRACTS = [*pinned(), XPU]
 each_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda c: c.title)
 
 
-def cuda_names() -> dict[str, Shape]:
-    """What torch.cuda offers, by torch itself."""
-    return {name: shape(getattr(torch.cuda, name)) for name in torch.cuda.__all__}
-
-
 def of_this_release(contract: Contract) -> None:
     """The gaps are those of one torch release: on another one torch.cuda has other names."""
     if not contract.version.startswith("2.13.") or RELEASE != "2.13":
         pytest.skip(f"the gaps are about torch 2.13, this is {torch.__version__}")
 
 
-def listed(contract: Contract, what: str) -> set[str]:
-    """The names that the vendor's gaps.toml lists."""
-    gaps = [gap for gap in read_gaps(contract.vendor) if gap.what == what]
-    return {name for gap in gaps for name in gap.cuda}
-
-
 @each_contract
 def test_every_name_that_is_missing_is_a_listed_gap(contract: Contract) -> None:
     of_this_release(contract)
-    assert missing(contract, cuda_names()) == listed(contract, "name")
+    assert missing(contract, cuda_names()) == listed(contract.vendor, "name")
 
 
 @each_contract
 def test_every_other_argument_list_is_a_listed_gap(contract: Contract) -> None:
     of_this_release(contract)
-    assert different(contract, cuda_names()) == listed(contract, "arguments")
+    assert different(contract, cuda_names()) == listed(contract.vendor, "arguments")
 
 
 @each_contract
 def test_what_behaves_otherwise_is_there(contract: Contract) -> None:
-    names = listed(contract, "behaviour")
+    names = listed(contract.vendor, "behaviour")
     assert names <= set(cuda_names())
     assert missing(contract, names) == set()
 
