@@ -1,9 +1,23 @@
 """Tools for the operators of a real training run: capture, compare, time, fall back and cast."""
 
+from op_tools.apply import apply_feature
+from op_tools.autocompare import OpAutoCompare
+from op_tools.capture import OpCapture
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
 from op_tools.observe import OpObserve
 from op_tools.overflow import OpOverflowCheck
 from op_tools.steps import step
+from op_tools.time_measure import OpTimeMeasure
 
-__all__ = ["OpDtypeCast", "OpFallback", "OpObserve", "OpOverflowCheck", "step"]
+__all__ = [
+    "OpAutoCompare",
+    "OpCapture",
+    "OpDtypeCast",
+    "OpFallback",
+    "OpObserve",
+    "OpOverflowCheck",
+    "OpTimeMeasure",
+    "apply_feature",
+    "step",
+]

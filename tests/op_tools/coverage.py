@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import op_tools
+from deeplink import samples
 from op_tools import diagnostics
 from op_tools.tool import Observer
 from tests.opinfo import core
@@ -63,7 +64,7 @@ KNOWN = {
     ("OpFallback", "nn.functional.linear_cross_entropy.chunked_none"): BY_DEVICE_TYPE,
     **{
         (tool, op): BY_MODE
-        for tool in ("interception, aten", "OpFallback, aten")
+        for tool in ("OpFallback, aten",)
         for op in ("masked_fill", "prod")
     },
 }
@@ -94,8 +95,7 @@ def cases(op: Any, dtype: str, tools: list[str], device: str) -> Iterator[Case]:
     """The samples of one operator through each tool."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the operators' own
-        samples = list(itertools.islice(core._samples(op, dtype), SAMPLES))
-        for index, sample in enumerate(samples):
+        for index, sample in enumerate(itertools.islice(core._samples(op, dtype), SAMPLES)):
             try:
                 plain = run(op, sample, device)
             except Exception:  # the device's own limits are tested elsewhere
@@ -107,13 +107,8 @@ def cases(op: Any, dtype: str, tools: list[str], device: str) -> Iterator[Case]:
 
 def run(op: Any, sample: Any, device: str) -> Ran:
     """Forward and backward on the device."""
-    made = core._forward(op, sample, device)
-    gradients: Any = None
-    outputs = core._differentiable(sample, made.outputs)
-    if outputs and made.leaves:
-        torch.manual_seed(core.SEED)
-        seeds = [torch.randn(out.shape).to(out) for out in outputs]
-        gradients = torch.autograd.grad(outputs, made.leaves, seeds, allow_unused=True)
+    made = samples.call(op, sample, device)
+    gradients = samples.gradients(sample, made, samples.seeds(sample, made))
     module = getattr(torch, torch.device(device).type)
     return Ran(made.outputs, gradients, (torch.get_rng_state(), module.get_rng_state()))
 
@@ -133,7 +128,7 @@ def check(op: Any, sample: Any, dtype: str, tool: str, plain: Ran, device: str) 
     if diagnostics.problems():
         problem = diagnostics.problems()[0]
         return f"inside the tool: {problem.op}: {problem.message}"
-    if op.name in core.UNINITIALISED:
+    if op.name in samples.UNINITIALISED:
         return ""
     if tool == "OpDtypeCast":
         return _same_kind(seen.outputs, plain.outputs)

@@ -1,0 +1,136 @@
+"""apply_feature: a tool on chosen functions, under a condition, and undone without a trace."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import op_tools
+from op_tools import diagnostics
+from op_tools.apply import FEATURES
+
+
+def vector(*values: float) -> torch.Tensor:
+    return torch.tensor(values or (1.0, 2.0), device="dipu")
+
+
+@pytest.fixture
+def library() -> Iterator[Any]:
+    """A library of somebody else's, and a program that took a function of it by its name."""
+    module, program = types.ModuleType("acme_ops"), types.ModuleType("acme_program")
+    exec(
+        "def twice(x, name=None, func=None):\n    return x * 2\n"
+        "class Layer:\n    factor = 3\n    def scale(self, x):\n        return x * self.factor\n",
+        module.__dict__,
+    )
+    program.twice = module.twice  # type: ignore[attr-defined]
+    sys.modules.update(acme_ops=module, acme_program=program)
+    yield module
+    del sys.modules["acme_ops"], sys.modules["acme_program"]
+
+
+def test_the_condition_hears_the_operators_own_arguments() -> None:
+    def condition(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return a.dtype == torch.float16 or a.dim() == 2
+
+    half, matrix, plain = vector().half(), vector().reshape(1, 2), vector()
+    with op_tools.apply_feature("torch.add", "fallback", condition) as applied:
+        tool = applied.tools[0]
+        for x in (half, matrix, plain):
+            assert torch.equal(torch.add(x, x).cpu(), 2 * x.cpu())
+    assert tool.hits == {"torch.add": 2}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_feature_works_on_a_function_a_method_and_a_strange_function(
+    feature: str, library: Any
+) -> None:
+    x, layer = vector(), library.Layer()
+    ops = ["torch.sub", "torch.Tensor.exp", "acme_ops.twice", "acme_ops.Layer.scale"]
+    with op_tools.apply_feature(ops, feature) as applied:
+        seen = [tool.started for tool in applied.tools]
+        assert torch.sub(x, x).tolist() == [0.0, 0.0]
+        assert (x - x).exp().tolist() == [1.0, 1.0]
+        assert library.twice(x, name="a", func="b").tolist() == [2.0, 4.0]
+        assert layer.scale(x).tolist() == [3.0, 6.0]
+    assert [started.applied for started in seen] == [1, 1, 1, 1]
+    assert not diagnostics.problems()
+
+
+def test_identity_is_kept_and_names_taken_before_are_served(library: Any) -> None:
+    before = {"gelu": F.gelu, "add": torch.Tensor.add, "twice": library.twice}
+    taken = sys.modules["acme_program"]
+    with op_tools.apply_feature(
+        ["torch.nn.functional.gelu", "torch.Tensor.add", library.twice], "fallback"
+    ) as applied:
+        assert F.gelu is before["gelu"] and torch.Tensor.add is before["add"]
+        assert taken.twice is library.twice  # type: ignore[attr-defined]
+        before["gelu"](vector())
+        taken.twice(vector())  # type: ignore[attr-defined]
+        assert applied.tools[0].hits == {"torch.nn.functional.gelu": 1}  # type: ignore[attr-defined]
+        assert applied.tools[2].hits == {"acme_ops.twice": 1}  # type: ignore[attr-defined]
+    assert library.twice is before["twice"] and taken.twice is before["twice"]  # type: ignore[attr-defined]
+
+
+def test_features_stand_around_each_other_and_go_in_any_order() -> None:
+    fallback = op_tools.apply_feature("torch.sin", "fallback")
+    check = op_tools.apply_feature("torch.sin", "overflow_check")
+    outer, inner = check.tools[0].started, fallback.tools[0].started
+    torch.sin(vector())
+    fallback.undo()
+    torch.sin(vector())
+    check.undo()
+    torch.sin(vector())
+    assert (outer.applied, inner.applied) == (2, 1)
+
+
+def test_a_call_that_raises_leaves_the_next_one_alone(library: Any) -> None:
+    with op_tools.apply_feature("acme_ops.twice", "overflow_check"):
+        with pytest.raises(TypeError):
+            library.twice(vector(), nonsense=1)
+        assert library.twice(vector()).tolist() == [2.0, 4.0]
+
+
+def test_two_calls_before_the_backward_are_two_comparisons() -> None:
+    x = vector().requires_grad_()
+    with op_tools.apply_feature("torch.sin", "autocompare") as applied:
+        tool: Any = applied.tools[0]
+        (torch.sin(x) + torch.sin(x)).sum().backward()
+        assert tool.compared == 2
+    assert tool.failures == [] and not diagnostics.problems()
+
+
+def test_the_environments_lists_still_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_FALLBACK_DISABLE_LIST", "torch.sin")
+    with op_tools.apply_feature("torch.sin", "fallback") as applied:
+        torch.sin(vector())
+        assert applied.tools[0].started.applied == 0
+
+
+@pytest.mark.parametrize(
+    ("ops", "feature", "error", "message"),
+    [
+        ("torch.sin", "falback", ValueError, "no feature 'falback'; did you mean 'fallback'"),
+        ("", "fallback", ValueError, "needs the name of a function"),
+        ([], "fallback", ValueError, "needs the name of a function"),
+        ("torch.sinn", "fallback", AttributeError, "has no 'sinn'; did you mean 'torch.sin'"),
+        ("nowhere.at_all", "fallback", AttributeError, "no module 'nowhere'"),
+    ],
+)
+def test_wrong_use_is_told(ops: Any, feature: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        op_tools.apply_feature(ops, feature)
+
+
+def test_the_capture_of_a_strange_function_is_written(library: Any, tmp_path: Path) -> None:
+    with op_tools.apply_feature("acme_ops.twice", "op_capture"):
+        library.twice(vector())
+    assert [p.name for p in tmp_path.rglob("input.pth")] == ["input.pth"]
+    assert (tmp_path / "op_tools_results/op_capture_results/acme_ops.twice").is_dir()
