@@ -5,6 +5,7 @@ PY := $(VENV)/bin/python
 
 BUILD_CMD := $(PY) -m torch_dipu.build
 DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
+FAULT_CMD := $(PY) examples/wrong_loss.py
 BENCH_CMD := $(PY) benchmarks/bench_device.py
 OPINFO_CMD := $(PY) -m tests.opinfo.run --all
 PYTEST_ARGS ?=
@@ -26,9 +27,11 @@ build: setup ## Build the native part of the reference device (cached)
 	@echo "[build] native part of the reference device"
 	@$(BUILD_CMD)
 
-demo: setup build ## Train a small transformer on the reference device
+demo: setup build ## Train on the reference device, then find and mend a fault of it
 	@echo "[demo] $(DEMO_CMD)"
 	@$(DEMO_CMD)
+	@echo "[demo] $(FAULT_CMD)"
+	@$(FAULT_CMD)
 
 test: setup build lint ## Set up, build, lint, and run the tests
 	@echo "[test] pytest"

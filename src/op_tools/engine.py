@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,8 @@ _dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
 
 def decide(level: Level, func: Callable[..., Any]) -> tuple[Tool, ...]:
     """The tools that want an operator, outermost first; remembered until a tool comes or goes."""
+    if local.busy:  # a tool's own call, not the program's
+        return ()
     name = names.name_of(func)
     with _lock:
         wanted: tuple[Tool, ...] = ()
@@ -287,7 +290,8 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
 
 
 def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
-    """A wrapper for what a tool hangs into the backward pass."""
+    """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
+    call = replace(call, args=(), kwargs={})  # an argument's graph may hold the wrapper: a cycle
 
     def wrap(action: Callable[..., Any]) -> Callable[..., None]:
         def run(*args: Any) -> None:
