@@ -549,6 +549,12 @@ def op_casts(operator: str) -> dict[str, str] | None:
     return setting.get() if setting.is_set() else None
 
 
+def columns() -> int:
+    """The width that the environment gives to what is printed; 0 when it gives none."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() else 0
+
+
 def rank() -> int:
     """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
     return int(os.environ.get("RANK", "0") or 0)

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deeplink import settings
+
 # Columns of names, which a reader copies: never broken over two lines.
 NO_WRAP = ("vendor", "name", "check", "status", "time", "from")
 STYLES = {
@@ -32,6 +34,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return made
 
 
+WIDTH = 160  # of a report in a file or a pipe, where nobody says how wide a line may be
+
+
 def console(stderr: bool = False) -> Console:
     """Where reports go; plain text when it is no terminal, and no guessing at markup."""
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    if not made.is_terminal and not settings.columns():
+        made.width = WIDTH
+    return made
