@@ -1,4 +1,7 @@
-"""What `import torch` runs for us: nothing, unless DITORCH=1 asks for ditorch without a line."""
+"""What `import torch` runs for us: nothing, unless the environment asks for it.
+
+DITORCH=1 asks for ditorch, OP_TOOLS_RUN for the operator tools, without a line in the program.
+"""
 
 import logging
 from importlib.metadata import entry_points
@@ -10,13 +13,17 @@ log = logging.getLogger("ditorch")
 
 
 def start() -> None:
-    """Loads and calls what is registered, when DITORCH is on. Never raises: `import torch` must
-    not fail by us.
+    """Loads and calls what is registered and asked for, ditorch before all that may use it. Never
+    raises: `import torch` must not fail by us.
     """
-    try:
-        if settings.DITORCH.get():
-            for point in entry_points(group=GROUP):
+    if not (settings.DITORCH.is_set() or settings.OP_TOOLS_RUN.is_set()):
+        return
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name != "ditorch"):
+        setting = settings.OP_TOOLS_RUN if point.name == "op_tools" else settings.DITORCH
+        try:
+            if setting.get():
                 point.load()()
-    except Exception as error:  # whatever is wrong with us is not wrong with the user's torch
-        # a log line, not a warning: under `-W error` a warning would break `import torch`
-        log.error("DITORCH=1, but ditorch could not start: %s: %s", type(error).__name__, error)
+        except Exception as error:  # whatever is wrong with us is not wrong with the user's torch
+            # a log line, not a warning: under `-W error` a warning would break `import torch`
+            text = "%s is set, but %s could not start: %s: %s"
+            log.error(text, setting.name, point.name, type(error).__name__, error)

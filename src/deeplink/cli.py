@@ -15,6 +15,7 @@ import typer
 from deeplink import __version__, settings
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
+from deeplink.running import parse
 from deeplink.settings import InForce, Unknown
 from deeplink.table import console, table
 from deeplink.vendor import Choice, Found, Vendor, choose, discover
@@ -27,6 +28,7 @@ Examples:
   deeplink doctor                    what is installed, what is chosen, does it work
   deeplink doctor --vendor cpu       the same for one vendor
   deeplink run train.py              a CUDA program on the device at hand
+  deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink coverage train.py         which of its CUDA calls are served
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
@@ -82,17 +84,20 @@ class Report:
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: deeplink run train.py --epochs 3",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,  # what follows the program is the program's
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is answered by `running`
+    },
 )
-def run(
-    context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A script, or with -m a module.")],
-    module: Annotated[bool, typer.Option("-m", help="Run a module by its name.")] = False,
-) -> None:
-    """Run a program written for CUDA, as it is, on the chosen vendor's device."""
-    chosen = ["-m", script] if module else [script]
-    _forward("run", [*chosen, *context.args])
+def run(context: typer.Context) -> None:
+    """Run a program written for CUDA, as it is, on the chosen vendor's device.
+
+    With --time, --autocompare and others its operators are watched; `run --help` says how.
+    """
+    parse("deeplink run", context.args)  # a bad line is told here, under this name
+    _forward("run", context.args)
 
 
 @app.command(

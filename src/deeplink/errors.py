@@ -31,3 +31,35 @@ class SettingError(DeeplinkError):
 
 class BuildError(DeeplinkError):
     """A native part could not be built."""
+
+
+class ConfigError(DeeplinkError):
+    """A convert_config.yaml says something that cannot be; the text starts with file and line."""
+
+
+class SignatureError(DeeplinkError):
+    """A kernel does not take the arguments of its op."""
+
+
+class LibraryError(DeeplinkError):
+    """A vendor's shared library cannot be loaded, or speaks another ABI."""
+
+
+class KernelError(DeeplinkError):
+    """A vendor's kernel failed, or returned what its op does not return."""
+
+
+class NoKernelError(DeeplinkError, NotImplementedError):
+    """An op has no way to run on a vendor: no kernel, no decomposition, no fallback."""
+
+
+class UnknownOpError(DeeplinkError, LookupError):
+    """The operator interface has no op, overload or function of that name."""
+
+
+class OpUnavailableError(DeeplinkError):
+    """The op is declared, but the installed torch lacks what its meaning is made of."""
+
+
+class OpDeclarationError(DeeplinkError):
+    """The declaration of an op contradicts itself, another op or torch's schema."""

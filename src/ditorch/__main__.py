@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from deeplink import settings
+from deeplink import running, settings
 from ditorch.pytorch_tests.command import pytorch_tests
 
 app = typer.Typer(
@@ -27,25 +22,18 @@ def _root() -> None:
 
 
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Example: python -m ditorch run train.py --epochs 3",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,  # what follows the program is the program's
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is answered by `running`
+    },
 )
-def run(
-    context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A script, or with -m a module.")],
-    module: Annotated[bool, typer.Option("-m", help="Run a module by its name.")] = False,
-) -> None:
-    """Run a script (or `-m module`) with its arguments; DEEPLINK_VENDOR chooses the device."""
-    sys.argv = [script, *context.args]
+def run(context: typer.Context) -> None:
+    """Run a script (or `-m module`) with its arguments; `run --help` says what may watch it."""
+    request = running.parse("python -m ditorch run", context.args)
     settings.activate_children()
-    if module:
-        sys.path.insert(0, "")
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-        return
-    if not Path(script).is_file():
-        raise typer.BadParameter(f"no script {script!r}; for a module say -m {script}")
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+    running.run(request)
 
 
 app.command("pytorch-tests")(pytorch_tests)

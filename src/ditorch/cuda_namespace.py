@@ -55,7 +55,9 @@ def apply(patches: Patches, target: Target) -> None:
         elif not _swap(patches, name.value, replacement):
             moved[id(name.value)] = _dressed(replacement, name.value)
     _set_everywhere(patches, moved)
-    _set_handle(patches, target)
+    _set_tensor_classes(patches, moved)
+    for kind in ("Stream", "Event"):
+        _set_handle(patches, target, kind)
     if not target.has_index:
         patches.set(torch.Tensor, "record_stream", host_streams.record_stream)
 
@@ -313,15 +315,28 @@ def _dressed(replacement: Any, before: Any) -> Any:
     return functools.update_wrapper(replacement, before)
 
 
-def _set_handle(patches: Patches, target: Target) -> None:
-    """The vendor's streams say their handle under CUDA's name, too."""
-    theirs = getattr(target.module, "Stream", None)
-    if not target.has_index or not isinstance(theirs, type) or hasattr(theirs, "cuda_stream"):
+def _set_handle(patches: Patches, target: Target, kind: str) -> None:
+    """The vendor's streams and events say their handle under CUDA's name, too."""
+    theirs, name = getattr(target.module, kind, None), kind.lower()
+    if not target.has_index or not isinstance(theirs, type) or hasattr(theirs, f"cuda_{name}"):
         return
     with contextlib.suppress(TypeError):  # a class written in C takes no attributes
-        own = f"{target.device}_stream"
-        handle = property(lambda stream: getattr(stream, own, None) or stream.stream_id)
-        patches.set(theirs, "cuda_stream", handle)
+        own, number = f"{target.device}_{name}", f"{name}_id"
+        handle = property(lambda self: getattr(self, own, None) or getattr(self, number))
+        patches.set(theirs, f"cuda_{name}", handle)
+
+
+def _set_tensor_classes(patches: Patches, moved: Mapping[int, Any]) -> None:
+    """torch's set of legacy tensor types has ours in the place of CUDA's."""
+    classes = torch._tensor_classes
+    before = set(classes)
+
+    def fill(wanted: set[Any]) -> None:
+        classes.clear()
+        classes.update(wanted)
+
+    fill({moved.get(id(kind), kind) for kind in before})
+    patches.later(lambda: fill(before))
 
 
 def _set_everywhere(patches: Patches, moved: Mapping[int, Any]) -> None:

@@ -37,12 +37,12 @@ def apply(patches: Patches, target: Target) -> None:
     if not hasattr(c10d, "ProcessGroupNCCL"):  # torch asks isinstance(…, ProcessGroupNCCL)
         patches.set(c10d, "ProcessGroupNCCL", ProcessGroupNCCL)
         patches.set(dist, "ProcessGroupNCCL", ProcessGroupNCCL)
-    _wrap(patches, dist.init_process_group, groups.init_process_group)
-    _wrap(patches, dist.new_group, groups.new_group)
-    _wrap(patches, c10d.split_group, groups.split_group)
-    _wrap(patches, dist.get_backend, groups.get_backend)
-    _wrap(patches, dist.get_backend_config, groups.get_backend_config)
-    _wrap(patches, dist.get_default_backend_for_device, groups.get_default_backend_for_device)
+    wrap(patches, dist.init_process_group, groups.init_process_group)
+    wrap(patches, dist.new_group, groups.new_group)
+    wrap(patches, c10d.split_group, groups.split_group)
+    wrap(patches, dist.get_backend, groups.get_backend)
+    wrap(patches, dist.get_backend_config, groups.get_backend_config)
+    wrap(patches, dist.get_default_backend_for_device, groups.get_default_backend_for_device)
     patches.replace(c10d, "is_nccl_available", lambda: bool(target.vendor.collective))
     _meshes(patches, target)
     if not target.has_index:
@@ -210,7 +210,7 @@ def _meshes(patches: Patches, target: Target) -> None:
         given["device_type"] = target.name(given["device_type"])
         return original(**given)
 
-    _wrap(patches, dist.device_mesh.DeviceMesh.__init__, init)
+    wrap(patches, dist.device_mesh.DeviceMesh.__init__, init)
 
 
 def _data_parallel_on_cpu(patches: Patches) -> None:
@@ -228,7 +228,7 @@ def _data_parallel_on_cpu(patches: Patches) -> None:
     patches.set(ddp, "__init__", init)
 
 
-def _wrap(
+def wrap(
     patches: Patches,
     function: Callable[..., Any],
     wrapper: Callable[[Callable[..., Any], dict[str, Any]], Any],

@@ -95,6 +95,11 @@ class Event(torch.cpu.Event):
         self.device = torch.device("cpu")
         self._seconds: float | None = None
 
+    @property
+    def cuda_event(self) -> int:
+        """A handle; 0 until it is recorded, as CUDA's."""
+        return 0 if self._seconds is None else id(self)
+
     def record(self, stream: Any = None) -> None:
         self._seconds = time.perf_counter()
 

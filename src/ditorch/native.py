@@ -32,7 +32,10 @@ def install(patches: Patches, target: Target) -> str:
         hook.remove_names()
         return problem
     patches.later(hook.remove_names)
-    if settings.DITORCH_SHOW_DEVICE_AS_CUDA.get() and target.has_index:
+    if not hasattr(torch.Event, "cuda_event"):  # a vendor's events are often torch's own
+        hook.set_attribute(torch.Event, "cuda_event", property(lambda event: event.event_id))
+        patches.later(lambda: hook.set_attribute(torch.Event, "cuda_event", None))
+    if settings.DITORCH_SHOW_DEVICE_AS_CUDA.get():
         if hook.install_identity(_insiders(target), torch._C.TensorBase):
             patches.later(hook.remove_identity)
         else:
@@ -55,7 +58,10 @@ def _self_test(target: Target) -> str:
 
 def _insiders(target: Target) -> list[str]:
     """The folders whose code hears a device's true name: torch's and the vendor's."""
+    vendor = target.vendor
+    own = (vendor.runtime, vendor.kernels, vendor.fused, vendor.graph, vendor.build)
     modules = ("torch", "torchgen", "functorch", "torch_dipu", "deeplink", "ditorch")
-    names = {*modules, target.vendor.device_module.partition(".")[0]} - {""}
+    names = {*modules, vendor.device_module.partition(".")[0]}
+    names |= {module.rpartition(".")[0] for module in own}
     found = (importlib.util.find_spec(name) for name in sorted(names) if name in sys.modules)
     return [f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin]

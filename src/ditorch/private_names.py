@@ -1,4 +1,4 @@
-"""Names of torch._C that exist only in a torch built for CUDA, and that programs call directly.
+"""Names of torch._C that a torch built for CUDA has, and that programs call directly.
 
 PyTorch's own tests run each test on another stream, and set streams and devices this way.
 """
@@ -17,10 +17,9 @@ from ditorch.target import Target
 
 
 def apply(patches: Patches, target: Target) -> None:
-    """Adds what this torch lacks; names that it has stay as they are."""
+    """Sets them all: in a torch that has them they would start CUDA itself."""
     for name, make in NAMES.items():
-        if not hasattr(torch._C, name):
-            patches.set(torch._C, name, make(target))
+        patches.set(torch._C, name, make(target))
 
 
 def _set_stream(target: Target) -> Callable[..., None]:

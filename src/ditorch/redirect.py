@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._device
 
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
@@ -19,31 +20,55 @@ logspace ones ones_like rand rand_like randint randint_like randn randn_like ran
 scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor
 sparse_csc_tensor sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like
 """.split()
+OWNERS = (
+    (torch, FACTORIES),
+    (torch.fft, ("fftfreq", "rfftfreq")),
+    (torch._C._nested, ("nested_tensor",)),  # type: ignore[attr-defined]
+)
 CLASSES = "Generator Stream Event".split()  # their device comes first, or by keyword
 METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".split()
 
 
 def apply(patches: Patches, target: Target) -> None:
     """Wraps every row; an argument that is not a CUDA device is passed on as it is."""
-    for name in FACTORIES:
-        if hasattr(torch, name):
-            patches.set(torch, name, _keyword(getattr(torch, name), target))
-    for name in ("fftfreq", "rfftfreq"):
-        patches.set(torch.fft, name, _keyword(getattr(torch.fft, name), target))
+    convert = functools.partial(_map_device, target=target)
+    wrap_factories(patches, convert)
     for name in METHODS:
-        patches.set(torch.Tensor, name, _keyword(getattr(torch.Tensor, name), target))
+        patches.set(torch.Tensor, name, _keyword(getattr(torch.Tensor, name), convert))
     for name in CLASSES:
         patches.set(torch, name, _constructor(getattr(torch, name), target))
     patches.set(torch.Tensor, "to", _first(torch.Tensor.to, target))
     patches.replace(torch.nn.Module, "to", _first(twin(torch.nn.Module.to), target))
-    patches.set(torch.Tensor, "is_cuda", property(lambda self: self.device.type == target.device))
+    if target.has_index:  # torch asks, too; of plain CPU it must not hear that it is cuda
+        is_cuda = property(lambda self: self.device.type == target.device)
+        patches.set(torch.Tensor, "is_cuda", is_cuda)
+        # nn.DataParallel makes its devices of this name
+        patches.replace(torch._utils, "_get_available_device_type", lambda: target.device)
 
 
-def _keyword(function: Callable[..., Any], target: Target) -> Callable[..., Any]:
+def wrap_factories(patches: Patches, convert: Callable[[dict[str, Any]], Any]) -> None:
+    """Lets `convert` change the keywords of every function of torch that makes a tensor."""
+    torch.utils._device._device_constructors()  # torch.device as a context knows them by identity
+    for owner, names in OWNERS:
+        for name in names:
+            if hasattr(owner, name):
+                patches.set(owner, name, _keyword(getattr(owner, name), convert))
+
+
+def _map_device(given: dict[str, Any], target: Target) -> None:
+    device = given.get("device")
+    if type(device) is int and not target.has_index:
+        given["device"] = target.at(device)
+    elif device is not None:
+        given["device"] = target.name(device)
+
+
+def _keyword(
+    function: Callable[..., Any], convert: Callable[[dict[str, Any]], Any]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if "device" in kwargs:
-            kwargs["device"] = target.name(kwargs["device"])
+        convert(kwargs)
         return function(*args, **kwargs)
 
     return wrapper

@@ -18,6 +18,7 @@ from ditorch import (
     native,
     private_names,
     redirect,
+    reductions,
     surface,
 )
 from ditorch.patches import Patches
@@ -86,6 +87,7 @@ def _apply(session: Session, target: Target) -> None:
     private_names.apply(patches, target)
     surface.apply(patches, target)
     distributed.apply(patches, target)
+    reductions.apply(patches)
 
 
 def _refuse_conflicts(vendor: Vendor) -> None:

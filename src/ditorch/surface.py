@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.serialization
+from torch.nn.utils.rnn import PackedSequence
 
-from ditorch import parallel
+from ditorch import parallel, redirect
 from ditorch.legacy_types import DTYPES
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
@@ -36,6 +37,7 @@ def apply(patches: Patches, target: Target) -> None:
         _map_argument(patches, _owner(where), name, argument, target.name)
     patches.set(torch.Tensor, "cuda", _tensor_cuda(target))
     patches.set(torch.Tensor, "type", _tensor_type(target))
+    _packed_sequences(patches, target)
     _map_argument(
         patches, torch, "set_default_tensor_type", "t", lambda t: t, _default_type(patches, target)
     )
@@ -97,6 +99,21 @@ def _tensor_cuda(target: Target) -> Callable[..., Any]:
     return cuda
 
 
+def _packed_sequences(patches: Patches, target: Target) -> None:
+    """They ask their tensors is_cuda from inside torch, where the truth is told."""
+
+    def cuda(self: PackedSequence, *args: Any, **kwargs: Any) -> PackedSequence:
+        if not args and "device" not in kwargs:
+            args = (target.at(None),)
+        return self.to(*args, **kwargs)
+
+    def is_cuda(self: PackedSequence) -> bool:
+        return self.data.device.type == target.device
+
+    patches.replace(PackedSequence, "cuda", cuda)
+    patches.set(PackedSequence, "is_cuda", property(is_cuda))
+
+
 def _only_host(patches: Patches, target: Target) -> None:
     """On plain CPU a device's index is the CPU, and memory needs no pinning to be copied from."""
 
@@ -116,6 +133,7 @@ def _only_host(patches: Patches, target: Target) -> None:
     patches.set(torch.Tensor, "to", at_host(torch.Tensor.to))
     patches.replace(torch.nn.Module, "to", at_host(twin(torch.nn.Module.to)))
     patches.set(torch.Tensor, "pin_memory", pin_memory)
+    redirect.wrap_factories(patches, lambda given: given.pop("pin_memory", None))
 
 
 def _legacy_dtype(kind: Any) -> torch.dtype | None:

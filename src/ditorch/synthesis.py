@@ -154,6 +154,7 @@ class DeviceProperties:
     total_memory: int
     multi_processor_count: int
     uuid: uuid.UUID
+    gcnArchName: str  # inductor asks where torch was built without CUDA
     warp_size: int = 32
     max_threads_per_block: int = 1024
     max_threads_per_multi_processor: int = 2048
@@ -179,8 +180,10 @@ def get_device_properties(target: Target, device: Device = None) -> DeviceProper
     record = theirs(index) if target.has_index and theirs is not None else None
     told = {f.name: getattr(record, f.name, None) for f in fields(DeviceProperties)}
     major, minor = get_device_capability(target, index)
+    name = get_device_name(target, index)
     known: dict[str, Any] = {
-        "name": get_device_name(target, index),
+        "name": name,
+        "gcnArchName": name,
         "major": major,
         "minor": minor,
         "total_memory": mem_get_info(target, index)[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -83,6 +84,70 @@ class TestPlain(unittest.TestCase):
 """
 
 
+# A file as PyTorch's own are: a generic class, made into one per device, with dtypes and ops.
+STYLE = """
+# Owner(s): ["module: tests"]
+import torch
+from torch.testing import make_tensor
+from torch.testing._internal.common_cuda import TEST_CUDA
+from torch.testing._internal.common_device_type import (
+    deviceCountAtLeast, dtypes, dtypesIfCUDA, instantiate_device_type_tests, onlyCPU,
+    onlyCUDA, onlyNativeDeviceTypes, ops, skipCUDAIfNoMagma,
+)
+from torch.testing._internal.common_methods_invocations import binary_ufuncs
+from torch.testing._internal.common_utils import TestCase, parametrize, run_tests
+
+class TestStyle(TestCase):
+    @dtypes(torch.float32, torch.int64)
+    @dtypesIfCUDA(torch.float32, torch.float16)
+    def test_add(self, device, dtype):
+        x = make_tensor((4, 5), device=device, dtype=dtype)
+        self.assertEqual(x.device.type, torch.device(device).type)
+        self.assertEqual(x + x, x * 2)
+
+    @onlyCUDA
+    def test_streams(self, device):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.ones(3, device=device)
+        torch.cuda.synchronize()
+        self.assertTrue(TEST_CUDA and x.is_cuda)
+        self.assertEqual(x.cpu(), torch.ones(3))
+
+    @onlyCPU
+    def test_host(self, device):
+        self.assertEqual(torch.ones(1, device=device).device.type, "cpu")
+
+    @deviceCountAtLeast(2)
+    @onlyCUDA
+    def test_two(self, devices):
+        x = torch.ones(1, device=devices[1]).to(devices[0])
+        self.assertEqual(x.device, torch.device(devices[0]))
+
+    @onlyNativeDeviceTypes
+    @parametrize("size", [0, 2])
+    def test_sizes(self, device, size):
+        self.assertEqual(torch.zeros(size, device=device).sum(), 0)
+
+    @ops([op for op in binary_ufuncs if op.name == "atan2"], allowed_dtypes=[torch.float32])
+    def test_reference(self, device, dtype, op):
+        for sample in op.sample_inputs(device, dtype):
+            op(sample.input, *sample.args, **sample.kwargs)
+
+    def test_wrong(self, device):
+        self.assertEqual(torch.ones(1, device=device), torch.zeros(1, device=device))
+
+    @skipCUDAIfNoMagma
+    def test_solve(self, device):
+        a = torch.eye(2, device=device) * 2
+        self.assertEqual(torch.linalg.solve(a, a), torch.eye(2))
+
+instantiate_device_type_tests(TestStyle, globals())
+
+if __name__ == "__main__":
+    run_tests()
+"""
+
+
 @pytest.fixture(scope="module")
 def checkout(results: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("pytorch") / "test"
@@ -124,6 +189,44 @@ def test_each_test_of_a_checkout_is_one_row(
     assert rows["test_e_skipped"].message == "not today"
     assert "No module named 'no_such_module_anywhere'" in rows[""].message
     assert {row.file for row in rows.values()} == {"test_planted.py", "test_broken.py"}
+
+
+STYLED = """
+    TestStyleCUDA test_add_cuda_float16 passed
+    TestStyleCUDA test_add_cuda_float32 passed
+    TestStyleCUDA test_reference_atan2_cuda_float32 passed
+    TestStyleCUDA test_sizes_size_0_cuda passed
+    TestStyleCUDA test_sizes_size_2_cuda passed
+    TestStyleCUDA test_solve_cuda passed
+    TestStyleCUDA test_streams_cuda passed
+    TestStyleCUDA test_two_cuda passed
+    TestStyleCUDA test_wrong_cuda failed
+    TestStyleCUDA test_host_cuda skipped
+    TestStyleCPU test_add_cpu_float32 passed
+    TestStyleCPU test_add_cpu_int64 passed
+    TestStyleCPU test_host_cpu passed
+    TestStyleCPU test_reference_atan2_cpu_float32 passed
+    TestStyleCPU test_sizes_size_0_cpu passed
+    TestStyleCPU test_sizes_size_2_cpu passed
+    TestStyleCPU test_solve_cpu passed
+    TestStyleCPU test_streams_cpu skipped
+    TestStyleCPU test_two_cpu skipped
+    TestStyleCPU test_wrong_cpu failed
+"""
+
+
+def test_a_file_in_pytorchs_own_style_runs_for_the_device_and_the_cpu(
+    results: ModuleType, tmp_path: Path
+) -> None:
+    root, output = tmp_path / "test", tmp_path / "rows.csv"
+    root.mkdir()
+    (root / "test_style.py").write_text(STYLE)
+    done = run("--pytorch", root, "-o", output, "-j", "1")
+    found = {f"{row.class_name} {row.test} {row.result}" for row in results.read(output)}
+    assert found == {line.strip() for line in STYLED.strip().splitlines()}
+    wrong = {row.test: row for row in results.read(output) if row.bad}
+    assert (wrong["test_wrong_cuda"].cause, wrong["test_wrong_cuda"].reason) == ("chip", "values")
+    assert done.exit_code == 1
 
 
 def test_device_rows_are_counted_apart(
@@ -169,12 +272,15 @@ def test_an_earlier_run_is_not_overwritten(results: ModuleType, tmp_path: Path) 
 
 def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
-    only = r"ward_(add|empty|nn_functional_dropout)_cuda|_(nn_Linear|SGD)_cuda"
+    only = r"ward_(add|empty|nn_functional_dropout|jiterator_unary)_cuda|_(nn_Linear|SGD)_cuda"
     line = [sys.executable, "-m", "ditorch", "pytorch-tests", "--only", only, "--dtypes", "float32"]
     done = subprocess.run(
         [*line, "-o", str(output), "-j", "1"], capture_output=True, text=True, check=False
     )
     rows = by_name(results, output)
+    # CUDA C++: nothing stands for it, and that is not the CPU's doing
+    kernel = rows.pop("test_forward_jiterator_unary_cuda_float32")
+    assert (kernel.result, kernel.cause, kernel.reason) == ("error", "shim", "no equivalent")
     assert {name: row.result for name, row in rows.items()} == dict.fromkeys(
         (
             "test_forward_add_cuda_float32",
@@ -189,7 +295,20 @@ def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Pa
     )
     assert {row.file for row in rows.values()} == {"op_db", "module_db", "optim_db"}
     assert {row.device for row in rows.values()} == {"device"}
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+
+
+def test_a_cpu_that_dies_of_what_it_announces_is_spared(
+    results: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ditorch.pytorch_tests.workers import spare_the_cpu
+
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    assert spare_the_cpu("pass") == ""
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+    said = spare_the_cpu("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert said.endswith("the tests run with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--only", "add", "-j", "4"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -44,7 +45,7 @@ def test_after_undo_cuda_is_as_it_was(active: ModuleType) -> None:
     active.undo()
     assert str(tensor.device) == "dipu:0"
     assert not tensor.is_cuda
-    with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA driver"):
         torch.ones(2, device="cuda")
 
 
@@ -147,6 +148,20 @@ print(g.device, isinstance(g, torch.Generator), torch.Stream(device="cuda:1").de
     assert text.split() == ["True", "1", "0", "True", "dipu:0", "True", "dipu:1"]
 
 
+def test_without_the_native_hook_nested_tensors_and_data_parallel_are_served() -> None:
+    text = output_of(
+        """
+import torch, ditorch
+nested = torch.nested.nested_tensor([torch.ones(2)], device="cuda", layout=torch.jagged)
+model = torch.nn.DataParallel(torch.nn.Linear(2, 2).cuda())
+print(nested.is_cuda, model(torch.ones(4, 2).cuda()).is_cuda, model.src_device_obj)
+""",
+        DITORCH_NATIVE_HOOK="0",
+        DITORCH_QUIET="1",
+    )
+    assert text.split() == ["True", "True", "dipu:0"]
+
+
 def test_the_report_tells_what_was_used_and_missed() -> None:
     text = output_of(
         """
@@ -171,6 +186,24 @@ def test_strict_raises_with_the_call_the_place_and_what_to_do() -> None:
     assert done.returncode == 1
     assert "torch.cuda.utilization has no equivalent here; called at <string>:2." in done.stderr
     assert "Hint:" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("-m", "ditorch"), ("-m", "deeplink")])
+def test_an_error_of_a_program_shows_its_own_frames(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text("import torch\n\ndef f():\n    torch.ones(2, device='cuda') @ 3\n\nf()\n")
+    done = subprocess.run(
+        [sys.executable, *command, "run", str(script)], capture_output=True, text=True, check=False
+    )
+    lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File")]
+    assert lines == [
+        f'File "{script}", line 6, in <module>',
+        f'File "{script}", line 4, in f',
+    ]
+    assert done.stderr.splitlines()[-1].startswith("TypeError: ")
+    assert done.returncode == 1
 
 
 def test_what_a_program_starts_has_it_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,13 @@ def test_with_torch_device_and_the_default_device() -> None:
         assert torch.zeros(1).device.index == 1
     finally:
         torch.set_default_device(None)
+
+
+def test_the_vendors_own_code_hears_the_truth() -> None:
+    a = torch.arange(6.0).view(2, 3).cuda()
+    with torch.dipu.quirk("ignore_strides", "add"):  # it looks for tensors of its own device
+        wrong = (a.t() + torch.zeros(3, 2).cuda()).tolist()
+    assert wrong == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
 def test_user_code_hears_cuda_and_torch_hears_the_truth() -> None:
@@ -183,6 +191,37 @@ def test_the_profiler_takes_the_cuda_activity() -> None:
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         torch.ones(4, device="cuda").add(1)
     assert any(event.key == "aten::add" for event in profile.key_averages())
+
+
+@pytest.mark.parametrize("device", [(), (0,), ("cuda:0",), (torch.device("cpu"),)])
+def test_packed_sequences_go_there_and_say_so(active: ModuleType, device: tuple[Any, ...]) -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2), torch.ones(1)]).cuda(*device)
+    assert packed.is_cuda == packed.data.is_cuda == (device != (torch.device("cpu"),))
+
+
+def test_an_event_has_a_handle(active: ModuleType) -> None:
+    event = torch.cuda.Event()
+    assert event.cuda_event == 0
+    event.record()
+    assert event.cuda_event != 0
+    active.undo()
+    assert not hasattr(torch.Event, "cuda_event")
+
+
+def test_the_set_of_tensor_classes_has_those_of_cuda(active: ModuleType) -> None:
+    ours = torch.cuda.FloatTensor
+    assert ours in torch._tensor_classes
+    active.undo()
+    assert ours not in torch._tensor_classes and torch.cuda.FloatTensor in torch._tensor_classes
+
+
+def test_without_the_native_hook_a_device_is_a_context_still() -> None:
+    source = """
+import torch, ditorch
+with torch.device("meta"):
+    print(torch.empty(2).device, torch.zeros(2, device="cuda").device.type)
+"""
+    assert output_of(source, DITORCH_QUIET="1", DITORCH_NATIVE_HOOK="0") == "meta dipu"
 
 
 def test_undo_is_not_needed_for_cpu_code(active: ModuleType) -> None:

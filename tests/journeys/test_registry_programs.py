@@ -18,11 +18,15 @@ HALF = 2e-2  # float16 and bfloat16 round at other places where the two devices 
 DITORCH = ("-m", "ditorch", "run")
 
 
-def need(*packages: str) -> None:
-    """Skips where a package cannot be imported, and says what to install."""
+def need(*packages: str, before: str = "sys") -> None:
+    """Skips where a package cannot be imported, and says what to install.
+
+    `before` is a module of the folder that makes it importable.
+    """
     for package in packages:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", f"import {package}"],
+            [sys.executable, "-W", "ignore", "-c", f"import {before}, {package}"],
+            cwd=SCRIPTS,
             capture_output=True,
             text=True,
             check=False,
@@ -84,7 +88,7 @@ def test_lightning_on_accelerator_cuda(precision: str) -> None:
 
 @pytest.mark.parametrize("model", ["resnet10t", "vit_tiny_patch16_224"])
 def test_timm_with_its_scaler(model: str) -> None:
-    need("timm")  # and the torchvision that it needs, built for the torch at hand
+    need("timm", before="torchvision_python")
     here, cpu = run("timm_amp", model, "amp"), run_cpu("timm_amp", model, "amp")
     assert here.pop("is_cuda")
     assert_near(here["losses"], cpu["losses"], HALF)

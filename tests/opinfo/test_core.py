@@ -65,12 +65,12 @@ def test_a_wrong_value_is_noticed() -> None:
 
 def test_a_wrong_dtype_is_noticed() -> None:
     outcome = check(_on_device(lambda x: x.double(), lambda x: x), "float32")
-    assert "result is torch.float64, the CPU's is torch.float32" in _messages(outcome)
+    assert "dtype is torch.float64, the CPU's is torch.float32" in _messages(outcome)
 
 
 def test_a_wrong_shape_is_noticed() -> None:
     outcome = check(_on_device(lambda x: x[:2], lambda x: x), "float32")
-    assert "result is torch.Size([2]), the CPU's is torch.Size([3])" in _messages(outcome)
+    assert "shape is torch.Size([2]), the CPU's is torch.Size([3])" in _messages(outcome)
 
 
 def test_a_result_that_stayed_on_the_host_is_noticed() -> None:

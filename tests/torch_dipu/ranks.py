@@ -183,6 +183,17 @@ def _ddp(**options: Any) -> Job:
     return job
 
 
+def _ddp_times(rank: int, device: torch.device) -> Any:
+    """DDP's own statistics, which it has where the device has a clock for it."""
+    net, x, y = _data()
+    parallel = nn.parallel.DistributedDataParallel(net.to(device), device_ids=[rank])
+    parallel.reducer._set_ddp_runtime_logging_sample_rate(1)
+    _train(parallel, x[rank::2].to(device), y[rank::2].to(device))
+    logged = parallel._get_ddp_logging_data()
+    names = ("forward_compute_time", "backward_compute_time", "backward_comm_time")
+    return [logged.get(f"avg_{name}", 0) > 0 for name in names]
+
+
 def _fsdp(rank: int, device: torch.device) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -225,6 +236,7 @@ JOBS: dict[str, Job] = {
     "barrier": _barrier,
     "new_group": _new_group,
     "ddp": _ddp(),
+    "ddp times": _ddp_times,
     "ddp bucket views": _ddp(gradient_as_bucket_view=True),
     "ddp unused parameters": _ddp(find_unused_parameters=True),
     "ddp static graph": _ddp(static_graph=True),

@@ -120,6 +120,25 @@ def test_inductor_is_right_or_says_what_to_use_instead() -> None:
     torch.testing.assert_close(actual.cpu(), (x.cpu().sin() * 2 + x.cpu()).relu())
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_can_be_compiled(backend: str, masked: bool) -> None:
+    def attend(x: Tensor, mask: Tensor | None) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)
+
+    x = torch.randn(2, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(4, 4, dtype=torch.bool).tril() if masked else None
+    results = []
+    for device, run in (("cpu", attend), ("dipu", torch.compile(attend, backend=backend))):
+        there = x.clone().to(device).requires_grad_()
+        result = run(there, None if mask is None else mask.to(device))
+        result.square().sum().backward()
+        assert there.grad is not None
+        results.append((result.detach().cpu(), there.grad.cpu()))
+    torch._dynamo.reset()
+    torch.testing.assert_close(results[1], results[0])
+
+
 def test_dispatch_modes_see_the_ops() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 

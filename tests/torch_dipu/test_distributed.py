@@ -30,6 +30,7 @@ EXPECTED: dict[str, list[Any]] = {
     "barrier": ["passed"] * 2,
     "new_group": [[2.0]] * 2,
     "ddp": [True, True],
+    "ddp times": [[True] * 3] * 2,
     "ddp bucket views": [True, True],
     "ddp unused parameters": [True, True],
     "ddp static graph": [True, True],

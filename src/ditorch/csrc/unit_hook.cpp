@@ -1,9 +1,11 @@
 // The native hook: a device named "cuda" becomes the target device wherever torch's Python binding
 // parses one, and user code that asks a target device for its name hears "cuda".
 //
-// Two places are changed, both put back by `remove`: the import slot of c10::Device(std::string) in
-// libtorch_python, and the getters of torch.device and of Tensor.is_cuda. Nothing is changed when a
-// self-test of the caller (see native.py) fails.
+// Two places are changed, both put back by `remove`: import slots of libtorch_python (for
+// c10::Device(std::string), and on plain CPU for the device that a bare index means), and the getters
+// of torch.device and of Tensor.is_cuda. Nothing is changed when a self-test of the caller (see
+// native.py) fails.
+#include <ATen/DeviceAccelerator.h>
 #include <c10/core/Device.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,13 +25,18 @@ namespace py = pybind11;
 namespace ditorch {
 
 using Constructor = void (*)(void*, const std::string&);
-constexpr const char* kSymbol = "_ZN3c106DeviceC1ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+using Accelerator = std::optional<c10::DeviceType> (*)(bool);
+constexpr const char* kConstructor = "_ZN3c106DeviceC1ERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+constexpr const char* kAccelerator = "_ZN2at11accelerator14getAcceleratorEb";
 
 static std::string g_target;          // "dipu"
 static bool g_keep_index = true;      // "cuda:1" -> "dipu:1", but -> "cpu"
 static c10::DeviceType g_target_type;
 static Constructor g_constructor = nullptr;
+static Accelerator g_accelerator = nullptr;
 static void** g_slot = nullptr;
+static void** g_accelerator_slot = nullptr;
+static newfunc g_new = nullptr;
 
 static bool is_cuda_name(const std::string& name) {
   return name.compare(0, 4, "cuda") == 0 && (name.size() == 4 || name[4] == ':');
@@ -36,6 +44,31 @@ static bool is_cuda_name(const std::string& name) {
 static void construct(void* self, const std::string& name) {
   if (!is_cuda_name(name)) return g_constructor(self, name);
   g_constructor(self, g_keep_index ? g_target + name.substr(4) : g_target);
+}
+
+// Plain CPU is no accelerator to torch. `device=0` asks for the one that must be there, and gets the
+// CPU; who asks whether there is one (torch.accelerator) hears that there is none, on a torch built
+// for CUDA as well: its devices are not those of the session.
+static std::optional<c10::DeviceType> accelerator(bool checked) {
+  const auto found = g_accelerator(false);
+  if (found.has_value() && found != c10::kCUDA) return found;
+  return checked ? std::optional(g_target_type) : std::nullopt;
+}
+// torch.device(0) and torch.device("cuda", 0) are "cpu", as the device of every tensor there.
+static PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* first = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : nullptr;
+  for (const char* key : {"type", "device"}) {
+    if (first == nullptr && kwargs != nullptr) first = PyDict_GetItemString(kwargs, key);  // borrowed
+  }
+  bool ours = first != nullptr && PyLong_CheckExact(first) && PyLong_AsLong(first) >= 0;
+  if (first != nullptr && PyUnicode_Check(first)) {
+    const char* name = PyUnicode_AsUTF8(first);
+    ours = name != nullptr && is_cuda_name(name);
+  }
+  PyErr_Clear();  // of a number or a text that cannot be read: torch tells of it
+  if (!ours) return g_new(type, args, kwargs);
+  const auto target = py::make_tuple(g_target);
+  return g_new(type, target.ptr(), nullptr);
 }
 
 // ---- the import slot
@@ -87,28 +120,44 @@ static bool writable(void* address) {
   return mprotect(reinterpret_cast<void*>(start), 2 * page, PROT_READ | PROT_WRITE) == 0;
 }
 
+// Puts `function` where libtorch_python looks for the symbol; null: there is no such place.
+static void** exchange(const char* symbol, void* function) {
+  Wanted wanted{"libtorch_python.so", symbol, nullptr};
+  dl_iterate_phdr(look_for_slot, &wanted);
+  if (wanted.slot == nullptr || !writable(wanted.slot)) return nullptr;
+  *wanted.slot = function;
+  return wanted.slot;
+}
+
 // False: the slot is not there (another build of torch), nothing was changed.
 static bool install_names(const std::string& target, bool keep_index) {
   TORCH_CHECK(g_slot == nullptr, "the device hook is installed already");
-  Wanted wanted{"libtorch_python.so", kSymbol, nullptr};
-  dl_iterate_phdr(look_for_slot, &wanted);
-  auto* constructor = reinterpret_cast<Constructor>(dlsym(RTLD_DEFAULT, kSymbol));
-  if (wanted.slot == nullptr || constructor == nullptr || !writable(wanted.slot)) return false;
   g_target = target;
   g_keep_index = keep_index;
   g_target_type = c10::Device(target).type();
-  g_constructor = constructor;
-  g_slot = wanted.slot;
-  *g_slot = reinterpret_cast<void*>(&construct);
+  g_constructor = reinterpret_cast<Constructor>(dlsym(RTLD_DEFAULT, kConstructor));
+  g_accelerator = reinterpret_cast<Accelerator>(dlsym(RTLD_DEFAULT, kAccelerator));
+  if (g_constructor == nullptr) return false;
+  g_slot = exchange(kConstructor, reinterpret_cast<void*>(&construct));
+  if (g_slot == nullptr) return false;
+  if (!keep_index) {
+    if (g_accelerator != nullptr) g_accelerator_slot = exchange(kAccelerator, reinterpret_cast<void*>(&accelerator));
+    g_new = std::exchange(THPDeviceType.tp_new, device_new);
+  }
   return true;
 }
 static void remove_names() {
   if (g_slot == nullptr) return;
   *g_slot = reinterpret_cast<void*>(g_constructor);
   g_slot = nullptr;
+  if (g_accelerator_slot != nullptr) *g_accelerator_slot = reinterpret_cast<void*>(g_accelerator);
+  g_accelerator_slot = nullptr;
+  if (g_new != nullptr) THPDeviceType.tp_new = g_new;
+  g_new = nullptr;
 }
 
-// ---- identity: user code hears "cuda", torch and the vendor's package hear the truth
+// ---- identity: user code hears "cuda", torch and the vendor's package hear the truth; on plain CPU
+// of a tensor alone, because the CPU has a name of its own in CUDA programs
 
 static std::vector<std::string> g_insiders;  // folders whose code hears the truth
 static PyGetSetDef* g_type_field = nullptr;
@@ -164,23 +213,34 @@ static bool install_identity(const std::vector<std::string>& insiders, const py:
   auto* is_cuda_field = field_of(reinterpret_cast<PyTypeObject*>(tensor_base.ptr()), "is_cuda");
   if (type_field == nullptr || is_cuda_field == nullptr || !writable(type_field) || !writable(is_cuda_field)) return false;
   g_insiders = insiders;
-  g_type_field = type_field;
   g_is_cuda_field = is_cuda_field;
-  g_type = std::exchange(type_field->get, type_getter);
   g_is_cuda = std::exchange(is_cuda_field->get, is_cuda_getter);
+  if (!g_keep_index) return true;
+  g_type_field = type_field;
+  g_type = std::exchange(type_field->get, type_getter);
   g_repr = std::exchange(THPDeviceType.tp_repr, device_repr);
   g_str = std::exchange(THPDeviceType.tp_str, device_str);
   PyType_Modified(&THPDeviceType);
   return true;
 }
 static void remove_identity() {
+  if (g_is_cuda_field != nullptr) g_is_cuda_field->get = g_is_cuda;
+  g_is_cuda_field = nullptr;
   if (g_type_field == nullptr) return;
   g_type_field->get = g_type;
-  g_is_cuda_field->get = g_is_cuda;
   THPDeviceType.tp_repr = g_repr;
   THPDeviceType.tp_str = g_str;
   PyType_Modified(&THPDeviceType);
   g_type_field = nullptr;
+}
+
+// Gives a class that is written in C an attribute that Python may not; None takes it away.
+static void set_attribute(const py::type& kind, const std::string& name, const py::object& value) {
+  auto* type = reinterpret_cast<PyTypeObject*>(kind.ptr());
+  const int failed = value.is_none() ? PyDict_DelItemString(type->tp_dict, name.c_str())
+                                     : PyDict_SetItemString(type->tp_dict, name.c_str(), value.ptr());
+  if (failed != 0) throw py::error_already_set();
+  PyType_Modified(type);
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -189,6 +249,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("remove_names", &remove_names);
   m.def("install_identity", &install_identity);
   m.def("remove_identity", &remove_identity);
+  m.def("set_attribute", &set_attribute);
 }
 
 }  // namespace ditorch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import unittest
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,22 +17,19 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-SEED = 20
+from deeplink.samples import SEED, UNINITIALISED, Mover, call, compare, gradients, seeds
+from ditorch.calls import Unsupported
+
 STEPS = 3  # of an optimizer
 LOOSE = MappingProxyType({torch.float16: 1e-2, torch.bfloat16: 2e-2})
 TOLERANCE = 1e-3  # torch's own when it compares a GPU with the CPU
 
-# Their values are whatever the memory held: only dtype and shape can be compared.
-UNINITIALISED = frozenset(
-    "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ "
-    "resize_as_".split()
-)
-# Tensors among these positional arguments are read by the host, on CUDA too.
-STAYS_ON_HOST = MappingProxyType({"tensor_split": frozenset({0})})
-
-PLACES = ("cpu", "cuda", "cuda:0")
-
 Classes = dict[str, Any]
+
+
+def bound(dtype: torch.dtype) -> float:
+    """How near a result must come to the CPU's."""
+    return LOOSE.get(dtype, TOLERANCE)
 
 
 def op_tests() -> Classes:
@@ -107,58 +104,23 @@ def _check_op(op: Any, device: str, dtype: torch.dtype, backward: bool) -> None:
     checked, refusal = 0, "op_db has no sample of it"
     for sample in samples:
         try:
-            expected, leaves, random = _call(op, sample, "cpu")
-            seeds = _seeds(sample, expected)
-            wanted = _gradients(sample, expected, leaves, seeds) if backward else ()
+            expected = call(op, sample, "cpu")
+            given = seeds(sample, expected)
+            wanted = gradients(sample, expected, given) if backward else ()
+        except Unsupported:
+            raise  # CUDA has it, and there is nothing to stand for it
         except Exception as error:  # the CPU's own limits are not the device's
             refusal = f"the CPU itself refuses: {type(error).__name__}: {error}"
             continue
-        exact = op.name not in UNINITIALISED and not random
-        actual, leaves, _ = _call(op, sample, device)
-        compare(actual, expected, device, exact)
+        exact = op.name not in UNINITIALISED and not expected.random
+        actual = call(op, sample, device)
+        compare(actual.outputs, expected.outputs, device, exact, bound)
         if backward:
-            moved = [seed.to(device) for seed in seeds]
-            compare(_gradients(sample, actual, leaves, moved), wanted, device, exact)
+            found = gradients(sample, actual, [seed.to(device) for seed in given])
+            compare(found, wanted, device, exact, bound)
         checked += 1
     if not checked:
         raise unittest.SkipTest(refusal)
-
-
-def _call(op: Any, sample: Any, device: str) -> tuple[Any, list[Tensor], bool]:
-    """The outputs, the inputs that want gradients, and whether the CPU drew random numbers."""
-    move = Mover(device)
-    host = STAYS_ON_HOST.get(op.name, frozenset())
-    value = move(sample.input)
-    args = [arg if at in host else move(arg) for at, arg in enumerate(sample.args)]
-    kwargs = {
-        key: device if key == "device" and arg is not None else move(arg)
-        for key, arg in sample.kwargs.items()
-    }
-    if op.is_factory_function:
-        kwargs["device"] = device  # some samples leave it out and would stay on the CPU
-    torch.manual_seed(SEED)
-    before = torch.get_rng_state()
-    outputs = op(value, *args, **kwargs)
-    return outputs, move.leaves, not torch.equal(before, torch.get_rng_state())
-
-
-def _differentiable(sample: Any, outputs: Any) -> list[Tensor]:
-    found = pytree.tree_leaves(sample.output_process_fn_grad(outputs))
-    return [out for out in found if isinstance(out, Tensor) and out.requires_grad]
-
-
-def _seeds(sample: Any, outputs: Any) -> list[Tensor]:
-    torch.manual_seed(SEED)
-    return [torch.randn_like(out) for out in _differentiable(sample, outputs)]
-
-
-def _gradients(
-    sample: Any, outputs: Any, leaves: Sequence[Tensor], seeds: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    roots = _differentiable(sample, outputs)
-    if not roots or not leaves:
-        return ()
-    return torch.autograd.grad(roots, leaves, seeds, allow_unused=True)
 
 
 # Modules.
@@ -175,9 +137,9 @@ def _check_module(info: Any, device: str, dtype: torch.dtype, training: bool) ->
         ours = info.module_cls(*made.args, **made.kwargs).to(dtype).train(training)
         theirs = copy.deepcopy(ours).to(device)
         expected, wanted, random = _train(ours, one.forward_input, "cpu")
-        actual, gradients, _ = _train(theirs, one.forward_input, device)
-        compare(actual, expected, device, not random)
-        compare(gradients, wanted, device, not random)
+        actual, found, _ = _train(theirs, one.forward_input, device)
+        compare(actual, expected, device, not random, bound)
+        compare(found, wanted, device, not random, bound)
         checked += 1
     if not checked:
         raise unittest.SkipTest("module_db has no input for it")
@@ -209,7 +171,7 @@ def _check_optimizer(info: Any, device: str, dtype: torch.dtype) -> None:
         # how a GPU takes its steps, not what they are
         plain = {key: val for key, val in kwargs.items() if key not in ("capturable", "fused")}
         expected = _steps(info, Mover("cpu")(plain), "cpu", dtype)
-        compare(_steps(info, kwargs, device, dtype), expected, device, exact=True)
+        compare(_steps(info, kwargs, device, dtype), expected, device, True, bound)
 
 
 def _steps(info: Any, kwargs: dict[str, Any], device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -230,92 +192,6 @@ def _steps(info: Any, kwargs: dict[str, Any], device: str, dtype: torch.dtype) -
     for _ in range(STEPS):
         optimizer.step(closure)
     return [param.detach() for param in params]
-
-
-# What they are made of.
-
-
-class Mover:
-    """Copies arguments to a device; tensors that share storage share it there as well."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.leaves: list[Tensor] = []
-        self._storages: dict[int, torch.UntypedStorage] = {}
-
-    def __call__(self, value: Any) -> Any:
-        return pytree.tree_map(self._one, value)
-
-    def _one(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return self._other(value)
-        with torch.no_grad():
-            moved = self._tensor(value.detach())
-        if value.requires_grad:
-            self.leaves.append(moved.requires_grad_())
-        return moved
-
-    def _other(self, value: Any) -> Any:
-        # samples name the GPU as well, where there is one
-        if isinstance(value, torch.device) or (isinstance(value, str) and value in PLACES):
-            return torch.device(self.device)
-        if isinstance(value, torch.Generator):
-            return torch.Generator(self.device).manual_seed(SEED)
-        return value
-
-    def _tensor(self, tensor: Tensor) -> Tensor:
-        simple = type(tensor) is Tensor and tensor.layout == torch.strided
-        if not simple or tensor.is_quantized or tensor.device.type != "cpu":
-            moved = tensor.to(self.device)
-            return moved.clone() if moved is tensor else moved
-        if tensor.is_conj():
-            return self._tensor(tensor.conj()).conj()
-        if tensor.is_neg():
-            return torch._neg_view(self._tensor(torch._neg_view(tensor)))
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages:
-            data = torch.empty(0, dtype=torch.uint8).set_(storage)
-            copied = data.clone() if self.device == "cpu" else data.to(self.device)
-            self._storages[storage._cdata] = copied.untyped_storage()
-        return torch.empty(0, dtype=tensor.dtype, device=self.device).set_(
-            self._storages[storage._cdata],
-            tensor.storage_offset(),
-            tensor.size(),
-            tensor.stride(),
-        )
-
-
-def compare(actual: Any, expected: Any, device: str, exact: bool) -> None:
-    """AssertionError where the device's result is not the CPU's; values only where `exact`."""
-    got, shape = pytree.tree_flatten(actual)
-    want, wanted_shape = pytree.tree_flatten(expected)
-    if shape != wanted_shape:
-        raise AssertionError(f"result is {shape}, the CPU's is {wanted_shape}")
-    for mine, cpu in zip(got, want, strict=True):
-        if isinstance(cpu, Tensor):
-            _compare_tensors(mine, cpu, device, exact)
-        elif exact and isinstance(cpu, bool | int | str | torch.dtype | torch.Size):
-            _equal("result", mine, cpu)
-        elif exact and isinstance(cpu, float | complex):
-            torch.testing.assert_close(mine, cpu, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-
-
-def _compare_tensors(actual: Any, expected: Tensor, device: str, exact: bool) -> None:
-    if not isinstance(actual, Tensor):
-        raise AssertionError(f"result is {type(actual).__name__}, the CPU's is a tensor")
-    _equal("device type", actual.device.type, torch.device(device).type)
-    for name in ("dtype", "layout", "shape"):
-        _equal(name, getattr(actual, name), getattr(expected, name))
-    if exact:
-        bound = LOOSE.get(expected.dtype, TOLERANCE)
-        host = actual.detach().cpu().resolve_conj().resolve_neg()
-        wanted = expected.detach().resolve_conj().resolve_neg()
-        torch.testing.assert_close(host, wanted, rtol=bound, atol=bound, equal_nan=True)
-
-
-def _equal(what: str, actual: Any, expected: Any) -> None:
-    if actual != expected:
-        raise AssertionError(f"{what} is {actual!r}, the CPU's is {expected!r}")
 
 
 def tests_of(classes: Classes) -> Iterator[unittest.TestCase]:

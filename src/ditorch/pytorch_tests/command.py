@@ -19,7 +19,7 @@ from ditorch.pytorch_tests import results
 from ditorch.pytorch_tests.builtin import SUITES
 from ditorch.pytorch_tests.results import RESULTS, Row, Test
 from ditorch.pytorch_tests.sources import Source, files_of, selected
-from ditorch.pytorch_tests.workers import Pool
+from ditorch.pytorch_tests.workers import Pool, spare_the_cpu
 
 SHOWN = 20  # rows of a list; the CSV has them all
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
@@ -134,6 +134,8 @@ def _run(
         return [test for test in selected(tests, only, dtypes) if test.key not in done]
 
     out = console(stderr=True)
+    if said := spare_the_cpu():
+        out.print(said, style="yellow", soft_wrap=True)
     out.print(f"loading {', '.join(source.name for source in sources)} …", soft_wrap=True)
     with (
         Pool(jobs, limit) as pool,

@@ -17,6 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import IO
 
+from deeplink import settings
 from ditorch import session
 from ditorch.pytorch_tests.results import Row, Test
 from ditorch.pytorch_tests.sources import Source
@@ -27,6 +28,24 @@ HELP = 8  # tests in the queue that make it worth loading their source once more
 TAIL = 300  # characters of what a dead process said last
 
 Select = Callable[[list[Test]], list[Test]]
+
+# torch's own product on the CPU, with which the device's is compared
+PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+
+
+def spare_the_cpu(probe: str = PROBE) -> str:
+    """Some virtual machines announce AMX, and the CPU dies of it; what was done about it, if so.
+
+    Without this such a crash of the CPU's would be told as the chip's.
+    """
+    line = [sys.executable, "-c", probe]
+    done = subprocess.run(line, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != -signal.SIGILL:
+        return ""
+    return (
+        "this CPU announces instructions that it does not have (torch's own bfloat16 product ends "
+        f"with SIGILL); the tests run with {settings.leave_out_amx()}"
+    )
 
 
 @dataclass

@@ -1,8 +1,11 @@
 // The process group of the device: collectives of a host backend, run on the device's own bytes.
+#include <array>
 #include <functional>
 #include <optional>
 
+#include <c10/core/Event.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "core.h"
 #include "dicl.h"
@@ -317,4 +320,31 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(c10::intrusive_ptr<c10d::Ba
   return c10::make_intrusive<ProcessGroupDICL>(std::move(host_backend));
 }
 
+// DDP's clock: events of the device's current stream, read when DDP logs
+struct DeviceTimer final : c10d::Timer {
+  c10::Device device;
+  std::array<std::optional<c10::Event>, 5> events;
+
+  explicit DeviceTimer(c10::Device device) : device(device) {}
+  void record(Event event) override {
+    Timer::record(event);  // the host's time, which DDP shows, too
+    auto& mark = events[static_cast<size_t>(event)].emplace(kDipu, c10::EventFlag::BACKEND_DEFAULT);
+    mark.record(c10::impl::VirtualGuardImpl(kDipu).getStream(device));
+  }
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    auto& first = events[static_cast<size_t>(start)];
+    auto& last = events[static_cast<size_t>(end)];
+    if (!first || !last) return std::nullopt;  // no backward yet, or one under no_sync
+    first->synchronize();
+    last->synchronize();
+    const double milliseconds = first->elapsedTime(*last);
+    if (milliseconds < 0) return std::nullopt;
+    return static_cast<int64_t>(milliseconds * 1e6);
+  }
+};
+
 }  // namespace dipu
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kPrivateUse1, dipu::DeviceTimer)
+}  // namespace c10d

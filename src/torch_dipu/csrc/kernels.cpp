@@ -10,6 +10,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/fill.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
@@ -188,11 +189,13 @@ static at::Scalar local_scalar_dense(const Tensor& self) {
 static int64_t sdp_choice(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout,
     bool causal, std::optional<double> scale, bool gqa) {
+  // a question of shapes alone: tensors without bytes, and no mode (torch.compile's) hears of them
+  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   const auto host = [](const Tensor& t) {
-    const Tensor layout = on_device(t) && host_reachable(t.device().index())
-        ? alias_host(t)
-        : at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kCPU));
-    return t.requires_grad() ? layout.detach().set_requires_grad(true) : layout;
+    const Tensor layout = at::from_blob(
+        nullptr, C10_AS_INTARRAYREF_SLOW_ALLOC(t.sym_sizes()), C10_AS_INTARRAYREF_SLOW_ALLOC(t.sym_strides()),
+        t.options().device(at::kCPU));
+    return t.requires_grad() ? layout.set_requires_grad(true) : layout;
   };
   const std::optional<Tensor> host_mask = mask.has_value() && mask->defined() ? std::optional<Tensor>(host(*mask)) : std::nullopt;
   return at::_fused_sdp_choice(host(query), host(key), host(value), host_mask, dropout, causal, scale, gqa);

@@ -1,7 +1,8 @@
-"""DCGAN as its tutorial trains it, on images of noise."""
+"""DCGAN as its tutorial trains it, on images of noise; with `--amp` in mixed precision."""
 
 import json
 import random
+import sys
 
 import torch
 import torch.nn as nn
@@ -12,6 +13,7 @@ manualSeed = 999
 random.seed(manualSeed)
 torch.manual_seed(manualSeed)
 nz, ngf, ndf, nc, ngpu = 16, 8, 8, 3, 1
+amp = "--amp" in sys.argv
 device = torch.device("cuda:0" if (torch.cuda.is_available() and ngpu > 0) else "cpu")
 
 
@@ -56,7 +58,7 @@ class Discriminator(nn.Module):
             nn.BatchNorm2d(ndf * 2),
             nn.LeakyReLU(0.2, inplace=True),
             nn.Conv2d(ndf * 2, 1, 4, 1, 0, bias=False),
-            nn.Sigmoid(),
+            nn.Identity() if amp else nn.Sigmoid(),
         )
 
     def forward(self, input):
@@ -75,7 +77,11 @@ netG, netD = netG.to(device), netD.to(device)
 if device.type == "cuda" and ngpu > 1:
     netG = nn.DataParallel(netG, list(range(ngpu)))
     netD = nn.DataParallel(netD, list(range(ngpu)))
-criterion = nn.BCELoss()
+# BCELoss is not for autocast, and says so
+criterion = nn.BCEWithLogitsLoss() if amp else nn.BCELoss()
+autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=amp)
+scalerD = torch.amp.GradScaler(device.type, enabled=amp)
+scalerG = torch.amp.GradScaler(device.type, enabled=amp)
 fixed_noise = torch.randn(4, nz, 1, 1).to(device)
 optimizerD = optim.Adam(netD.parameters(), lr=0.0002, betas=(0.5, 0.999))
 optimizerG = optim.Adam(netG.parameters(), lr=0.0002, betas=(0.5, 0.999))
@@ -88,21 +94,26 @@ for _ in range(4):
         netD.zero_grad()
         real = data[0].to(device)
         label = torch.full((real.size(0),), 1.0, dtype=torch.float, device=device)
-        output = netD(real).view(-1)
-        errD_real = criterion(output, label)
-        errD_real.backward()
-        fake = netG(noises[iters].to(device))
-        label.fill_(0.0)
-        output = netD(fake.detach()).view(-1)
-        errD_fake = criterion(output, label)
-        errD_fake.backward()
-        optimizerD.step()
+        with autocast:
+            output = netD(real).view(-1)
+            errD_real = criterion(output, label)
+        scalerD.scale(errD_real).backward()
+        with autocast:
+            fake = netG(noises[iters].to(device))
+            label.fill_(0.0)
+            output = netD(fake.detach()).view(-1)
+            errD_fake = criterion(output, label)
+        scalerD.scale(errD_fake).backward()
+        scalerD.step(optimizerD)
+        scalerD.update()
         netG.zero_grad()
         label.fill_(1.0)
-        output = netD(fake).view(-1)
-        errG = criterion(output, label)
-        errG.backward()
-        optimizerG.step()
+        with autocast:
+            output = netD(fake).view(-1)
+            errG = criterion(output, label)
+        scalerG.scale(errG).backward()
+        scalerG.step(optimizerG)
+        scalerG.update()
         G_losses.append(errG.item())
         D_losses.append((errD_real + errD_fake).item())
         iters += 1

@@ -24,7 +24,6 @@ for _ in range(10):
     losses.append(loss.data.item())
 torch.set_default_tensor_type("torch.FloatTensor")
 host = torch.zeros(2)
-assert not host.is_cuda
 double = host.type("torch.cuda.DoubleTensor")
 assert double.dtype == torch.float64
 assert isinstance(y.data, torch.cuda.FloatTensor)
@@ -32,4 +31,5 @@ assert torch.cuda.LongTensor(4).fill_(7).cpu().numpy().tolist() == [7] * 4
 assert (torch.cuda.ByteTensor([1, 0]) == 1).tolist() == [True, False]
 assert y.new(2, 2).shape == (2, 2) and y.data.cpu().type() == "torch.FloatTensor"
 is_cuda = all(tensor.is_cuda for tensor in (w, x, y, double, *linear.parameters()))
-print(json.dumps({"losses": losses, "type": w.type(), "is_cuda": is_cuda}))
+result = {"losses": losses, "type": w.type(), "is_cuda": is_cuda, "host_is_cuda": host.is_cuda}
+print(json.dumps(result))

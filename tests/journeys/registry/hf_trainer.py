@@ -81,6 +81,7 @@ def train(make):
     options = {"attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
     greedy = model.generate(prompt, max_new_tokens=8, do_sample=False, **options)
     beams = model.generate(prompt, max_new_tokens=6, num_beams=3, do_sample=False, **options)
+    options["min_new_tokens"] = 6  # devices draw other numbers, and one may draw the end
     sampled = model.generate(prompt, max_new_tokens=6, do_sample=True, top_k=8, **options)
     return {
         "losses": [float(loss) for loss in history],

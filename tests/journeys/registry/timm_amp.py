@@ -4,6 +4,9 @@ import json
 import sys
 from functools import partial
 
+import torchvision_python  # noqa: F401  # before timm, which imports torchvision
+
+# isort: split
 import timm
 import torch
 from timm.loss import LabelSmoothingCrossEntropy

@@ -1,0 +1,212 @@
+"""`run [tools] train.py …`: a program as it is, watched by the operator tools that were asked for.
+
+Three commands share it: `deeplink run`, `python -m ditorch run` and `python -m op_tools run`. What
+is asked for goes into the environment, so processes that the program starts are watched too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError, SettingError
+
+# A tool by its option: the word of its settings, its arguments in the help, and what it does.
+TOOLS = {
+    "capture": ("CAPTURE", "", "write arguments, results and gradients of each call"),
+    "autocompare": ("AUTOCOMPARE", "", "compare each call with the CPU in higher precision"),
+    "time": ("TIME_MEASURE", "", "time each call, forward and backward"),
+    "fallback": ("FALLBACK", "OPS", "run these operators on the CPU"),
+    "cast": ("DTYPE_CAST", "OPS", "compute these operators in another type (OP_DTYPE_CAST_DICT)"),
+    "overflow": ("OVERFLOW_CHECK", "", "name the operator that makes the first NaN or Inf"),
+    "observe": ("OBSERVE", "", "show arguments and results of each call"),
+}
+# The other options: what stands for their value, the setting, and what they mean.
+OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
+    "steps": ("3-5", settings.OP_TOOLS_STEPS, "watch these training steps"),
+    "ranks": ("0,1", settings.OP_TOOLS_RANKS, "watch these ranks"),
+    "modules": ("PATTERNS", settings.OP_TOOLS_MODULES, "watch these modules, as blocks.*.attn"),
+    "sites": ("PATTERNS", settings.OP_TOOLS_SITES, "watch these lines, as model.py:10"),
+    "first": ("N", settings.OP_TOOLS_FIRST, "watch so many calls of each signature"),
+    "every": ("K", settings.OP_TOOLS_EVERY, "watch every k-th call of an operator"),
+    "level": ("api|aten|module", settings.OP_TOOLS_LEVEL, "what counts as an operator"),
+    "devices": ("KINDS", settings.OP_TOOLS_DEVICES, "watch these devices, as cpu"),
+    "results": ("DIR", settings.OP_TOOLS_RESULTS, "where files go; default op_tools_results"),
+    "config": ("FILE", settings.OP_TOOLS_CONFIG, "a TOML file with a section for each tool"),
+    "trace": ("FILE", settings.OP_TIME_MEASURE_TRACE, "with --time, a trace for Perfetto"),
+}
+# They start the processes that do the work, and do none of their own.
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+GROUP = "deeplink.autoload"
+Stop = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for: a program, and what it is watched by."""
+
+    program: str
+    is_module: bool
+    arguments: tuple[str, ...]
+    values: dict[str, str]  # settings
+
+    @property
+    def watched(self) -> bool:
+        """Whether tools are to be started in this process."""
+        asked = settings.OP_TOOLS_RUN.name in self.values
+        return asked and not (self.is_module and self.program in LAUNCHERS)
+
+
+def parse(command: str, line: Sequence[str]) -> Request:
+    """The options up to the program; all after it is the program's. Exits with 2 on a bad one."""
+    parser = _parser(command)
+    given = parser.parse_args(list(line))
+    rest = given.module if given.module is not None else given.program
+    if not rest:
+        parser.error("which program? A script, or -m and a module.")
+    try:
+        values = _values(given)
+    except SettingError as error:
+        parser.error(str(error))
+    if given.module is None and not Path(rest[0]).is_file():
+        parser.error(f"no script {rest[0]!r}; for a module say -m {rest[0]}")
+    return Request(rest[0], given.module is not None, tuple(rest[1:]), values)
+
+
+def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
+    """Runs the program with its arguments, and the tools around it; its exit code is kept.
+
+    `start` starts the tools that OP_TOOLS_RUN names; without it, by the entry point of op_tools.
+    """
+    settings.watch_children(request.values)
+    sys.argv = [request.program, *request.arguments]
+    try:
+        stop = (start or _registered())() if request.watched else None
+    except DeeplinkError as error:
+        sys.exit(str(error))
+    try:
+        _program(request)
+    except Exception as error:
+        trace = _own_frames(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        raise SystemExit(1) from None
+    finally:
+        if stop is not None:
+            stop()
+
+
+def _program(request: Request) -> None:
+    if request.is_module:
+        sys.path.insert(0, "")
+        runpy.run_module(request.program, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(request.program).resolve().parent))
+        runpy.run_path(request.program, run_name="__main__")
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A program's error as Python shows it: without who started it, and without the tools."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in _STARTERS:
+        trace = trace.tb_next
+    at = trace
+    while at is not None:
+        while at.tb_next is not None and _is_tools(at.tb_next):
+            at.tb_next = at.tb_next.tb_next
+        at = at.tb_next
+    return trace
+
+
+def _is_tools(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_TOOLS_FOLDER)
+
+
+_STARTERS = (__file__, runpy.__file__, "<frozen runpy>")
+_TOOLS_FOLDER = str(Path(__file__).parents[1] / "op_tools")
+
+
+def _registered() -> Callable[[], Stop]:
+    for point in entry_points(group=GROUP, name="op_tools"):
+        found: Callable[[], Stop] = point.load()
+        return found
+    raise SettingError(
+        "the operator tools are not registered in this environment.",
+        "install the package anew (`make setup`, or `pip install -e .`).",
+    )
+
+
+# The command line.
+
+
+def _values(given: argparse.Namespace) -> dict[str, str]:
+    asked = {word: getattr(given, word) for word in TOOLS if getattr(given, word)}
+    values: dict[str, str] = {}
+    for word, operators in asked.items():
+        if isinstance(operators, str):
+            values[f"OP_{TOOLS[word][0]}_LIST"] = operators
+        elif given.ops is not None:
+            values[f"OP_{TOOLS[word][0]}_LIST"] = given.ops
+        if given.disable is not None:
+            values[f"OP_{TOOLS[word][0]}_DISABLE_LIST"] = given.disable
+    if asked:
+        values[settings.OP_TOOLS_RUN.name] = ",".join(asked)
+    for word, (_, setting, _) in OPTIONS.items():
+        text = getattr(given, word)
+        if text is not None:
+            try:
+                setting.parse(text)
+            except ValueError as error:
+                problem = f"--{word} {text}: {error}; allowed: {setting.allowed}"
+                raise SettingError(problem) from None
+            values[setting.name] = text
+    if given.verbose:
+        values[settings.OP_TOOLS_VERBOSE.name] = "1"
+    if values and not asked:
+        raise SettingError(f"{', '.join(values)}: of which tool? Say --time or another one too")
+    return values
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=command,
+        usage=f"{command} [tools] [options] train.py …   (or -m module …)",
+        description="Run a program as it is, and watch its operators without touching its code.",
+        epilog=EXAMPLES.format(command=command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    tools = parser.add_argument_group("tools (any of them together)")
+    for word, (_, value, text) in TOOLS.items():
+        if value:
+            tools.add_argument(f"--{word}", metavar=value, help=text)
+        else:
+            tools.add_argument(f"--{word}", action="store_true", help=text)
+    more = parser.add_argument_group("which calls, and where to")
+    more.add_argument("--ops", metavar="OPS", help="these operators only, as torch.add,aten.mm.*")
+    more.add_argument("--disable", metavar="OPS", help="not these operators")
+    for word, (value, setting, text) in OPTIONS.items():
+        more.add_argument(f"--{word}", metavar=value, help=f"{text} ({setting.name})")
+    more.add_argument("--verbose", action="store_true", help="a table for each call")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="a script and its arguments")
+    return parser
+
+
+EXAMPLES = """
+examples:
+  {command} train.py --epochs 3
+  {command} --time --steps 3-5 train.py               which operators are slow
+  {command} --time --trace trace.json train.py        and when: open it in ui.perfetto.dev
+  {command} --autocompare train.py                    which operators are wrong
+  {command} --overflow train.py                       where the first NaN comes from
+  {command} --fallback torch.nn.functional.gelu train.py      without this one: is it well?
+  {command} --capture --ops 'torch.nn.functional.*' --first 2 train.py
+  {command} --time -m torch.distributed.run --nproc-per-node 2 train.py
+"""
