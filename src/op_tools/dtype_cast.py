@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from op_tools import names, report
 from op_tools.call import Call, device_of, tensors
 from op_tools.fallback import dense, dtypes_on_device, moves
 from op_tools.filters import signature
-from op_tools.host import Copies, mapped
+from op_tools.host import Copies, mapped, no_autocast
 from op_tools.options import Options
 from op_tools.tool import Started, Substitute
 
@@ -59,8 +61,14 @@ class OpDtypeCast(Substitute):
         if device is None or not any(dtype in casts for dtype in given):
             return NotImplemented
         wanted = self._expected(call, device)
+        autocast = torch.is_autocast_enabled(device.type)
+        if autocast:  # it would give the arguments one type: the widest of those asked for
+            floating = [casts.get(dtype, dtype) for dtype in given if dtype.is_floating_point]
+            widest = functools.reduce(torch.promote_types, floating)
+            casts = {dtype: widest for dtype in given if dtype.is_floating_point}
         copies = Copies(lambda t: t.to(casts[t.dtype]) if t.dtype in casts else t)
-        result = call.func(*copies.of(call.args), **copies.of(call.kwargs))
+        with no_autocast(device) if autocast else nullcontext():
+            result = call.func(*copies.of(call.args), **copies.of(call.kwargs))
         if any(copies.shares(t) and copies.original_of(t) is None for t in tensors(result)):
             return NotImplemented  # a view of an argument
         for original, copy in copies.mutated(call):

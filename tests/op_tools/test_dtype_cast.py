@@ -56,6 +56,16 @@ def test_gradients_go_through() -> None:
     torch.testing.assert_close(w.grad.cpu()[0], x.detach().cpu().sum(0), rtol=1e-2, atol=1e-2)
 
 
+def test_under_autocast_the_arguments_get_one_type() -> None:
+    x, layer = torch.randn(4, 8).to("dipu"), torch.nn.Linear(8, 8).to("dipu")
+    amp = torch.autocast("dipu", dtype=torch.bfloat16)
+    with amp, op_tools.OpDtypeCast(casts="float32->float64"):
+        wide = layer(layer(x))  # a bfloat16 argument beside float32 weights
+    assert wide.dtype == torch.bfloat16 and not diagnostics.problems()
+    exact = layer.to("cpu").double()(layer(x.cpu().double()).bfloat16().double())
+    torch.testing.assert_close(wide.cpu(), exact.bfloat16(), rtol=1e-2, atol=1e-2)
+
+
 def test_the_dict_is_read_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(64, 64).to("dipu")
     with op_tools.OpDtypeCast() as tool:
