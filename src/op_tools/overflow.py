@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -103,6 +103,9 @@ class OpOverflowCheck(Observer):
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
+        arguments = state.arguments
+        bare = replace(call, args=(), kwargs={})  # the graph is not to hold its own tensors
+
         def take(gradient: Tensor) -> tuple[Health, Extent | None]:
             state = health([gradient])
             return state, extent("gradient", gradient) if state.nan or state.inf else None
@@ -111,9 +114,9 @@ class OpOverflowCheck(Observer):
             before = _together(seen.outputs)
             after = _together(seen.inputs)
             if after.nan or after.inf:
-                self._judge(call, before, after, seen.outputs, seen.inputs, "backward")
+                self._judge(bare, before, after, seen.outputs, seen.inputs, "backward")
 
-        gradients.watch(call, state.arguments, result, take, done, guard=engine.guard(self, call))
+        gradients.watch(call, arguments, result, take, done, guard=engine.guard(self, bare))
 
     def _judge(
         self,

@@ -1,0 +1,347 @@
+"""What the operator tools cost: a transformer's training step under each, as a ratio to without.
+
+A 4-layer, 256-wide transformer at length 128, batch 4, with AdamW, on the reference device (as
+`cuda`, through ditorch) or with --device on another. Plain steps and steps under a tool take turns
+in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LAYERS, WIDTH, HEADS, LENGTH, BATCH, WORDS = 4, 256, 8, 128, 4, 1000
+CALLS, REPEATS = 500, 12
+
+
+class Block(nn.Module):
+    """Attention with an explicit mask and softmax, then two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, width // HEADS)
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-1, -2) * (width // HEADS) ** -0.5
+        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        more: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
+        return x + more
+
+
+class Model(nn.Module):
+    """A decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
+        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+        self.register_buffer("mask", mask)
+        self.register_buffer("at", torch.arange(LENGTH))
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words) + self.places(self.at)
+        for block in self.blocks:
+            x = block(x, self.mask)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+def training(device: str) -> Callable[[], None]:
+    """One step of training, as a function."""
+    torch.manual_seed(0)
+    model = Model().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    words = torch.randint(0, WORDS, (BATCH, LENGTH + 1)).to(device)
+
+    def step() -> None:
+        scores = model(words[:, :-1])
+        F.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run the step: a tool, its arguments, the environment, and what is hoped for."""
+
+    what: str
+    tool: str
+    given: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    aims: tuple[float | None, float | None] = (None, None)  # on a CPU machine, on a GPU
+    written: bool = False  # bytes and files are counted, and the time to write them
+
+
+CASES = (
+    Case("filtered, an empty list", "OpCapture", {"ops": ""}, aims=(1.05, 1.3)),
+    Case(
+        "filtered, a list that none is in", "OpCapture", {"ops": "torch.erfinv"}, aims=(1.05, 1.3)
+    ),
+    Case(
+        "statistics of all kernels",
+        "OpCapture",
+        {"level": "aten"},
+        {"OP_CAPTURE_MODE": "statistics"},
+        aims=(1.7, 1.7),
+        written=True,
+    ),
+    Case("capture, folders", "OpCapture", written=True),
+    Case(
+        "capture, packed",
+        "OpCapture",
+        environment={"OP_CAPTURE_FORMAT": "packed"},
+        aims=(3.0, 3.0),
+        written=True,
+    ),
+    Case("time, events", "OpTimeMeasure", aims=(1.3, 1.3)),
+    Case("time, sync", "OpTimeMeasure", environment={"OP_TIME_MEASURE_MODE": "sync"}),
+    Case("compare, every call", "OpAutoCompare", aims=(8.0, 8.0)),
+    Case(
+        "compare, once per signature",
+        "OpAutoCompare",
+        environment={"OP_AUTOCOMPARE_MODE": "signature"},
+        aims=(1.5, 1.5),
+    ),
+    Case("fall back, every operator", "OpFallback"),
+    Case(
+        "cast float32 -> float64",
+        "OpDtypeCast",
+        environment={"OP_DTYPE_CAST_DICT": "float32->float64"},
+    ),
+    Case("overflow check", "OpOverflowCheck"),
+    Case("observe, to /dev/null", "OpObserve"),
+)
+
+
+@dataclass
+class Figure:
+    """What was measured of a case."""
+
+    what: str
+    ratio: float | None = None
+    plain_ms: float = 0.0
+    tool_ms: float = 0.0
+    aim: float | None = None
+    bytes: float | None = None  # of a step
+    files: float | None = None
+    note: str = ""
+    unit: str = ""
+
+    @property
+    def met(self) -> str:
+        if self.aim is None or self.ratio is None:
+            return ""
+        return "yes" if self.ratio <= self.aim else "no"
+
+
+@contextmanager
+def surroundings(values: dict[str, str], folder: Path) -> Iterator[None]:
+    """The environment of a case, and its standard output out of sight."""
+    values = {**values, "OP_TOOLS_RESULTS": str(folder)}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+class Bench:
+    """Plain steps and steps under a tool, taking turns."""
+
+    def __init__(self, device: str, rounds: int, steps: int, clock: Callable[[], float]) -> None:
+        self.device, self.rounds, self.steps, self.clock = device, rounds, steps, clock
+        self.step = training(device)
+        for _ in range(3):
+            self.step()
+
+    def took(self, end: Callable[[], object] | None = None) -> float:
+        """Seconds of a turn: some steps, and what is still to do after them."""
+        begun = self.clock()
+        for _ in range(self.steps):
+            self.step()
+        torch.accelerator.synchronize()
+        if end is not None:
+            end()
+        return self.clock() - begun
+
+    def by_turns(self, case: Case, on_gpu: bool) -> Figure:
+        """A start, some steps, a stop that waits for what is written in the background."""
+        figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
+        for turn in range(self.rounds + 1):
+            folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_"))
+            plain = self.took()
+            with surroundings(case.environment, folder):
+                tool = kind(**case.given).start()
+                seconds = self.took(tool.stop)
+            if turn:  # the first one warms up
+                pairs.append((plain, seconds))
+            files = [path for path in folder.rglob("*") if path.is_file()]
+            figure.bytes = sum(path.stat().st_size for path in files) / self.steps
+            figure.files = len(files)
+            shutil.rmtree(folder)
+        return self.summed(figure, pairs)
+
+    def steady(self, case: Case, on_gpu: bool) -> Figure:
+        """In one run of the tool: what it does once is done before."""
+        from op_tools import engine
+
+        figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
+        folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_"))
+        with surroundings(case.environment, folder):
+            tool = kind(**case.given).start()
+            try:
+                self.took()
+                for _ in range(self.rounds):
+                    seconds = self.took()
+                    engine.stop(tool)  # aside, with all that it knows
+                    plain = self.took()
+                    engine.start(tool)
+                    pairs.append((plain, seconds))
+            finally:
+                tool.stop()
+        shutil.rmtree(folder)
+        return self.summed(figure, pairs)
+
+    def summed(self, figure: Figure, pairs: list[tuple[float, float]]) -> Figure:
+        figure.ratio = statistics.median(tool / plain for plain, tool in pairs)
+        figure.plain_ms = statistics.median(plain for plain, _ in pairs) / self.steps * 1e3
+        figure.tool_ms = statistics.median(tool for _, tool in pairs) / self.steps * 1e3
+        return figure
+
+    def tiny(self) -> Figure:
+        """Microseconds that a filtered operator pays, on four floats."""
+        import op_tools
+
+        a = torch.ones(4, device=self.device)
+        tool = op_tools.OpObserve(ops="torch.erfinv")
+        best = [float("inf")] * 2
+        with contextlib.redirect_stdout(io.StringIO()):
+            for _ in range(REPEATS):
+                best[0] = min(best[0], _each(lambda: a + a))
+                with tool:
+                    best[1] = min(best[1], _each(lambda: a + a))
+        more = (best[1] - best[0]) * 1e6
+        note = f"{best[0] * 1e6:.2f} -> {best[1] * 1e6:.2f} us"
+        return Figure("a filtered tiny add", more, aim=2.5, note=note, unit="us")
+
+
+def find(tool: str) -> Any:
+    """The tool of this name; LookupError when nobody has made it yet."""
+    import op_tools
+
+    if not hasattr(op_tools, tool):
+        raise LookupError(f"{tool} is absent")
+    return getattr(op_tools, tool)
+
+
+def _each(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - begun) / CALLS
+
+
+def show(figures: list[Figure], title: str) -> None:
+    """The table."""
+    table = Table(title=title)
+    for column in ("what", "plain ms", "under it ms", "ratio", "aim", "met", "a step", "note"):
+        table.add_column(column, justify="left" if column in ("what", "note") else "right")
+    for figure in figures:
+        size = "" if figure.bytes is None else f"{figure.bytes / 2**20:.1f} MiB"
+        if figure.files is not None:
+            size += f", {figure.files:.0f} files in all"
+        sign = "+" if figure.unit else ""
+        table.add_row(
+            figure.what,
+            f"{figure.plain_ms:.1f}" if figure.plain_ms else "",
+            f"{figure.tool_ms:.1f}" if figure.tool_ms else "",
+            "" if figure.ratio is None else f"{sign}{figure.ratio:.2f} {figure.unit}".strip(),
+            "" if figure.aim is None else f"{sign}{figure.aim} {figure.unit}".strip(),
+            figure.met,
+            size,
+            figure.note,
+        )
+    Console(width=max(Console().width, 140)).print(table)
+
+
+def main() -> None:
+    """Measures, prints the table, and writes it as JSON when asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="", help="such as cuda; default: by ditorch")
+    parser.add_argument("--rounds", type=int, default=7, help="pairs of turns for each tool")
+    parser.add_argument("--steps", type=int, default=2, help="steps of a turn")
+    parser.add_argument("--only", default="", help="a part of the names of the cases")
+    parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if not options.device:
+        import ditorch  # noqa: F401  # the chosen vendor's device stands for cuda
+    device = options.device or "cuda"
+    label = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    on_gpu = bool(options.device) and device != "cpu"
+    wall = on_gpu or options.wall
+    clock = time.perf_counter if wall else time.process_time
+    bench = Bench(device, options.rounds, options.steps, clock)
+    figures = []
+    for case in CASES:
+        if options.only not in case.what:
+            continue
+        try:
+            way = bench.by_turns if case.written else bench.steady
+            figures.append(way(case, on_gpu))
+        except LookupError as error:
+            figures.append(Figure(case.what, note=str(error)))
+        except Exception as error:  # one tool's failure is a row, not the end
+            figures.append(Figure(case.what, note=f"{type(error).__name__}: {error}"[:100]))
+        print(f"{case.what}: {figures[-1].ratio or figures[-1].note}", file=sys.stderr)
+        save(figures, options.json)  # after each: a long run may be cut off
+    if options.only in "a filtered tiny add":
+        figures.append(bench.tiny())
+    times = "wall time" if wall else "CPU time"
+    show(figures, f"op_tools, a training step on {label}, torch {torch.__version__} ({times})")
+    save(figures, options.json)
+
+
+def save(figures: list[Figure], path: Path | None) -> None:
+    """The numbers as JSON."""
+    if path is not None:
+        rows = [asdict(figure) | {"met": figure.met} for figure in figures]
+        path.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""The calibrated rule: an error is held against what rounding can explain, element by element.
+
+    |result - reference| <= U * spacing(reference) + C * sigma
+
+and, over many elements, against the size and the bias that rounding errors have. `sigma` is the
+envelope of the call, the plain CPU run of the same type the second opinion; both are dear, and are
+asked for only when the spacing alone does not explain the error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from deeplink.judge.evidence import Evidence
+from deeplink.judge.formats import FORMATS, Format, spacing
+from deeplink.judge.verdict import (
+    Figures,
+    Verdict,
+    chunks,
+    equal,
+    name_of,
+    place,
+    wide,
+    with_figures,
+)
+
+SIGMAS = 8.0  # C
+MANY = 256  # elements from which on statistics are looked at
+STEPS = {True: 1.0, False: 2.0}  # U, of half types and of the others
+RMS = {True: 1.25, False: 2.0}
+BIAS = 0.15  # of half types: rounding to nearest has none
+AS_GOOD = (1.25, 2.0)  # of the CPU's own error, rms and largest: as good as the CPU
+AS_BAD = (3.0, 4.0)  # the same where the CPU itself is outside of the bound
+HALF = 0.5000001  # of a step: up to here a value is rounded correctly
+FEW = 32  # elements of one binade that tell what the CPU's error is there
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A result and its reference as flat float64 vectors."""
+
+    y: Tensor
+    r: Tensor
+    step: Tensor  # spacing around r
+    form: Format
+
+    @property
+    def error(self) -> Tensor:
+        return self.y - self.r
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What a rule found: the elements that are outside, or the figure that is."""
+
+    rule: str
+    message: str
+    where: Tensor  # flat numbers of the elements; none: all of them together
+    ratio: float | None = None  # of a figure to its limit
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict on a floating or complex result."""
+    result, reference = evidence.result, evidence.reference
+    quick = _quick(evidence)
+    if quick is not None:
+        return quick
+    plain = evidence.plain
+    if plain is not None and _same(result, plain):
+        return _passed(evidence, "as the CPU")
+    pair = _pair(result, reference, evidence.unit)
+    found = _outside(pair, None)
+    if found is None:
+        return _passed(evidence, "spacing")
+    other = None if plain is None else _pair(plain, reference, evidence.unit)
+    if other is not None and found.rule == "bound" and _as_good(pair, other, found.where):
+        return _passed(evidence, "as good as the CPU")
+    sigma = _flat_sigma(evidence)
+    if sigma is not None:
+        found = _outside(pair, sigma)
+        if found is None:
+            return _passed(evidence, "envelope")
+    if other is not None:
+        found = _excused(pair, other, sigma, found)
+        if found is None:
+            return _passed(evidence, "no worse than the CPU")
+    return _failed(evidence, pair, sigma, found)
+
+
+def _quick(evidence: Evidence) -> Verdict | None:
+    """Hot path: most healthy results are the reference, rounded, or next to it; else None."""
+    result, reference = evidence.result, evidence.reference
+    form = FORMATS[evidence.unit]
+    if result.is_complex():
+        return equal(result) if torch.equal(result, reference.to(result.dtype)) else None
+    if evidence.unit != result.dtype:
+        return None
+    figures, off, squares = Figures(), 0, 0.0
+    for y, r in chunks(result, reference):
+        rounded = r.to(y.dtype)
+        if torch.equal(y, rounded) or figures.add_one_step(y, rounded):
+            continue
+        r = r.double()
+        scaled = y.double().sub_(r).div_(spacing(r, form))
+        squares += float(torch.dot(scaled, scaled))
+        size = scaled.abs_()
+        largest = float(size.max())
+        if not largest <= STEPS[form.is_half]:  # a nan is not
+            return None
+        figures.add(y, rounded)
+        if form.is_half and largest > HALF:
+            off += int(torch.count_nonzero(size > HALF))
+    if figures.largest == 0.0:
+        return equal(result)
+    return (
+        figures.on(equal(result, "spacing")) if _few(result.numel(), off, squares, form) else None
+    )
+
+
+def _few(count: int, off: int, squares: float, form: Format) -> bool:
+    """Whether statistics need no closer look: whatever the errors that were counted are like."""
+    if count < MANY:
+        return True
+    if 12 * squares > RMS[form.is_half] ** 2 * count:
+        return False
+    return not form.is_half or math.sqrt(12) * off / count <= BIAS
+
+
+def _pair(result: Tensor, reference: Tensor, unit: torch.dtype) -> _Pair:
+    form = FORMATS[unit]
+    y, r = wide(result), wide(reference)
+    size = r
+    if reference.is_complex():  # the parts of a complex number are as exact as the whole
+        size = reference.abs().double().unsqueeze(-1).expand(r.shape)
+    return _Pair(y.reshape(-1), r.reshape(-1), spacing(size, form).reshape(-1), form)
+
+
+def _flat_sigma(evidence: Evidence) -> Tensor | None:
+    sigma = evidence.sigma
+    if sigma is None:
+        return None
+    sigma = torch.nan_to_num(sigma.double(), nan=0.0, posinf=0.0)
+    if evidence.reference.is_complex():
+        sigma = sigma.unsqueeze(-1).expand(*sigma.shape, 2)
+    return sigma.reshape(-1)
+
+
+# R1 and R3: each element.
+
+
+def _bound(pair: _Pair, sigma: Tensor | None) -> Tensor:
+    allowed = pair.step * STEPS[pair.form.is_half]
+    return allowed if sigma is None else allowed + SIGMAS * sigma
+
+
+def _outside(pair: _Pair, sigma: Tensor | None) -> _Finding | None:
+    """The first rule that the pair breaks, given an envelope or none."""
+    error, bound = pair.error, _bound(pair, sigma)
+    outside = ~(error.abs() <= bound) | pair.r.isinf()  # a nan is outside
+    if bool(outside.any()):
+        where = outside.nonzero().reshape(-1)
+        found = _specials(pair, where) or _beyond(pair, where)
+        if found is not None:
+            return found
+    return _statistics(pair, error, sigma)
+
+
+def _specials(pair: _Pair, where: Tensor) -> _Finding | None:
+    y, r = pair.y[where], pair.r[where]
+    nan = y.isnan() != r.isnan()
+    if bool(nan.any()):
+        return _Finding("nan", f"{_count(nan)} nan on one side only", where[nan])
+    infinite = (y.isinf() | r.isinf()) & ~_overflow_allowed(y, r, pair.form) & ~y.isnan()
+    if bool(infinite.any()):
+        return _Finding("inf", f"{_count(infinite)} inf on one side only", where[infinite])
+    return None
+
+
+def _overflow_allowed(y: Tensor, r: Tensor, form: Format) -> Tensor:
+    """Both infinite alike, or a reference so near the largest number that both are right."""
+    over = form.largest * (1 + form.roundoff)  # from here on a number rounds to infinity
+    near = 2 * form.roundoff
+    same = r.sign() == y.sign()
+    infinite = y.isinf() & (r.abs() >= over * (1 - near)) & same
+    finite = ~y.isinf() & (r.abs() <= over * (1 + near)) & same
+    return infinite | finite
+
+
+def _beyond(pair: _Pair, where: Tensor) -> _Finding | None:
+    y, r = pair.y[where], pair.r[where]
+    excused = (y.isnan() & r.isnan()) | (y == r) | y.isinf() | r.isinf()
+    excused |= (y == 0) & (r.abs() < pair.form.smallest_normal)  # flushed to zero
+    left = where[~excused]
+    if not left.numel():
+        return None
+    return _Finding("bound", f"{left.numel()} beyond the bound", left)
+
+
+def _count(mask: Tensor) -> int:
+    return int(mask.sum())
+
+
+# R2: all elements together.
+
+
+def _statistics(pair: _Pair, error: Tensor, sigma: Tensor | None) -> _Finding | None:
+    if error.numel() < MANY:
+        return None
+    rms, bias = _size_and_bias(pair, error, sigma)
+    half, nowhere = pair.form.is_half, torch.empty(0, dtype=torch.int64)
+    if rms > RMS[half]:
+        message = f"errors are {rms:.3g} times those of rounding (allowed {RMS[half]})"
+        return _Finding("rms", message, nowhere, rms / RMS[half])
+    limit = BIAS + 6 / math.sqrt(error.numel())
+    if half and abs(bias) > limit:
+        message = f"errors lean to one side by {bias:.3g} (allowed {limit:.2g})"
+        return _Finding("bias", message, nowhere, abs(bias) / limit)
+    return None
+
+
+def _size_and_bias(pair: _Pair, error: Tensor, sigma: Tensor | None) -> tuple[float, float]:
+    """Root mean square and signed mean of errors in units of what rounding would make.
+
+    What is rounded correctly is blamed for neither: a constant may lie far from its neighbours.
+    """
+    if sigma is None:
+        scaled = error / pair.step * math.sqrt(12)
+    else:
+        scaled = error / torch.sqrt(pair.step**2 / 12 + (2 * sigma) ** 2)
+    wrong = error.abs() > pair.step * HALF
+    wrong &= scaled.isfinite()
+    size = scaled[wrong]
+    lean = float(torch.dot(size, pair.r[wrong].sign())) if size.numel() else 0.0
+    count = error.numel()
+    right = torch.where(wrong, 0.0, scaled).clamp_(-1.0, 1.0)
+    right = torch.nan_to_num_(right)
+    total = float(torch.dot(size, size)) + float(torch.dot(right, right))
+    return math.sqrt(total / count), lean / count
+
+
+# The CPU's own result as a second opinion.
+
+
+def _same(result: Tensor, plain: Tensor) -> bool:
+    if result.dtype != plain.dtype:
+        return False
+    if torch.equal(result, plain):
+        return True
+    nans = result.isnan()
+    return bool(nans.any()) and bool(torch.where(nans, plain.isnan(), result == plain).all())
+
+
+def _as_good(pair: _Pair, plain: _Pair, where: Tensor) -> bool:
+    """The errors are those of the CPU, over all and among values of the same size."""
+    mine, cpu = pair.error.abs(), plain.error.abs()
+    if not (bool(mine.isfinite().all()) and bool(cpu.isfinite().all())):
+        return False
+    if float(mine.square().mean()) > AS_GOOD[0] ** 2 * float(cpu.square().mean()):
+        return False
+    binade = pair.r.contiguous().view(torch.int64).bitwise_right_shift(52) & 0x7FF
+    largest = torch.zeros(2048, dtype=torch.float64).scatter_reduce_(0, binade, cpu, "amax")
+    count = torch.bincount(binade, minlength=2048)
+    at = binade[where]
+    return bool(((count[at] >= FEW) & (mine[where] <= AS_GOOD[1] * largest[at])).all())
+
+
+def _excused(pair: _Pair, plain: _Pair, sigma: Tensor | None, found: _Finding) -> _Finding | None:
+    """What is left of a finding when the CPU's own run, in the same type, breaks the rule too."""
+    theirs = _outside(plain, sigma)
+    if theirs is None:
+        return found
+    if found.where.numel():
+        y, other = pair.y[found.where], plain.y[found.where]
+        near = (y - other).abs() <= pair.step[found.where] * STEPS[pair.form.is_half]
+        left = found.where[~(near | (y == other) | (y.isnan() & other.isnan()))]
+        if not left.numel():
+            return None
+        found = replace(found, where=left)
+    if found.rule in ("nan", "inf"):
+        return found
+    mine, cpu = _finite(pair.error.abs()), _finite(plain.error.abs())
+    rms, largest = AS_BAD
+    no_worse = float(mine.square().mean()) <= rms**2 * float(cpu.square().mean())
+    no_worse = no_worse and float(mine.max()) <= largest * float(cpu.max())
+    if found.rule == "bias" and no_worse and theirs.rule == "bound":
+        return found  # inexact here and there is no reason to lean to one side
+    return None if no_worse else found
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+# The verdict in words.
+
+
+def _passed(evidence: Evidence, rule: str) -> Verdict:
+    return with_figures(equal(evidence.result, rule), evidence.result, evidence.reference)
+
+
+def _failed(evidence: Evidence, pair: _Pair, sigma: Tensor | None, found: _Finding) -> Verdict:
+    bound, error = _bound(pair, sigma), pair.error.abs()
+    ratios = torch.nan_to_num(error / bound, nan=math.inf)
+    candidates = found.where if found.where.numel() else torch.arange(ratios.numel())
+    worst = int(candidates[int(ratios[candidates].argmax())])
+    shape = tuple(evidence.result.shape)
+    number = worst // 2 if evidence.result.is_complex() else worst
+    index = place(number, shape)
+    flat, expected = evidence.result.reshape(-1), evidence.reference.reshape(-1)
+    observed, allowed = float(error[worst]), float(bound[worst])
+    ratio = float(ratios[worst]) if found.ratio is None else found.ratio
+    text = (
+        f"{found.message} of {evidence.result.numel()}; at {list(index)}: "
+        f"{flat[number].item():.8g} where {expected[number].item():.8g} is right, "
+        f"error {observed:.3g}, allowed {allowed:.3g}"
+    )
+    verdict = Verdict(
+        False,
+        found.rule,
+        text,
+        name_of(evidence.result.dtype),
+        shape,
+        found.where.numel(),
+        evidence.result.numel(),
+        observed,
+        allowed,
+        ratio,
+        index,
+        flat[number].item(),
+        expected[number].item(),
+    )
+    return with_figures(verdict, evidence.result, evidence.reference)

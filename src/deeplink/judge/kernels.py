@@ -1,0 +1,59 @@
+"""How ATen kernels round: by name, without overload and without the `_` of writing in place."""
+
+# No arithmetic: views, copies, choices, comparisons, rounding to whole numbers.
+EXACT = frozenset(
+    """
+    _conj _local_scalar_dense _neg_view _physical _reshape_alias _resize_output _to_copy
+    _unsafe_view abs alias all amax amin aminmax any arange argmax argmin argsort as_strided
+    bitwise_and bitwise_not bitwise_or bitwise_xor broadcast_in_dim bucketize cat ceil clamp
+    clamp_max clamp_min clone collapse_view col_indices complex conj constant_pad_nd copy copysign
+    crow_indices cummax cummin detach diag_embed diagonal diagonal_backward embedding empty
+    empty_like empty_permuted empty_strided eq expand eye fill flip floor fmax fmin full full_like
+    gather ge gt heaviside index index_copy index_fill index_select is_nonzero isfinite isinf isnan
+    isneginf isposinf item kthvalue le lift lift_fresh lift_fresh_copy logical_and logical_not
+    logical_or logical_xor lt masked_fill masked_scatter masked_select max max_pool2d_with_indices
+    max_pool2d_with_indices_backward max_pool3d_with_indices maximum median min minimum mode movedim
+    nan_to_num nanmedian ne neg new_empty new_empty_strided new_full new_ones new_zeros
+    nonzero one_hot ones ones_like permute pixel_shuffle pixel_unshuffle positive real imag
+    reflection_pad1d reflection_pad2d reflection_pad3d relu relu6 hardtanh repeat repeat_interleave
+    replication_pad1d replication_pad2d replication_pad3d reshape resolve_conj resolve_neg roll
+    rot90 round scalar_tensor scatter searchsorted select select_backward select_scatter set sgn
+    sign signbit slice slice_backward slice_scatter sort split split_with_sizes squeeze stack t take
+    threshold threshold_backward topk transpose tril triu trunc unbind unfold unsafe_split
+    unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real where zero zeros zeros_like
+    """.split()
+)
+# The rounding of the result, and what the function's approximation errs.
+TRANSCENDENTAL = frozenset(
+    """
+    acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 hypot
+    lgamma log log10 log1p log2 logaddexp logaddexp2 pow reciprocal rsqrt sigmoid sin sinh sqrt tan
+    tanh xlogy
+    """.split()
+)
+# One rounding.
+PLAIN = frozenset(
+    "add sub rsub mul div addcmul addcdiv lerp remainder fmod square dropout linspace".split()
+)
+# Sums of products: the error follows the product of the magnitudes.
+CONTRACT = frozenset(
+    "mm bmm addmm baddbmm addbmm convolution convolution_backward dot vdot mv addmv".split()
+)
+# Sums: the error follows the sum of the magnitudes.
+REDUCE = frozenset(
+    """
+    sum mean cumsum nansum scatter_add index_add index_put _unsafe_index_put scatter_reduce
+    embedding_dense_backward avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+    avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward unfold_backward im2col
+    col2im trace upsample_linear1d upsample_bilinear2d upsample_trilinear3d
+    upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward
+    """.split()
+)
+# Reductions whose error is relative to their own result.
+RELATIVE = frozenset(
+    """
+    var var_mean std std_mean linalg_vector_norm prod logsumexp logcumsumexp cumprod _cdist_forward
+    _foreach_norm
+    """.split()
+)

@@ -1,0 +1,34 @@
+"""`python -m op_tools run --time train.py …`: a program under the tools, on any device."""
+
+from __future__ import annotations
+
+import sys
+
+from deeplink import running
+from op_tools.run import start
+
+HELP = """usage: python -m op_tools COMMAND …
+
+commands:
+  run [tools] train.py …       a program as it is, under the tools; `run --help` teaches
+  replay FOLDER …              captured calls again: python -m op_tools.run_op_from_data
+  monitor --pid P              CPU, memory and device memory of a process
+"""
+
+
+def main(line: list[str]) -> int:
+    """The exit code; a program's own error passes through."""
+    command, rest = (line[0], line[1:]) if line else ("--help", [])
+    if command == "run":
+        running.run(running.parse("python -m op_tools run", rest), start)
+        return 0
+    if command == "monitor":
+        from op_tools import process_monitor
+
+        return process_monitor.main(rest)
+    print(HELP)
+    return 0 if command in ("-h", "--help", "help") else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

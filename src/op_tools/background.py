@@ -1,0 +1,34 @@
+"""Work that a tool does in a thread of its own, with a bound on what waits for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from op_tools import engine
+
+WAITING = 64  # pieces of work that wait at most; then the program waits
+
+
+class Background:
+    """One thread that does what it is given, in order."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(WAITING)
+        self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Queues a piece of work, which must not raise; waits while too many do."""
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """Waits until all is done."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        with engine.unseen():
+            while (work := self._queue.get()) is not None:
+                work()

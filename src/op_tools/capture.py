@@ -1,0 +1,434 @@
+"""OpCapture: what goes into each call and what comes out, written down for later."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.errors import SettingError
+from op_tools import diagnostics, engine, gradients, report, results, store
+from op_tools.call import Call, device_of, tensors
+from op_tools.folders import FolderStore
+from op_tools.gradients import Arguments, Gradients
+from op_tools.options import Options
+from op_tools.packed import PackedStore
+from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, describe, sample, values
+from op_tools.statistics_store import StatisticsStore
+from op_tools.store import Header, Part
+from op_tools.tool import Observer, Started
+
+CHOICES = {
+    "format": settings.OP_CAPTURE_FORMAT,
+    "mode": settings.OP_CAPTURE_MODE,
+}
+# They write running statistics of which autograd counts no write.
+UNCOUNTED = frozenset(
+    """
+    batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
+    _native_batch_norm_legit _batch_norm_with_update _batch_norm_impl_index
+    """.split()
+)
+TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
+
+
+_Mark = int | bytes | None  # by which a write is seen: a count of them, or a few elements
+
+
+class Store(Protocol):
+    """What holds the parts of calls."""
+
+    native: bool
+    place: Any
+    files: int
+    bytes: int
+    failed: str
+
+    @property
+    def waiting(self) -> int: ...
+    def write(self, part: Part) -> None: ...
+    def close(self) -> None: ...
+
+
+FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": PackedStore}
+
+
+@dataclass
+class _Run:
+    """One start of the tool: where it writes, and what became of the calls."""
+
+    mode: str
+    store: Store | None
+    statistics: StatisticsStore | None
+    limited: bool
+    known: Unchanged[Blob] | None
+    calls: int = 0
+    quiet: str = ""  # why nothing more is written
+    limits: list[str] = field(default_factory=list)
+    operators: set[str] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is kept from before a call until after it."""
+
+    run: _Run
+    header: Header
+    given: list[tuple[Tensor, _Mark]]
+    arguments: Arguments | None
+    rows: list[tuple[object, ...]]
+    mode: str
+
+
+class OpCapture(Observer):
+    """Writes the arguments of each call before it, its results after it, and its gradients.
+
+    `format="packed"` or OP_CAPTURE_FORMAT=packed: one archive instead of a folder for each call.
+    `mode="statistics"` or "hash", or OP_CAPTURE_MODE: what the values amount to, not the values.
+    """
+
+    key = "CAPTURE"
+    hook = "OpCaptureHook"
+    wants_modules = True
+
+    def begin(self, options: Options) -> None:
+        chosen = {name: _choice(name, options.more.get(name)) for name in CHOICES}
+        for name in options.more:
+            if name not in CHOICES:
+                near = difflib.get_close_matches(name, CHOICES, n=1)
+                raise SettingError(
+                    f"OpCapture has no option {name!r}.",
+                    f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
+                )
+        mode = chosen["mode"]
+        store: Store | None = FORMATS[chosen["format"]]() if mode == "tensors" else None
+        self._run = _Run(
+            mode,
+            store,
+            None if store is not None else StatisticsStore(mode == "hash"),
+            settings.OP_TOOLS_DISK_BUDGET.get() > 0,
+            Unchanged() if isinstance(store, PackedStore) else None,
+        )
+
+    # A call.
+
+    def before(self, call: Call) -> _State | None:
+        run = self._run
+        mode = _mode(run, call)
+        if mode == "nothing":
+            return None
+        header = _header(call)
+        version = sample if call.operator in UNCOUNTED else _version
+        given = [(t, version(t)) for t in tensors(call.args, call.kwargs)]
+        arguments = None
+        if call.level != "aten" and any(tensor.requires_grad for tensor, _ in given):
+            arguments = gradients.arguments(call)
+        rows = _input_rows(call) if report.verbose() else []
+        state = _State(run, header, given, arguments, rows, mode)
+        try:
+            if mode == "tensors":
+                taken = _Taker(run)
+                part = _encoded(run, "input", header, (call.args, call.kwargs), taken)
+                _write(run, part)
+            else:
+                assert run.statistics is not None
+                run.statistics.begin(header, [tensor for tensor, _ in given])
+        except Unsupported as reason:
+            run.skipped[str(reason)] += 1
+            return None
+        return state
+
+    def after(self, call: Call, state: _State | None, result: Any) -> None:
+        if state is None:
+            return
+        run = state.run
+        written = _written(call, state.given)
+        returned = {id(tensor) for tensor in tensors(result)}
+        changed = {at: tensor for at, tensor in written.items() if id(tensor) not in returned}
+        if state.mode != "tensors":
+            assert run.statistics is not None
+            run.statistics.end(state.header, list(tensors(result)), changed)
+        else:
+            try:
+                taken = _Taker(run)
+                after = {str(at): taken(tensor) for at, tensor in changed.items()}
+                more = {"mutated": after, "written": list(written)}
+                part = _encoded(run, "output", state.header, ((result,), {}), taken, more)
+                _write(run, part)
+            except Unsupported as reason:
+                run.skipped[f"the result is {reason}"] += 1
+        if run.quiet:
+            return
+        run.calls += 1
+        run.operators.add(call.name)
+        if state.rows:
+            _show(state, call, result)
+        if state.arguments is not None:
+            self._watch(call, state, result)
+
+    def _watch(self, call: Call, state: _State, result: Any) -> None:
+        guard = engine.guard(self, call)
+        given = state.arguments
+        assert given is not None  # by the caller
+        state = replace(state, given=[], arguments=None)  # the graph is not to hold itself
+        run = state.run
+
+        def take(gradient: Tensor) -> Any:
+            # the backward pass runs under the mode that watches calls, and these are our own
+            with torch._C.DisableTorchFunction():
+                if state.mode != "tensors":
+                    assert run.statistics is not None
+                    return run.statistics.text(gradient)
+                assert run.store is not None
+                return store.encode(gradient, _Taker(run), run.store.native)
+
+        done = guard(lambda found: _write_gradients(state, found))
+        gradients.watch(call, given, result, take, done, guard)
+
+    def finish(self, started: Started) -> None:
+        run = self._run
+        for written in (run.store, run.statistics):
+            if written is not None:
+                written.close()
+        report.summary(self, started, _summary(run))
+
+
+def _choice(name: str, given: Any) -> str:
+    setting = CHOICES[name]
+    if given is None:
+        return setting.get()
+    try:
+        return setting.parse(str(given))
+    except ValueError as error:
+        raise SettingError(
+            f"OpCapture({name}={given!r}): {error}.", f"allowed: {setting.allowed}."
+        ) from None
+
+
+def _header(call: Call) -> Header:
+    device = device_of(call.args, call.kwargs)
+    header: Header = {
+        "id": call.id,
+        "name": call.name,
+        "time": _stamp(int(time.time())),
+        "level": call.level,
+        "direction": call.direction,
+        "step": call.step,
+        "module": call.module,
+        "site": _short(call.site.file, call.site.line) if call.site is not None else "",
+        "device": str(device) if device is not None else "",
+    }
+    cast = _autocast(device)
+    if cast:
+        header["autocast"] = cast
+    return header
+
+
+@lru_cache(4)
+def _stamp(second: int) -> str:
+    return time.strftime("%Y-%m-%d-%H-%M-%S", time.localtime(second))
+
+
+@cache  # by line of the program
+def _short(file: str, line: int) -> str:
+    return f"{os.path.basename(file)}:{line}"
+
+
+def _autocast(device: torch.device | None) -> list[str]:
+    """Device type and type of the autocast that is on; empty: none."""
+    kind = device.type if device is not None else "cpu"
+    try:
+        if torch.is_autocast_enabled(kind):
+            return [kind, str(torch.get_autocast_dtype(kind)).removeprefix("torch.")]
+    except RuntimeError:  # a device that has no autocast
+        pass
+    return []
+
+
+def _mode(run: _Run, call: Call) -> str:
+    """What is still written: tensors, statistics of them, or nothing."""
+    if run.store is not None and run.store.failed and not run.quiet:
+        run.quiet = run.store.failed
+    if run.quiet:
+        return "nothing"
+    if run.limited:
+        _keep_to_budget(run, call)
+    return run.mode
+
+
+def _keep_to_budget(run: _Run, call: Call) -> None:
+    if run.mode == "tensors":
+        size = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
+        waiting = run.store.waiting if run.store is not None else 0
+        if not results.budget.allows(waiting + 2 * size + 8192, TENSORS_SHARE):
+            run.mode, run.statistics = "statistics", StatisticsStore(False)
+            run.limits.append(f"after {run.calls} calls only statistics were written")
+    elif run.mode != "nothing" and not results.budget.allows(4096):
+        run.mode = "nothing"
+        run.limits.append(f"after {run.calls} calls nothing was written")
+
+
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _written(call: Call, given: list[tuple[Tensor, _Mark]]) -> dict[int, Tensor]:
+    """The arguments that the call has written, by their place."""
+    word = call.name.rsplit(".", 1)[-1]
+    writes = "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
+    found = {}
+    for at, (tensor, mark) in enumerate(given):
+        if mark is None:  # nothing counts the writes of an inference tensor
+            changed = writes
+        else:
+            changed = (sample(tensor) if isinstance(mark, bytes) else tensor._version) != mark
+        if changed:
+            found[at] = tensor
+    return found
+
+
+class _Taker:
+    """Takes tensors, one snapshot for each; of one whose memory is as it was, without a copy."""
+
+    def __init__(self, run: _Run) -> None:
+        self.fresh = 0  # bytes that were copied
+        self._known = run.known
+        self._taken: dict[int, tuple[Tensor, Snapshot]] = {}
+
+    def __call__(self, tensor: Tensor) -> Snapshot:
+        if id(tensor) in self._taken:
+            return self._taken[id(tensor)][1]
+        known = self._known
+        blob = known.get(tensor) if known is not None else None
+        if blob is None:
+            own = values(tensor)
+            blob = Blob(own, own.numel() * own.element_size())
+            self.fresh += blob.nbytes
+            if known is not None:
+                known.put(tensor, blob, own)
+        made = describe(tensor, blob)
+        self._taken[id(tensor)] = tensor, made
+        return made
+
+
+def _encoded(
+    run: _Run,
+    kind: str,
+    header: Header,
+    value: tuple[Any, Any],
+    taken: _Taker,
+    more: dict[str, Any] | None = None,
+) -> Part:
+    assert run.store is not None
+    native = run.store.native
+    args = tuple(store.encode(item, taken, native) for item in value[0])
+    kwargs = {key: store.encode(item, taken, native) for key, item in value[1].items()}
+    return Part(kind, header, args, kwargs, more or {}, taken.fresh)
+
+
+def _write(run: _Run, part: Part) -> None:
+    assert run.store is not None
+    if run.quiet:
+        return
+    try:
+        run.store.write(part)
+    except OSError as error:  # a full disk, a folder that is gone: nothing more is tried
+        run.quiet = f"{type(error).__name__}: {error.strerror or error}"
+        diagnostics.add("OpCapture", part.header["name"], error)
+
+
+def _write_gradients(state: _State, found: Gradients) -> None:
+    run, header = state.run, state.header
+    if run.quiet:
+        return
+    if state.mode != "tensors":
+        assert run.statistics is not None
+        run.statistics.gradients(header, found.inputs, found.outputs)
+        return
+    more = {"complete": found.complete}
+    for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
+        fresh = sum(g.blob.nbytes for g in side if isinstance(g, Snapshot) and g.blob.values is not None)
+        _write(run, Part(kind, header, tuple(side), {}, more, fresh))
+    if report.verbose():
+        name = header["name"]
+        rows = _gradient_rows(f"{name} grad_output", found.outputs)
+        rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
+        shown = report.grid(report.TENSOR_COLUMNS[:-1], rows)
+        report.say("\n".join([f"{name} forward_id:{header['id']}", shown, "", "", "", ""]))
+
+
+# What is shown.
+
+
+def _input_rows(call: Call) -> list[tuple[object, ...]]:
+    rows = report.tensor_rows(f"{call.name} inputs", call.args)
+    for key, value in call.kwargs.items():
+        rows += report.tensor_rows(f"{call.name} inputs {key}", value)
+    return rows
+
+
+def _show(state: _State, call: Call, result: Any) -> None:
+    """As the seeds show it: the line in the header, then the table."""
+    header = state.header
+    title = f"{call.name}    forward_id:{header['id']}/{header['time']}    {call.where}"
+    rows = state.rows + report.tensor_rows(f"{call.name} outputs", result)
+    report.say("\n".join([title, report.call_table(call, rows), "", "", "", ""]))
+
+
+def _gradient_rows(label: str, found: list[Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            label if len(found) == 1 else f"{label}[{place}]",
+            taken.device,
+            str(taken.dtype).removeprefix("torch."),
+            torch.Size(taken.shape).numel(),
+            str(taken.shape),
+            str(taken.stride),
+            False,
+            "torch.strided",
+            taken.data_ptr,
+        )
+        for place, taken in enumerate(found)
+        if isinstance(taken, Snapshot)
+    ]
+
+
+def _summary(run: _Run) -> list[str]:
+    lines = []
+    if run.calls:
+        lines.append(
+            f"OpCapture: {run.calls} calls of {len(run.operators)} operators, "
+            + " and ".join(
+                f"{_size(written.bytes)} in {written.place}"
+                for written in (run.store, run.statistics)
+                if written is not None and written.bytes
+            )
+        )
+    for reason, count in run.skipped.most_common():
+        lines.append(f"OpCapture: {count} calls not captured: {reason}")
+    if run.limits:
+        limit = _size(settings.OP_TOOLS_DISK_BUDGET.get())
+        lines.append(f"OpCapture: OP_TOOLS_DISK_BUDGET of {limit}: {', '.join(run.limits)}")
+    if run.quiet:
+        lines.append(f"OpCapture: nothing more was written after: {run.quiet}")
+    return lines
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+__all__ = ["OpCapture"]

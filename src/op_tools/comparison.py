@@ -1,0 +1,352 @@
+"""One call held against its reference: what was taken of it, and a verdict on each part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from deeplink import settings
+from deeplink.judge import Verdict, envelope, judge, same_choice
+from deeplink.judge.envelope import FLOAT32, FLOAT64
+from deeplink.judge.formats import FORMATS
+from deeplink.judge.verdict import name_of
+from op_tools import names
+from op_tools.call import Call, tensors
+from op_tools.reference import NOT_UNIQUE, Again, NoReferenceError, Run, written_by_schema
+
+# Of operators that give indices: where the dimension is among the arguments, its default, and
+# whether an element may be chosen once only.
+INDICES: dict[str, tuple[int, int | None, bool]] = {
+    "argmax": (1, None, False),
+    "argmin": (1, None, False),
+    "max": (1, None, False),
+    "min": (1, None, False),
+    "median": (1, None, False),
+    "nanmedian": (1, None, False),
+    "mode": (1, -1, False),
+    "kthvalue": (2, -1, False),
+    "topk": (2, -1, True),
+    "sort": (1, -1, True),
+    "argsort": (1, -1, True),
+    "cummax": (1, None, False),
+    "cummin": (1, None, False),
+}
+_POOLS = ("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One part of a call that was compared: `input[0]`, `output`, `grad[1]`."""
+
+    label: str
+    verdict: Verdict
+
+
+@dataclass
+class Taken:
+    """What was taken of a call: arguments before and after it, and results, all on the host."""
+
+    again: Again
+    result: Any
+    after: list[Tensor]  # the arguments after the call
+    wants_gradient: bool
+    device: str = ""
+    run: Run | None = field(default=None, repr=False)
+
+    @property
+    def call(self) -> Call:
+        return self.again.call
+
+    @cached_property
+    def results(self) -> list[Tensor]:
+        return list(tensors(self.result))
+
+    @property
+    def computed_in(self) -> torch.dtype | None:
+        """A type that autocast rounded to inside of the call, whatever it returned."""
+        return self.again.inside
+
+    def reference(self) -> Run:
+        """The run in the wider type, made once."""
+        if self.run is None:
+            self.run = self.again.reference(grad=self.wants_gradient)
+        return self.run
+
+    @cached_property
+    def plain(self) -> Run | None:
+        """The run in the device's own type."""
+        return self.again.plain_run(grad=self.wants_gradient)
+
+
+# Forward.
+
+
+def forward(taken: Taken, standard: str) -> list[Item]:
+    """The arguments and the results of a call, each with its verdict."""
+    run = taken.reference()
+    lazy = _Forward(taken, run)
+    found = _inputs(taken, run, lazy, standard)
+    known = {id(now): item.verdict for now, item in zip(taken.after, found, strict=True)}
+    return found + _outputs(taken, run, lazy, standard, known if taken.again.writes else {})
+
+
+class _Forward:
+    """The dear runs of a call, made when a verdict needs them."""
+
+    def __init__(self, taken: Taken, run: Run) -> None:
+        self._taken, self._run = taken, run
+
+    @cached_property
+    def plain(self) -> list[Tensor] | None:
+        run = self._taken.plain
+        return None if run is None else [*run.results, *run.given]
+
+    @cached_property
+    def sigma(self) -> list[Tensor | None] | None:
+        again, centre = self._taken.again, [*self._run.results, *self._run.given]
+
+        def once() -> list[Tensor | None]:
+            run = again.run(again.types, grad=False)
+            return [*run.results, *run.given]
+
+        return noise(again, once, [t.detach() for t in centre])
+
+
+def noise(
+    again: Again,
+    once: Callable[[], Sequence[Tensor | None]],
+    centre: Sequence[Tensor | None],
+) -> list[Tensor | None] | None:
+    """The envelope of a call's results; None where it cannot be run in float64."""
+    stored = again.inside or again.stored
+    wide = stored in (torch.float64, torch.complex128)
+    if not wide and not again.types:
+        return None
+    floats = [t if t is not None and t.dtype in FORMATS else None for t in centre]
+
+    def checked() -> list[Tensor | None]:
+        return [None if c is None else t for t, c in zip(once(), floats, strict=True)]
+
+    try:
+        return envelope(
+            checked,
+            floats,
+            inside=2 * FLOAT64 if wide else FLOAT32,  # in float64 the reference errs as well
+            between=FORMATS[stored].roundoff,
+            entering=0.0 if again.inside is None else FORMATS[again.inside].roundoff,
+        )
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, NoReferenceError):
+        return None  # not to be taken apart: the verdict goes by the other evidence
+
+
+def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]:
+    """An argument is as it was, or, when the call writes it, as the reference leaves it."""
+    found, labels = [], _labels("input", taken.call)
+    count = len(run.results)
+    before = list(tensors(taken.call.args, taken.call.kwargs))
+    named = {id(tensor) for tensor in written_by_schema(taken.call)}
+    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
+    for place, (label, was, now, should, wrote) in enumerate(rows):
+        if not wrote and id(was) not in named and _identical(was, now):
+            found.append(Item(label, _unchanged(now)))
+            continue
+        verdict = verdict_on(taken, now, should, lazy, count + place, standard)
+        if not verdict.passed and not taken.again.writes:
+            text = f"the argument was changed, which this operator does not do; {verdict.message}"
+            verdict = replace(verdict, rule="input", message=text)
+        found.append(Item(label, verdict))
+    return found
+
+
+def _identical(was: Tensor, now: Tensor) -> bool:
+    if was.shape != now.shape or was.dtype != now.dtype:
+        return False
+    if was.dtype == torch.complex32:  # torch cannot compare it
+        was, now = torch.view_as_real(was), torch.view_as_real(now)
+    if torch.equal(was, now):
+        return True
+    if was.dtype not in FORMATS:
+        return False
+    return bool(((was == now) | ((was != was) & (now != now))).all())
+
+
+def _unchanged(tensor: Tensor) -> Verdict:
+    return Verdict(True, "equal", "", name_of(tensor.dtype), tuple(tensor.shape))
+
+
+def _outputs(
+    taken: Taken, run: Run, lazy: _Forward, standard: str, known: dict[int, Verdict]
+) -> list[Item]:
+    """`known`: the verdicts on arguments that were written; they may be results, too."""
+    mine, theirs = list(_leaves(taken.result)), list(_leaves(run.result))
+    if len(mine) != len(theirs):
+        text = f"{len(mine)} results, expected {len(theirs)}"
+        return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
+    found, place = [], 0
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        label = "output" if len(mine) == 1 else f"output[{number}]"
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            verdict = known.get(id(a)) or verdict_on(taken, a, b, lazy, place, standard)
+            found.append(Item(label, verdict))
+            place += 1
+        elif isinstance(a, Tensor) or isinstance(b, Tensor):
+            text = f"{type(a).__name__}, expected {type(b).__name__}"
+            found.append(Item(label, Verdict(False, "structure", text, ratio=math.inf)))
+        elif isinstance(a, (bool, int, float, complex)):
+            found.append(Item(label, _value(a, b)))
+    return found
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        yield from _leaves(list(value.values()))
+    else:
+        yield value
+
+
+def _value(mine: Any, theirs: Any) -> Verdict:
+    """A plain number: equal, or within 1e-6 as in the seeds."""
+    same = mine == theirs or (mine != mine and theirs != theirs)
+    if not same and isinstance(mine, float) and isinstance(theirs, (int, float)):
+        same = math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-6)
+    text = "" if same else f"{mine!r} where {theirs!r} is right"
+    return Verdict(bool(same), "value", text, ratio=0.0 if same else math.inf)
+
+
+def _labels(word: str, call: Call) -> list[str]:
+    """`input[0]`, …: by the place among all the arguments, whatever they are."""
+    leaves = list(_leaves((call.args, call.kwargs)))
+    if len(leaves) == 1:
+        return [word]
+    return [f"{word}[{place}]" for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+
+# Backward.
+
+
+def backward(
+    taken: Taken, outputs: Sequence[Tensor | None], inputs: Sequence[Tensor | None], standard: str
+) -> list[Item]:
+    """The gradients of a call's arguments, from those of its results."""
+    reference = taken.reference().gradients(outputs)
+    lazy = _Backward(taken, outputs, reference)
+    found = []
+    for place, (label, mine, theirs) in enumerate(
+        zip(_labels("grad", taken.call), inputs, reference, strict=True)
+    ):
+        if mine is None:
+            continue
+        if theirs is None:
+            theirs = torch.zeros(mine.shape, dtype=torch.float64)
+        item = Item(label, verdict_on(taken, mine, theirs, lazy, place, standard))
+        found.append(item)
+    return found
+
+
+class _Backward:
+    def __init__(
+        self, taken: Taken, outputs: Sequence[Tensor | None], reference: Sequence[Tensor | None]
+    ) -> None:
+        self._taken, self._outputs, self._reference = taken, outputs, reference
+
+    @cached_property
+    def plain(self) -> list[Tensor | None] | None:
+        run = self._taken.plain
+        if run is None:
+            return None
+        try:
+            return run.gradients(self._outputs)
+        except RuntimeError:  # no such kernel in this type
+            return None
+
+    @cached_property
+    def sigma(self) -> list[Tensor | None] | None:
+        again = self._taken.again
+
+        def once() -> Sequence[Tensor | None]:
+            return again.run(again.types, grad=True).gradients(self._outputs)
+
+        return noise(again, once, self._reference)
+
+
+# One pair of tensors.
+
+
+def verdict_on(
+    taken: Taken,
+    mine: Tensor,
+    theirs: Tensor,
+    lazy: _Forward | _Backward,
+    place: int,
+    standard: str,
+) -> Verdict:
+    """The verdict by the tolerance that is set for the operator and the type, else the standard."""
+    call = taken.call
+    verdict = judge(
+        mine,
+        theirs,
+        standard=standard,
+        tolerance=settings.op_tolerance(call.operator, name_of(mine.dtype)),
+        run_plain=lambda: _at(lazy.plain, place),
+        run_envelope=lambda: _at(lazy.sigma, place),
+        computed_in=_computed_in(taken, mine),
+    )
+    if verdict.passed:
+        return verdict
+    if verdict.rule == "exact" and _chose_equal(call, mine, theirs):
+        return replace(_unchanged(mine), rule="equal values")
+    if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
+        return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
+    return verdict
+
+
+def _at(found: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
+    return found[place] if found is not None and place < len(found) else None
+
+
+def _computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
+    rounded = taken.again.rounded or taken.computed_in
+    if rounded is None or mine.dtype not in FORMATS:
+        return None
+    return rounded if FORMATS[rounded].digits < FORMATS[mine.dtype].digits else None
+
+
+def _chose_equal(call: Call, mine: Tensor, theirs: Tensor) -> bool:
+    """Whether indices differ only among equal values, where any of them is right."""
+    word = names.last(call.name)
+    values = next(tensors(call.args, call.kwargs), None)
+    if values is None or mine.dtype != torch.int64:
+        return False
+    if word.startswith(_POOLS):
+        spatial = next(d for d in (1, 2, 3) if f"{d}d" in word)
+        flat = values.flatten(-spatial)
+        return same_choice(flat, mine.flatten(-spatial), theirs.flatten(-spatial), -1)
+    if word not in INDICES:
+        return False
+    place, default, distinct = INDICES[word]
+    dim = call.kwargs.get("dim", _positional(call, place, default))
+    if dim is not None and not isinstance(dim, int):
+        return False
+    return same_choice(values, mine, theirs, dim, distinct)
+
+
+def _positional(call: Call, place: int, default: int | None) -> Any:
+    if isinstance(call.func, OpOverload):
+        named = [a.name for a in call.func._schema.arguments]
+        place = named.index("dim") if "dim" in named else place
+    return call.args[place] if len(call.args) > place else default
+
+
+def beyond_memory(text: str) -> Verdict:
+    """A kernel that wrote where it had nothing to write."""
+    return Verdict(False, "memory", text, wrong=1, ratio=math.inf, max_abs=math.inf)

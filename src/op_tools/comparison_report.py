@@ -1,0 +1,216 @@
+"""What OpAutoCompare shows and writes: tables, a CSV file, the calls that failed."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deeplink import settings
+from deeplink.judge import Verdict
+from op_tools import report, results
+from op_tools.call import Call, Site, tensors
+from op_tools.comparison import Item, Taken
+from op_tools.gradients import Gradients
+
+if TYPE_CHECKING:
+    from op_tools.autocompare import OpAutoCompare
+    from op_tools.tool import Started
+
+COLUMNS = (
+    *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
+    *("max_relative_diff", "atol", "rtol", "error_info"),
+)
+SHOWN = 20  # rows of the summary
+EXPLAINED = 5  # of them, in words
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One part of one call that is wrong."""
+
+    id: int
+    name: str
+    item: str  # input[0], output, grad[1], memory
+    direction: str
+    verdict: Verdict
+    level: str = "api"
+    step: int = 0
+    module: str = ""
+    site: Site | None = None
+    saved: str = ""  # the folder with the call, both sides
+
+    @property
+    def where(self) -> str:
+        return str(self.site) if self.site is not None else "(unknown line)"
+
+    @staticmethod
+    def of(call: Call, direction: str, item: Item, saved: str) -> Failure:
+        if call.direction == "backward":
+            direction = "backward"
+        return Failure(
+            call.id,
+            call.name,
+            item.label,
+            direction,
+            item.verdict,
+            call.level,
+            call.step,
+            call.module,
+            call.site,
+            saved,
+        )
+
+
+# The CSV file.
+
+
+class Rows:
+    """Rows of the CSV file: one for each part of a call, written in portions, under one header."""
+
+    def __init__(self) -> None:
+        folder = results.folder("op_autocompare_result")
+        time = datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S")
+        owner = results.owner(folder)
+        self.path = folder / f"op_autocompare_info_pid{owner}_{time}.csv"
+        number = 1
+        while self.path.exists():
+            self.path = folder / f"op_autocompare_info_pid{owner}_{time}_{number}.csv"
+            number += 1
+        self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
+        self._waiting: list[tuple[object, ...]] = []
+        self._begun = False
+
+    def add(self, call: Call, items: Sequence[Item]) -> None:
+        self._waiting.extend((call.id, *row(call, item)) for item in items)
+        if len(self._waiting) >= self._limit:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        if not self._waiting:
+            return
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if not self._begun:
+            writer.writerow(COLUMNS)
+        writer.writerows(self._waiting)
+        with self.path.open("a", newline="") as file:
+            file.write(text.getvalue())
+        self._waiting, self._begun = [], True
+
+
+def row(call: Call, item: Item) -> tuple[object, ...]:
+    """name, allclose, cosine_similarity, … error_info; without a tolerance, atol is the bound."""
+    verdict = item.verdict
+    atol = verdict.bound if verdict.atol is None else verdict.atol
+    return (
+        f"{call.name} {item.label}",
+        verdict.passed,
+        f"{verdict.cosine:.9f}",
+        f"{verdict.max_abs:.9f}" if verdict.max_abs == 0 else f"{verdict.max_abs:.9g}",
+        f"{verdict.max_rel:.9f}" if verdict.max_rel == 0 else f"{verdict.max_rel:.9g}",
+        f"{atol:.9f}" if atol == 0 else f"{atol:.9g}",
+        f"{verdict.rtol or 0.0:.9f}",
+        verdict.message if not verdict.passed else "",
+    )
+
+
+# The seeds' tables.
+
+
+def show_call(taken: Taken, items: Sequence[Item]) -> None:
+    """Both sides of a call, and what the comparison gave."""
+    call = taken.call
+    run = taken.reference()
+    rows = report.tensor_rows(f"{call.name} inputs", call.args)
+    rows += _named(f"{call.name} inputs", call.kwargs)
+    rows += report.tensor_rows(f"{call.name} outputs", taken.result)
+    rows += report.tensor_rows(f"{call.name} inputs(cpu)", tuple(run.given))
+    rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
+    report.show_call(_header(taken), call, rows, _items(call, items))
+
+
+def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
+    call = taken.call
+    outputs = tuple(grad for grad in found.outputs if grad is not None)
+    inputs = tuple(grad for grad in found.inputs if grad is not None)
+    rows = report.tensor_rows(f"{call.name} grad_output", outputs)
+    rows += report.tensor_rows(f"{call.name} grad_inputs", inputs)
+    reference = taken.reference().gradients(found.outputs)
+    theirs = tuple(grad for grad in reference if grad is not None)
+    rows += report.tensor_rows(f"{call.name} grad_inputs(cpu)", theirs)
+    report.show_call(_header(taken), call, rows, _items(call, items))
+
+
+def _header(taken: Taken) -> str:
+    given = {t.dtype for t in tensors(taken.call.args, taken.call.kwargs)}
+    casts = {a: b for a, b in taken.again.types.items() if a in given}
+    call = taken.call
+    cast_info = f"cpu_dtype_cast_info(from:to): {casts}"
+    return f"autocompare    {call.name} forward_id: {call.id}    {cast_info}"
+
+
+def _named(label: str, kwargs: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        row for key, value in kwargs.items() for row in report.tensor_rows(f"{label} {key}", value)
+    ]
+
+
+def _items(call: Call, items: Sequence[Item]) -> str:
+    return report.grid(COLUMNS[1:], [row(call, item) for item in items])
+
+
+# The summary.
+
+
+def show_summary(
+    tool: OpAutoCompare, started: Started, failures: Sequence[Failure], path: Path
+) -> None:
+    """What was compared and what is wrong, the worst first."""
+    wrong = len({(f.id, f.direction) for f in failures})
+    lines = [f"OpAutoCompare: {tool.compared} calls compared, {tool.items} results, {wrong} wrong"]
+    if tool.items:
+        lines.append(f"OpAutoCompare: {path}")
+    if failures:
+        _show_failures(failures)
+    if tool.skipped:
+        reasons: dict[str, int] = {}
+        for (reason, _), count in tool.skipped.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+        worst = sorted(reasons.items(), key=lambda pair: -pair[1])[:5]
+        lines.append("OpAutoCompare: not compared: " + "; ".join(f"{n} x {r}" for r, n in worst))
+    report.summary(tool, started, lines)
+
+
+def _show_failures(failures: Sequence[Failure]) -> None:
+    groups: dict[tuple[object, ...], list[Failure]] = {}
+    for failure in failures:
+        where = failure.site.short if failure.site is not None else ""
+        key = (failure.name, failure.item, failure.direction, where, failure.module)
+        groups.setdefault(key, []).append(failure)
+    ordered = sorted(groups.values(), key=lambda group: -max(f.verdict.ratio for f in group))
+    worst = [max(group, key=lambda failure: failure.verdict.ratio) for group in ordered]
+    rows = [
+        (
+            failure.name,
+            f"{failure.item} {failure.direction}",
+            failure.site.short if failure.site is not None else "",
+            failure.module,
+            str(len(group)),
+            f"{failure.verdict.ratio:.3g}",
+        )
+        for failure, group in zip(worst[:SHOWN], ordered, strict=False)
+    ]
+    title = f"OpAutoCompare: wrong results, the worst first ({len(ordered)} places)"
+    report.show_table(title, ("name", "what", "line", "module", "times", "error/bound"), rows)
+    for failure in worst[:EXPLAINED]:
+        report.say(f"{failure.name} {failure.item}: {failure.verdict.message}")
+        report.say(f"    at {failure.where}")
+    saved = [failure.saved for failure in failures if failure.saved]
+    if saved:
+        report.say(f"the first of them is saved in {saved[0]}")

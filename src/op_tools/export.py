@@ -1,0 +1,247 @@
+"""A captured call as a script of its own: torch alone, and a data file beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_tools import names
+from op_tools.call import tensors
+from op_tools.host import mapped
+from op_tools.replay import ReplayError, function_of, writes
+from op_tools.store import Drawing, Opaque, Recorded
+
+TEMPLATE = '''"""@NAME@, as it was captured@WHERE@.
+
+    python @SCRIPT@ [device]     exits with 0 when it gives what it gave then, else with 1
+"""
+
+import sys
+
+import torch
+
+RANDOM = @RANDOM@  # it draws numbers, or returns memory as it is: values are not compared
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else @DEVICE@
+try:
+    torch.empty(0, device=DEVICE)
+except Exception as error:
+    print(f"no device {DEVICE!r} here ({type(error).__name__}); on the CPU instead")
+    DEVICE = "cpu"
+data = torch.load(__file__.removesuffix(".py") + ".pt", weights_only=True)
+
+
+def argument(dense, shape, stride, on_device, wants_grad):
+    """A captured argument, with its strides."""
+    made = torch.empty_strided(shape, stride, dtype=dense.dtype)
+    made.as_strided(dense.shape, stride).copy_(dense)
+    if on_device and DEVICE != "cpu":
+        there = torch.empty_strided(shape, stride, dtype=dense.dtype, device=DEVICE)
+        there.as_strided(dense.shape, stride).copy_(dense)
+        made = there
+    return made.requires_grad_() if wants_grad else made
+
+
+def flat(value):
+    """What a result holds, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [each for item in value for each in flat(item)]
+    return [value] if isinstance(value, (torch.Tensor, bool, int, float, complex, str)) else []
+
+
+def same(label, made, wanted):
+    """Whether one thing is what was captured; says how it is not."""
+    if isinstance(wanted, str) or RANDOM:
+        def kind(value):
+            return (value.dtype, value.shape) if isinstance(value, torch.Tensor) else type(value)
+        good = kind(made) == kind(wanted) and (RANDOM or made == wanted)
+        if not good:
+            print(f"{label}: {made!r:.200}, captured was {wanted!r:.200}")
+        return good
+    try:
+        made = made.detach().cpu() if isinstance(made, torch.Tensor) else made
+        torch.testing.assert_close(made, wanted, equal_nan=True)
+    except AssertionError as error:
+        print(f"{label}: {error}")
+        return False
+    return True
+
+
+leaves = [argument(*item) for item in data["given"]]
+given = [@GIVEN@ for leaf in leaves]
+torch.manual_seed(0)
+@MODES@result = @CALL@
+
+good = True
+if data["output"] is not None:
+    made = flat(result)
+    good = len(made) == len(data["output"])
+    if not good:
+        print(f"{len(made)} things came back, {len(data['output'])} were captured")
+    for i, (one, wanted) in enumerate(zip(made, data["output"])):
+        good &= same(f"output {i}", one, wanted)
+for place, wanted in data["mutated"].items():
+    good &= same(f"argument {place} after the call", given[place], wanted)
+if data["seeds"]:
+    results = [one for one in flat(result) if isinstance(one, torch.Tensor)]
+    pairs = [(one, seed) for one, seed in zip(results, data["seeds"]) if seed is not None]
+    wanted = [(i, grad) for i, grad in enumerate(data["gradients"]) if grad is not None]
+    grads = torch.autograd.grad(
+        [one for one, _ in pairs],
+        [leaves[i] for i, _ in wanted],
+        [seed.to(one.device) for one, seed in pairs],
+        allow_unused=True,
+    )
+    for (i, grad), one in zip(wanted, grads):
+        good &= same(f"gradient of argument {i}", one, grad)
+print("@NAME@:", "as it was captured" if good else "NOT as it was captured")
+sys.exit(0 if good else 1)
+'''
+
+
+def export(recorded: Recorded, path: str | Path) -> Path:
+    """Writes the script and its data; the path of the data. ReplayError when it cannot be one."""
+    script = Path(path).with_suffix(".py")
+    function_of(recorded, torch.device("cpu"))  # refuses what is no operator
+    given: list[Tensor] = []
+    args = [_code(value, given) for value in recorded.args]
+    args += [f"{key}={_keyword(key, value, given)}" for key, value in recorded.kwargs.items()]
+    header = recorded.header
+    name = recorded.name
+    function = f"torch.ops.{name}" if name.startswith("aten.") else name
+    where = f": call {header.get('id', '')}" + (f", {header['site']}" if header.get("site") else "")
+    # a leaf may not be written in place
+    through = "leaf.clone() if leaf.requires_grad else leaf"
+    filled = {
+        "NAME": name,
+        "WHERE": where,
+        "SCRIPT": script.name,
+        "RANDOM": str(names.is_random(name)),
+        "DEVICE": repr(str(header.get("device") or "cpu")),
+        "GIVEN": through if recorded.written or writes(name) else "leaf",
+        "MODES": _modes(recorded),
+        "CALL": f"{function}({', '.join(args)})",
+    }
+    text = TEMPLATE
+    for word, value in filled.items():
+        text = text.replace(f"@{word}@", value)
+    script.write_text(text, encoding="utf-8")
+    data = script.with_suffix(".pt")
+    torch.save(_data(recorded, given), data)
+    return data
+
+
+def _data(recorded: Recorded, given: list[Tensor]) -> dict[str, Any]:
+    all_given = list(tensors(recorded.args, recorded.kwargs))
+    order = [_place(tensor, given) for tensor in all_given]
+    gradients: list[Tensor | None] = [None] * len(given)
+    if recorded.complete:
+        for place, gradient in reversed(list(zip(order, recorded.grad_inputs or [], strict=False))):
+            gradients[place] = gradient  # of one that is given twice, that of its first place
+    devices = [""] * len(given)
+    for place, device in zip(order, recorded.devices, strict=False):
+        devices[place] = device
+    accelerated = any(device and not device.startswith("cpu") for device in devices)
+    items = [
+        [
+            _dense(tensor),
+            list(tensor.shape),
+            list(tensor.stride()),
+            not (accelerated and device.startswith("cpu")),
+            gradient is not None,
+        ]
+        for tensor, device, gradient in zip(given, devices, gradients, strict=True)
+    ]
+    wanted = any(gradient is not None for gradient in gradients)
+    return {
+        "given": items,
+        "output": _flat(recorded.output) if recorded.has_output else None,
+        "mutated": {order[at]: value.detach() for at, value in recorded.mutated.items()},
+        "seeds": recorded.grad_outputs if wanted else None,
+        "gradients": gradients,
+    }
+
+
+def _place(tensor: Tensor, given: list[Tensor]) -> int:
+    return next(at for at, known in enumerate(given) if known is tensor)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Its values, each once; the script spreads them over the strides again."""
+    once = tensor.detach()
+    for dim, (size, stride) in enumerate(zip(once.shape, once.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            once = once.narrow(dim, 0, 1)
+    return once.clone(memory_format=torch.contiguous_format)
+
+
+def _flat(value: Any) -> list[Any]:
+    """As the script's own `flat`."""
+    found: list[Any] = []
+
+    def add(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            found.append(leaf.detach())
+        elif isinstance(leaf, (bool, int, float, complex, str)):
+            found.append(leaf)
+        return leaf
+
+    mapped(value, add)
+    return found
+
+
+def _modes(recorded: Recorded) -> str:
+    cast = recorded.header.get("autocast")
+    lines = []
+    if cast:
+        lines.append(f'torch.autocast(DEVICE.partition(":")[0], torch.{cast[1]}).__enter__()\n')
+    if not recorded.grad_outputs:
+        lines.append("torch.set_grad_enabled(False)\n")
+    return "".join(lines)
+
+
+def _keyword(key: str, value: Any, given: list[Tensor]) -> str:
+    if key == "device" and isinstance(value, (str, int)) and value != "cpu":
+        return "DEVICE"
+    return _code(value, given)
+
+
+def _code(value: Any, given: list[Tensor]) -> str:
+    """A value as Python writes it; tensors are numbered."""
+
+    def walk(item: Any) -> str:
+        return _code(item, given)
+
+    if isinstance(value, Tensor):
+        return _tensor(value, given)
+    if isinstance(value, torch.device):
+        return "torch.device('cpu')" if value.type == "cpu" else "torch.device(DEVICE)"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, slice):
+        return f"slice({walk(value.start)}, {walk(value.stop)}, {walk(value.step)})"
+    if isinstance(value, (Opaque, Drawing)):
+        raise ReplayError(f"an argument is not exported: {value!r:.80}")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{walk(k)}: {walk(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(walk, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{walk(item)}, " for item in value) + ")"
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        return f"float('{value}')"
+    if callable(value):
+        return names.name_of(value)
+    return "..." if value is ... else repr(value)
+
+
+def _tensor(value: Tensor, given: list[Tensor]) -> str:
+    if value.layout != torch.strided or value.is_nested:
+        raise ReplayError(f"a tensor of layout {value.layout} is not exported.")
+    if not any(known is value for known in given):
+        given.append(value)
+    return f"given[{_place(value, given)}]"

@@ -1,0 +1,206 @@
+"""The seeds' store: a folder for each call with four files, each with a JSON description beside it.
+
+<op>/<pid>/<id>/<YYYY-MM-DD-HH-MM-SS>/{input,output,grad_inputs,grad_outputs}.pth + .pth.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_tools import report, results, store
+from op_tools.call import tensors
+from op_tools.snapshot import Snapshot
+from op_tools.store import PARTS, TAG, Part, Recorded
+
+WASTE = 2  # a strided tensor is written as it lies when its gaps at most double it
+
+
+class FolderStore:
+    """Writes at once: the input lies on disk before the operator runs."""
+
+    native = True  # tuples and torch's own small types stay as they are
+
+    def __init__(self) -> None:
+        self.place = results.folder("op_capture_results")
+        self.files = 0
+        self.bytes = 0
+        self.failed = ""
+        self._owner = results.owner(self.place)
+
+    def write(self, part: Part) -> None:
+        """Writes two files; OSError when they cannot be, and then neither is there."""
+        header = part.header
+        where = self.place / header["name"] / self._owner / str(header["id"]) / header["time"]
+        self.bytes += write(where, part)
+        self.files += 2
+
+    waiting = 0
+
+    def close(self) -> None:
+        """Nothing waits to be written."""
+
+
+def write(where: Path, part: Part) -> int:
+    """Writes a part of a call into its folder; the bytes that it took."""
+    where.mkdir(parents=True, exist_ok=True)
+    path = where / f"{part.kind}.pth"
+    header = part.header
+    found: list[Snapshot] = []
+    data = {
+        "name": header["name"],
+        "args": _filled(part.args, found),
+        "kwargs": _filled(part.kwargs, found),
+        "identifier": f"{header['id']}/{header['time']}",
+    }
+    more = {key: _filled(value, []) for key, value in part.more.items()}
+    devices = [snapshot.device for snapshot in found]
+    size = _save(
+        path, lambda file: torch.save({**data, **more, "devices": devices, "call": header}, file)
+    )
+    shown = json.dumps(_description(part), indent=1, default=str).encode()
+    size += _save(path.with_name(path.name + ".json"), lambda file: file.write(shown))
+    results.budget.spend(size)
+    report.saved(path)
+    return size
+
+
+def _save(path: Path, write: Callable[[Any], object]) -> int:
+    """Writes beside the name first: a reader, or a full disk, never leaves half a file."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with scratch.open("wb") as file:
+            write(file)
+        size = scratch.stat().st_size
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    return size
+
+
+def _filled(tree: Any, found: list[Snapshot]) -> Any:
+    """The tree with tensors in the place of snapshots; the same one for the same snapshot."""
+    made: dict[int, Any] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, Snapshot):
+            found.append(value)
+            if id(value) not in made:
+                made[id(value)] = _tensor(value)
+            return made[id(value)]
+        if type(value) is dict:
+            return {key: walk(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(walk(item) for item in value)
+        return value
+
+    return walk(tree)
+
+
+def _tensor(snapshot: Snapshot) -> Any:
+    """A tensor with its strides, or, when its gaps are large, its values with the strides."""
+    dense = snapshot.blob.values
+    assert dense is not None  # nothing has written them yet
+    shape, stride = snapshot.shape, snapshot.stride
+    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    if dense.numel() and span > WASTE * dense.numel():
+        return {TAG: "strided", "value": [dense, list(shape), list(stride)]}
+    made = snapshot.tensor()
+    can = made.is_floating_point() or made.is_complex()
+    return made.detach().requires_grad_() if snapshot.requires_grad and can else made
+
+
+def _description(part: Part) -> dict[str, Any]:
+    shown: dict[str, Any] = {"args": [_shown(item) for item in part.args]}
+    if part.kwargs:
+        shown["kwargs"] = {key: _shown(item) for key, item in part.kwargs.items()}
+    shown["op"] = part.header["name"]
+    shown["call"] = part.header
+    return shown
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Snapshot):
+        return {
+            "device": value.device,
+            "dtype": str(value.dtype),
+            "numel": torch.Size(value.shape).numel(),
+            "shape": str(tuple(value.shape)),
+            "stride": list(value.stride),
+            "requires_grad": value.requires_grad,
+            "layout": "torch.strided",
+            "data_ptr": value.data_ptr,
+        }
+    if isinstance(value, (list, tuple)):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _shown(item) for key, item in value.items()}
+    return str(value)
+
+
+# Reading.
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What one of the four files holds, decoded; files of the published op_tools as well."""
+    raw = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(raw, dict) or "args" not in raw:
+        raise ValueError(f"{path} holds no captured call")
+    return {key: value if key == "call" else store.decode(value) for key, value in raw.items()}
+
+
+def read(folder: Path) -> Recorded:
+    """The call in a folder: its input, and of the other files those that are there."""
+    parts = {kind: folder / f"{kind}.pth" for kind in PARTS}
+    given = read_file(parts["input"])
+    name, identifier = str(given["name"]), str(given.get("identifier", ""))
+    number = identifier.partition("/")[0]
+    header = given.get("call") or {"name": name, "id": int(number) if number.isdigit() else 0}
+    output = read_file(parts["output"]) if parts["output"].exists() else {}
+    gradients = {
+        kind: _gradients(read_file(parts[kind])) if parts[kind].exists() else None
+        for kind in ("grad_inputs", "grad_outputs")
+    }
+    args, kwargs = tuple(given["args"]), dict(given["kwargs"])
+    ours = "call" in given  # the published tool writes gradients of the last node instead
+    count = sum(1 for _ in tensors(args, kwargs))
+    return Recorded(
+        header,
+        args,
+        kwargs,
+        given.get("devices") or [""] * count,
+        output["args"][0] if output else None,
+        bool(output),
+        {int(place): value for place, value in output.get("mutated", {}).items()},
+        frozenset(output.get("written", ())),
+        gradients["grad_inputs"] if ours else None,
+        gradients["grad_outputs"],
+        _complete(parts["grad_inputs"]) if ours and gradients["grad_inputs"] else True,
+    )
+
+
+def _gradients(data: dict[str, Any]) -> list[Tensor | None]:
+    args = data["args"]
+    if len(args) == 1 and isinstance(args[0], (list, tuple)):  # as the published tool writes them
+        args = args[0]
+    return [item if isinstance(item, Tensor) else None for item in args]
+
+
+def _complete(path: Path) -> bool:
+    return bool(torch.load(path, map_location="cpu", weights_only=True).get("complete", True))
+
+
+def find(root: Path) -> Iterator[Path]:
+    """Every folder under a root, itself too, that holds a captured call."""
+    if (root / "input.pth").exists():
+        yield root
+    for path in sorted(root.rglob("input.pth")):
+        if path.parent != root:
+            yield path.parent

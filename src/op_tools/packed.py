@@ -1,0 +1,312 @@
+"""The packed store: one archive for each process, each content once, whole up to its last record.
+
+The file is a row of records: a head of 64 bytes, then what it is about, padded to 64 bytes. A
+head holds the length and a checksum of what follows, so a reader knows how far the file is whole.
+A record is the values of a tensor (raw bytes) or a part of a call (JSON). Nothing in it can run.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import threading
+import time
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from op_tools import diagnostics, engine, results, statistics, store
+from op_tools.snapshot import Blob, Snapshot, rebuild
+from op_tools.store import PARTS, TAG, Part, Recorded
+
+SUFFIX = ".opcap"
+MAGIC = b"OPC1"
+HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
+ABOUT, VALUES, CALL = 1, 2, 3  # kinds
+ALIGN = 64
+Place = tuple[int, int]  # where the bytes of a tensor are, and how many
+
+
+class PackedStore:
+    """Writes in a thread of its own; what waits to be written stays within OP_CAPTURE_MEMORY."""
+
+    native = False
+
+    def __init__(self) -> None:
+        folder = results.folder("op_capture_results")
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        name = f"packed-{results.owner(folder)}-{stamp}"
+        self.place, self._file = _create(folder, name)
+        self.files = 1
+        self.bytes = 0
+        self.failed = ""
+        self.saved = 0  # bytes that were not written again
+        self._pid = os.getpid()
+        self._contents: dict[tuple[int, int], Place] = {}
+        self._queue: deque[tuple[Part, int]] = deque()
+        self._waiting = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
+        self._record(ABOUT, 0, 0, json.dumps(about).encode())
+        self._thread = threading.Thread(target=self._work, name="op_capture", daemon=True)
+        self._thread.start()
+
+    def write(self, part: Part) -> None:
+        """Hands a part over to the writer; waits while too much is waiting."""
+        if self.failed or os.getpid() != self._pid:
+            return
+        size = part.fresh
+        limit = settings.OP_CAPTURE_MEMORY.get()
+        with self._changed:
+            if self._closed:  # a backward pass after the end: written here and now
+                self._write(part)
+                return
+            while self._queue and self._waiting + size > limit and not self.failed:
+                self._changed.wait()
+            self._queue.append((part, size))
+            self._waiting += size
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> int:
+        """About how many bytes will be written yet."""
+        return self._waiting + 2048 * len(self._queue)
+
+    def close(self) -> None:
+        """Waits until everything is written."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        if not self.failed:
+            os.fsync(self._file)
+
+    def _work(self) -> None:
+        with engine.unseen():
+            while True:
+                with self._changed:
+                    while not self._queue and not self._closed:
+                        self._changed.wait()
+                    if not self._queue:
+                        return
+                    part, size = self._queue[0]
+                self._try(part)
+                with self._changed:
+                    self._queue.popleft()
+                    self._waiting -= size
+                    self._changed.notify_all()
+
+    def _try(self, part: Part) -> None:
+        try:
+            if not self.failed:
+                self._write(part)
+        except Exception as error:  # a full disk, say: the program goes on without the archive
+            self.failed = f"{type(error).__name__}: {error}"
+            diagnostics.add("OpCapture", part.header["name"], error)
+            os.ftruncate(self._file, self.bytes)
+
+    def _write(self, part: Part) -> None:
+        header = part.header
+        known: dict[int, int] = {}
+        tree = {"args": part.args, "kwargs": part.kwargs, **part.more}
+        known_by = header if part.kind == "input" else {"id": header["id"]}
+        about = {"call": known_by, **self._filled(tree, known)}
+        text = json.dumps(about, separators=(",", ":")).encode()
+        self._record(CALL, PARTS.index(part.kind), header["id"], text)
+
+    def _filled(self, tree: Any, known: dict[int, int]) -> Any:
+        if isinstance(tree, Snapshot):
+            return self._tensor(tree, known.setdefault(id(tree), len(known)))
+        if isinstance(tree, dict):
+            return {key: self._filled(item, known) for key, item in tree.items()}
+        if isinstance(tree, (list, tuple)):
+            return [self._filled(item, known) for item in tree]
+        return tree
+
+    def _tensor(self, taken: Snapshot, number: int) -> dict[str, Any]:
+        if taken.blob.place is None:
+            taken.blob.place = self._values(taken.blob)
+            taken.blob.values = None
+        else:
+            self.saved += taken.blob.nbytes
+        value = {
+            "at": taken.blob.place,
+            "number": number,  # a tensor that was given twice has the same one
+            "dtype": str(taken.dtype).removeprefix("torch."),
+            "shape": taken.shape,
+            "stride": taken.stride,
+            "device": taken.device,
+            "requires_grad": taken.requires_grad,
+        }
+        return {TAG: "tensor", "value": value}
+
+    def _values(self, blob: Blob) -> Place:
+        assert blob.values is not None
+        dense = blob.values.as_strided((blob.values.numel(),), (1,))
+        if not dense.numel():
+            return 0, 0
+        hashed = statistics.hash_of(dense)
+        key = hashed, blob.nbytes
+        if key in self._contents:
+            self.saved += blob.nbytes
+            return self._contents[key]
+        raw: Any = dense.view(torch.uint8).numpy()  # typed as no buffer, which it is
+        data = memoryview(raw)
+        place = self._record(VALUES, 0, 0, data, hashed), blob.nbytes
+        self._contents[key] = place
+        return place
+
+    def _record(
+        self, kind: int, part: int, call: int, data: bytes | memoryview, hashed: int | None = None
+    ) -> int:
+        if hashed is None:
+            hashed = zlib.crc32(data)  # of a short text: cheaper than the hash
+        head = HEAD.pack(MAGIC, kind, part, len(data), hashed, call)
+        padding = b"\0" * (-len(data) % ALIGN)
+        start = self.bytes + len(head)
+        _write_all(self._file, [memoryview(head), memoryview(data), memoryview(padding)])
+        self.bytes = start + len(data) + len(padding)
+        results.budget.spend(len(head) + len(data) + len(padding))
+        return start
+
+
+def _create(folder: Path, name: str) -> tuple[Path, int]:
+    number = 1
+    while True:
+        path = folder / (f"{name}{SUFFIX}" if number == 1 else f"{name}-{number}{SUFFIX}")
+        try:
+            return path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            number += 1
+
+
+def _write_all(file: int, parts: list[memoryview]) -> None:
+    parts = [part for part in parts if len(part)]
+    while parts:
+        done = os.writev(file, parts)
+        while parts and done >= len(parts[0]):
+            done -= len(parts.pop(0))
+        if done:
+            parts[0] = parts[0][done:]
+
+
+# Reading.
+
+
+@dataclass(frozen=True)
+class _Found:
+    part: int
+    start: int
+    length: int
+    hashed: int
+
+
+class Archive:
+    """An archive for reading: the calls that are whole, and how much of its end is not."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._map: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        self._calls: OrderedDict[int, list[_Found]] = OrderedDict()
+        self.whole = self._scan()
+        self.lost = size - self.whole  # bytes after the last whole record
+
+    def _scan(self) -> int:
+        at, size = 0, len(self._map)
+        while at + HEAD.size <= size:
+            magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
+            start = at + HEAD.size
+            if magic != MAGIC or start + length > size or kind not in (ABOUT, VALUES, CALL):
+                break
+            if at == 0 and kind != ABOUT:
+                break
+            if kind == CALL:
+                if zlib.crc32(memoryview(self._map)[start : start + length]) != hashed:
+                    break
+                self._calls.setdefault(call, []).append(_Found(part, start, length, hashed))
+            at = min(size, start + length + -length % ALIGN)
+        if at == 0:
+            raise ValueError(f"{self.path} is no archive of captured calls")
+        return at
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids of the calls, in their order."""
+        return iter(self._calls)
+
+    def header(self, call: int) -> store.Header:
+        """Which call it is: name, step, module, line, …"""
+        header: store.Header = self._json(self._calls[call][0])["call"]
+        return header
+
+    def load(self, call: int) -> Recorded:
+        """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
+        parts = {PARTS[found.part]: self._json(found) for found in self._calls[call]}
+        given, output = parts["input"], parts.get("output", {})
+        devices: list[str] = []
+        made: dict[int, Tensor] = {}
+
+        def leaf(value: dict[str, Any]) -> Tensor:
+            devices.append(value["device"])
+            if value["number"] not in made:
+                made[value["number"]] = self._tensor(value)
+            return made[value["number"]]
+
+        args, kwargs = store.decode(given["args"], leaf), store.decode(given["kwargs"], leaf)
+
+        def own(value: Any) -> Any:
+            return store.decode(value, self._tensor)
+
+        gradients = {
+            kind: own(parts[kind]["args"]) if kind in parts else None
+            for kind in ("grad_inputs", "grad_outputs")
+        }
+        return Recorded(
+            given["call"],
+            tuple(args),
+            kwargs,
+            devices,
+            own(output["args"])[0] if output else None,
+            bool(output),
+            {int(place): own(value) for place, value in output.get("mutated", {}).items()},
+            frozenset(output.get("written", ())),
+            list(gradients["grad_inputs"]) if gradients["grad_inputs"] is not None else None,
+            list(gradients["grad_outputs"]) if gradients["grad_outputs"] is not None else None,
+            bool(parts.get("grad_inputs", {}).get("complete", True)),
+        )
+
+    def _json(self, found: _Found) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self._map[found.start : found.start + found.length])
+        return parsed
+
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        start, length = value["at"]
+        dtype = getattr(torch, value["dtype"])
+        shape, stride = tuple(value["shape"]), tuple(value["stride"])
+        if not length:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        hashed = HEAD.unpack_from(self._map, start - HEAD.size)[4]
+        data = np.frombuffer(self._map, np.uint8, length, start).copy()
+        if statistics.hash_of(torch.from_numpy(data)) != hashed:
+            raise ValueError(f"{self.path}: the bytes at {start} are damaged")
+        dense = torch.from_numpy(data).view(dtype)
+        made = rebuild(dense, shape, stride)
+        can = made.is_floating_point() or made.is_complex()
+        return made.detach().requires_grad_() if value["requires_grad"] and can else made

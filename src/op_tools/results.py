@@ -1,0 +1,86 @@
+"""Where the tools write: the root, a name that no other process has, and what may be written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+from deeplink import settings
+from deeplink.errors import SettingError
+
+_names: dict[tuple[Path, int], str] = {}
+_lock = threading.Lock()
+
+
+def folder(kind: str) -> Path:
+    """A folder under OP_TOOLS_RESULTS, made when it is not there; SettingError when it cannot be.
+
+    `kind` is its name: op_capture_results, op_statistics_result, …
+    """
+    root = settings.OP_TOOLS_RESULTS.get()
+    path = root / kind
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe-{os.getpid()}-{threading.get_ident()}"
+        probe.write_bytes(b"\0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "set OP_TOOLS_RESULTS to a folder that you may write and that has room.",
+        ) from None
+    return path
+
+
+def owner(path: Path) -> str:
+    """The name of this process under a folder: its pid, as in the seeds.
+
+    A pid may be another process's too: of another host or container on the same file system, or
+    of an earlier run. Who comes second gets the host's name behind it, and then a number.
+    """
+    key = path.resolve(), os.getpid()
+    with _lock:
+        if key not in _names:
+            _names[key] = _claim(path / ".owners", str(os.getpid()))
+        return _names[key]
+
+
+def _claim(claims: Path, pid: str) -> str:
+    claims.mkdir(parents=True, exist_ok=True)
+    host = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())
+    number = 1
+    name = pid
+    while not _create(claims / name):
+        name = f"{pid}-{host}" if number == 1 else f"{pid}-{host}-{number}"
+        number += 1
+    return name
+
+
+def _create(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+class Budget:
+    """Bytes that this process has written, against OP_TOOLS_DISK_BUDGET; 0: no limit."""
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self._lock = threading.Lock()
+
+    def allows(self, size: int, share: float = 1.0) -> bool:
+        """Whether so many bytes more stay within a share of the budget."""
+        limit = settings.OP_TOOLS_DISK_BUDGET.get()
+        return limit <= 0 or self.spent + size <= limit * share
+
+    def spend(self, size: int) -> None:
+        with self._lock:
+            self.spent += size
+
+
+budget = Budget()

@@ -1,0 +1,54 @@
+"""The tools that OP_TOOLS_RUN names, started without a line in the program."""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+from collections.abc import Callable
+
+import op_tools
+from deeplink import settings
+from deeplink.errors import SettingError
+from op_tools import engine
+from op_tools.tool import Tool
+
+# By the words of `deeplink run`, from the inside out: what changes a call is nearest to it, then
+# the clock, which is not to time the other tools.
+CLASSES = {
+    "cast": "OpDtypeCast",
+    "fallback": "OpFallback",
+    "time": "OpTimeMeasure",
+    "autocompare": "OpAutoCompare",
+    "capture": "OpCapture",
+    "observe": "OpObserve",
+    "overflow": "OpOverflowCheck",
+}
+_running: list[Tool] = []
+
+
+def start() -> Callable[[], None]:
+    """Starts them, once in a process; returns what stops them, which the end of it does too."""
+    if not _running:
+        _running.extend(tool.start() for tool in _asked())
+        atexit.register(stop, quiet=True)
+    return stop
+
+
+def stop(quiet: bool = False) -> None:
+    """Stops them, from the outside in. `quiet`: one that saw nothing (a launcher's) is silent."""
+    while _running:
+        tool = _running.pop()
+        if quiet and tool._active is not None and not tool.started.applied:
+            engine.stop(tool)
+            tool._active = None
+        tool.stop()
+
+
+def _asked() -> list[Tool]:
+    words = settings.OP_TOOLS_RUN.get()
+    for word in words:
+        if word not in CLASSES:
+            near = difflib.get_close_matches(word, CLASSES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(CLASSES)}."
+            raise SettingError(f"OP_TOOLS_RUN: no tool {word!r}.", hint)
+    return [getattr(op_tools, name)() for word, name in CLASSES.items() if word in words]

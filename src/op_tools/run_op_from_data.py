@@ -1,0 +1,386 @@
+"""`run_op_from_data`: captured calls made again, timed, and checked; one bad case stops none."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+from xml.etree import ElementTree
+
+import torch
+import typer
+from rich.progress import track
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.compare import Difference, worst
+from deeplink.errors import DeeplinkError
+from deeplink.judge import judge
+from deeplink.table import console
+from op_tools import names, report
+from op_tools.export import export
+from op_tools.replay import (
+    Case,
+    Prepared,
+    Replayed,
+    ReplayError,
+    default_device,
+    differences,
+    home,
+    load_cases,
+    reference,
+)
+from op_tools.store import Recorded
+
+ORDER = ("error", "FAILED", "not comparable", "ran", "ok")  # of the summary
+BAD = ("error", "FAILED")
+FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
+
+
+class Target(StrEnum):
+    """What a replay is held against."""
+
+    captured = "captured"
+    cpu = "cpu"
+    float64 = "float64"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with each case."""
+
+    run_times: int = 1
+    forward_only: bool = False
+    timed: bool = False
+    against: str = "captured"
+    device: str | None = None
+    trust: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case."""
+
+    where: str
+    name: str
+    status: str  # one of ORDER
+    message: str = ""
+    device: str = ""
+    bitwise: bool = False
+    rows: tuple[Difference, ...] = ()
+    forward: list[float] = field(default_factory=list)  # ms
+    backward: list[float] = field(default_factory=list)
+
+    @property
+    def error(self) -> float:
+        found = worst(self.rows)
+        return found.max_abs if found is not None else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        times = {
+            side: {"count": len(ms), "mean_ms": statistics.fmean(ms), "min_ms": min(ms)}
+            for side, ms in (("forward", self.forward), ("backward", self.backward))
+            if ms
+        }
+        items = [
+            {"item": row.path, "close": row.close, "max_abs": row.max_abs, "message": row.message}
+            for row in self.rows
+        ]
+        return {
+            "where": self.where,
+            "name": self.name,
+            "status": self.status,
+            "message": self.message,
+            "device": self.device,
+            "bitwise": self.bitwise,
+            "items": items,
+            **times,
+        }
+
+
+def run_case(case: Case, plan: Plan) -> Outcome:
+    """Runs and checks one case; whatever goes wrong is its outcome."""
+    name = case.name
+    try:
+        recorded = case.load()
+        name = recorded.name
+        return _checked(case, recorded, plan)
+    except Exception as error:  # one bad case must not stop the rest
+        text = error.message if isinstance(error, DeeplinkError) else f"{error}"
+        first = " ".join(text.split())[:300]
+        kind = "" if isinstance(error, ReplayError) else f"{type(error).__name__}: "
+        return Outcome(case.where, name or "?", "error", f"{kind}{first}")
+
+
+def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
+    device = torch.device(plan.device) if plan.device else home(recorded)
+    prepared = Prepared(recorded, device, None, plan.trust, not plan.forward_only)
+    again = prepared.run()
+    forward, backward = _repeated(prepared, plan)
+    made = Outcome(
+        case.where, recorded.name, "ok", device=str(device), forward=forward, backward=backward
+    )
+    if again.random or (names.is_random(recorded.name) and not _deterministic(again, prepared)):
+        return replace(made, status="not comparable", message="it draws random numbers")
+    if plan.against == "captured" and not recorded.has_output:
+        return replace(made, status="ran", message="no output was captured to compare with")
+    return _judged(made, recorded, again, plan)
+
+
+def _deterministic(again: Replayed, prepared: Prepared) -> bool:
+    """Whether a second run gives the same: dropout in evaluation does, `empty` does not."""
+    if names.last(prepared.recorded.name) in names.UNINITIALISED:
+        return False
+    prepared.fresh()
+    return all(row.close for row in differences(prepared.recorded, again, prepared.run()))
+
+
+def _judged(made: Outcome, recorded: Recorded, again: Replayed, plan: Plan) -> Outcome:
+    target: Any = plan.against
+    expected = reference(recorded, target, plan.trust)
+    rows = differences(recorded, again, expected)
+    if not rows:
+        return replace(made, status="ran", message="it returns nothing to compare")
+    if plan.against == "float64" and expected is not None:
+        rows = [_second_opinion(row, recorded, again, expected) for row in rows]
+    bad = [row for row in rows if not row.close]
+    exact = all(row.max_abs == 0 and row.close for row in rows)
+    found = worst(rows)
+    message = f"{found.path}: {found.message}" if found is not None and bad else ""
+    return replace(
+        made,
+        status="FAILED" if bad else "ok",
+        message=message or ("bit by bit" if exact else "close"),
+        bitwise=exact,
+        rows=tuple(rows),
+    )
+
+
+def _second_opinion(
+    row: Difference, recorded: Recorded, again: Replayed, expected: Replayed
+) -> Difference:
+    """A tolerance by type alone knows nothing of long sums: the judge does, and the user may."""
+    if row.close or row.kind not in ("values", "dtype") or row.path not in ("output",):
+        return row
+    mine, theirs = again.result, expected.result
+    if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
+        return row
+    dtype = str(mine.dtype).removeprefix("torch.")
+    tolerance = settings.op_tolerance(names.last(recorded.name), dtype)
+
+    def plain() -> Tensor | None:
+        found = reference(recorded, "cpu")
+        return found.result if found is not None else None
+
+    verdict = judge(mine.cpu(), theirs, tolerance=tolerance, run_plain=plain)
+    return replace(row, close=True, message=f"right: {verdict.rule}") if verdict.passed else row
+
+
+# Runs, and their times.
+
+
+def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]:
+    """The rest of the runs; their times in ms when they are asked for."""
+    forward: list[float] = []
+    backward: list[float] = []
+    for number in range(1, plan.run_times + 1):
+        prepared.fresh()
+        with prepared.modes():
+            result, took = _timed(prepared.forward, prepared.device)
+        forward.append(took)
+        if plan.timed:
+            _show_time(prepared.recorded.name, number, "forward_elasped", took)
+        if prepared.wants_backward:
+            _, took = _timed(partial(prepared.backward, result), prepared.device)
+            backward.append(took)
+            if plan.timed:
+                _show_time(prepared.recorded.name, number, "backward_elasped", took)
+    return (forward, backward) if plan.timed else ([], [])
+
+
+def _timed(action: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
+    _wait(device)
+    start = time.perf_counter()
+    result = action()
+    _wait(device)
+    return result, (time.perf_counter() - start) * 1e3
+
+
+def _wait(device: torch.device) -> None:
+    module = getattr(torch, device.type, None)
+    if device.type != "cpu" and hasattr(module, "synchronize"):
+        module.synchronize()  # type: ignore[union-attr]
+
+
+def _show_time(name: str, number: int, column: str, took: float) -> None:
+    columns = ("name", "forward_id", column, "unit")
+    report.say(report.grid(columns, [(name, number, f"{took:.8f}", "ms")]) + "\n\n")
+
+
+def _show_check(outcome: Outcome) -> None:
+    """The seeds' table of a comparison."""
+    columns = ("name", "allclose", "max_abs_diff", "max_relative_diff", "error_info")
+    rows = [
+        (
+            f"{outcome.name} {row.path}",
+            row.close,
+            f"{row.max_abs:.9f}",
+            f"{row.max_rel:.9f}",
+            "" if row.close else row.message,
+        )
+        for row in outcome.rows
+    ]
+    if rows:
+        report.say(report.grid(columns, rows))
+
+
+# The report.
+
+
+def summary(outcomes: Sequence[Outcome]) -> None:
+    """Counts, and the cases worst first; those that are well, only by their number."""
+    ordered = worst_first(outcomes)
+    shown = [o for o in ordered if o.status != "ok" or o.forward][:50]
+    if shown:
+        rows = [(o.status, o.name, _times(o), o.message, o.where) for o in shown]
+        columns = ("status", "name", "time", "message", "case")
+        report.show_table("replayed (time: forward / backward)", columns, rows)
+    counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
+    text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    exact = sum(o.bitwise for o in outcomes)
+    report.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
+
+
+def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return sorted(outcomes, key=lambda o: (ORDER.index(o.status), -o.error))
+
+
+def _times(outcome: Outcome) -> str:
+    parts = [statistics.median(ms) for ms in (outcome.forward, outcome.backward) if ms]
+    return " / ".join(f"{part:.3f} ms" for part in parts)
+
+
+def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Every case, worst first."""
+    path.write_text(json.dumps([o.as_dict() for o in worst_first(outcomes)], indent=1))
+
+
+def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """A test suite for a CI: one test for each case."""
+    bad = {status: str(sum(o.status == status for o in outcomes)) for status in BAD}
+    suite = ElementTree.Element(
+        "testsuite",
+        name="run_op_from_data",
+        tests=str(len(outcomes)),
+        failures=bad["FAILED"],
+        errors=bad["error"],
+        skipped=str(sum(o.status == "not comparable" for o in outcomes)),
+    )
+    for outcome in outcomes:
+        took = sum(outcome.forward + outcome.backward) / 1e3
+        test = ElementTree.SubElement(
+            suite, "testcase", classname=outcome.name, name=outcome.where, time=f"{took:.6f}"
+        )
+        kind = {"FAILED": "failure", "error": "error", "not comparable": "skipped"}
+        if outcome.status in kind:
+            ElementTree.SubElement(test, kind[outcome.status], message=outcome.message)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+# The command.
+
+
+def run_op_from_data(
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Captured calls: a folder, or an archive.")
+    ],
+    run_times: Annotated[int, typer.Option("--run_times", min=1, help="Runs of each call.")] = 100,
+    only_run_forward: Annotated[
+        bool, typer.Option("--only_run_forward", help="No backward.")
+    ] = False,
+    sync_time_measure: Annotated[
+        bool, typer.Option("--sync_time_measure", help="Show the time of each run.")
+    ] = False,
+    acc_check: Annotated[
+        bool, typer.Option("--acc_check", help="Compare with the CPU in float64, and show it.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Where; else where it was captured.")
+    ] = None,
+    against: Annotated[
+        Target | None, typer.Option("--against", help="What the result is held against.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the outcomes.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write them for a CI.")] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", help="Write the worst case as a script.")
+    ] = None,
+    trust: Annotated[
+        list[str] | None, typer.Option("--trust", help="A package besides torch to call.")
+    ] = None,
+) -> None:
+    """Make captured calls again: time them, and compare them with what they gave."""
+    chosen = against or (Target.float64 if acc_check else Target.captured)
+    plan = Plan(
+        run_times, only_run_forward, sync_time_measure, chosen.value, device, tuple(trust or ())
+    )
+    try:
+        cases = load_cases(directory)
+        if device is not None:
+            default_device(device.partition(":")[0])
+    except (DeeplinkError, ValueError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    outcomes = []
+    screen = console(stderr=True)
+    for case in track(cases, "replay", console=screen, disable=not screen.is_terminal):
+        report.say(f"dir: {case.where}")
+        outcomes.append(run_case(case, plan))
+        if acc_check:
+            _show_check(outcomes[-1])
+    summary(outcomes)
+    if json_file is not None:
+        write_json(json_file, outcomes)
+    if junit is not None:
+        write_junit(junit, outcomes)
+    if export_to is not None:
+        _export(export_to, cases, outcomes)
+    raise typer.Exit(int(any(outcome.status in BAD for outcome in outcomes)))
+
+
+def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
+    ordered = sorted(worst_first(outcomes), key=lambda o: o.status == "not comparable")
+    first = ordered[0].where
+    case = next(case for case in cases if case.where == first)
+    data = export(case.load(), path)
+    report.say(f"{path} and {data.name} written: {first}")
+
+
+def arguments(given: Sequence[str]) -> list[str]:
+    """The command line, with the oldest seed's `--only_run_forward True` as a plain flag."""
+    kept: list[str] = []
+    for word in given:
+        if kept and kept[-1] in FLAGS and word.lower() in ("true", "false", "1", "0"):
+            if word.lower() in ("false", "0"):
+                kept.pop()
+            continue
+        kept.append(word)
+    return kept
+
+
+def main() -> None:
+    """The console script."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(run_op_from_data)
+    app(args=arguments(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""A tensor at one moment: what it was, and its values on the host, no more bytes than it has."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+T = TypeVar("T")
+SAMPLED = 32  # elements that are looked at to see whether memory is as it was
+DENSE = 4  # parts of the key of a tensor without gaps
+SWEEP = 4096  # so many entries later, those of freed memory are forgotten
+
+
+class Unsupported(Exception):
+    """A value that cannot be taken; the text is the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Blob:
+    """The values of a tensor; once they are written, where, and no longer the values."""
+
+    values: Tensor | None
+    nbytes: int
+    place: Any = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What a tensor was, and its values: dense, in the order of its memory."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: str
+    requires_grad: bool
+    data_ptr: int
+    blob: Blob = field(repr=False)
+
+    def tensor(self) -> Tensor:
+        """The tensor again, on the CPU, with its strides."""
+        assert self.blob.values is not None  # asked for before they are written
+        return rebuild(self.blob.values, self.shape, self.stride)
+
+
+def check(tensor: Tensor) -> None:
+    """Raises Unsupported for a kind of tensor whose memory is not a plain grid of values."""
+    if tensor.is_quantized:
+        raise Unsupported("a quantized tensor")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise Unsupported(f"a tensor of layout {tensor.layout}")
+
+
+def describe(tensor: Tensor, blob: Blob) -> Snapshot:
+    """The snapshot of a tensor whose values are known."""
+    return Snapshot(
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        str(tensor.device),
+        tensor.requires_grad,
+        _address(tensor),
+        blob,
+    )
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.data_ptr() if tensor.numel() else 0
+
+
+def values(tensor: Tensor) -> Tensor:
+    """A copy of the values on the host: dense, in the order of its memory.
+
+    A dimension that repeats its values (stride 0, as `expand` makes it) is kept once.
+    """
+    check(tensor)
+    flat, _ = ordered(tensor)
+    if flat.device.type != "cpu":
+        return flat.contiguous().cpu()
+    return flat.clone(memory_format=torch.contiguous_format)
+
+
+def ordered(tensor: Tensor) -> tuple[Tensor, int]:
+    """A view whose dimensions are in the order of memory, each value once; how often each was."""
+    flat = tensor.detach()
+    if flat.is_conj() or flat.is_neg():
+        flat = flat.resolve_conj().resolve_neg()
+    if flat.is_contiguous():
+        return flat, 1
+    times = 1
+    stride = flat.stride()
+    if 0 in stride:
+        for dim, size in enumerate(flat.shape):
+            if size > 1 and stride[dim] == 0:
+                flat, times = flat.narrow(dim, 0, 1), times * size
+    return flat.permute(_order(stride)), times
+
+
+def rebuild(dense: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """The tensor of this shape and these strides from what `values` gave."""
+    if any(size == 0 for size in shape):
+        return torch.empty_strided(shape, stride, dtype=dense.dtype)
+    if dense.shape == shape and dense.stride() == stride:
+        return dense
+    once = tuple(
+        1 if step == 0 and size > 1 else size for size, step in zip(shape, stride, strict=True)
+    )
+    order = _order(stride)
+    ordered = dense.reshape([once[dim] for dim in order])
+    back = sorted(range(len(order)), key=lambda at: order[at])
+    seen = ordered.permute(back)
+    if _same_strides(seen, stride):
+        return dense.as_strided(shape, stride)
+    span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    memory = torch.zeros(span, dtype=dense.dtype)
+    memory.as_strided(once, stride).copy_(seen)
+    return memory.as_strided(shape, stride)
+
+
+def _order(stride: tuple[int, ...]) -> list[int]:
+    return sorted(range(len(stride)), key=lambda dim: -stride[dim])
+
+
+def _same_strides(tensor: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether its elements lie where these strides say; those of single elements do not count."""
+    return all(
+        size == 1 or own == wanted
+        for size, own, wanted in zip(tensor.shape, tensor.stride(), stride, strict=True)
+    )
+
+
+class Unchanged(Generic[T]):
+    """What was made of a tensor, for as long as its memory holds the same values.
+
+    Memory is known by a weak reference to it (an address is used again) and by autograd's count
+    of writes. Not every write counts (one through `.data`, a collective), so a few elements
+    are looked at as well, and a call that is seen to write a tensor says so.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[StorageWeakRef, int, bytes, T]] = {}
+        self._sweep_at = SWEEP
+        self._lock = threading.Lock()
+
+    def get(self, tensor: Tensor) -> T | None:
+        """What was made of it; None when it is new, or changed."""
+        key = _key(tensor)
+        entry = self._known.get(key) if key is not None else None
+        if entry is None or entry[1] != tensor._version or entry[0].expired():
+            return None
+        return entry[3] if entry[2] == sample(tensor) else None
+
+    def put(self, tensor: Tensor, made: T, dense: Tensor) -> None:
+        """Remembers; what was made of the same place before is forgotten.
+
+        `dense` has its values on the host, as `ordered` gives them.
+        """
+        key = _key(tensor)
+        if key is None:
+            return
+        weak = StorageWeakRef(tensor.untyped_storage())
+        few = _middle(dense) if len(key) == DENSE else sample(tensor)
+        with self._lock:
+            self._known[key] = (weak, tensor._version, few, made)
+            if len(self._known) > self._sweep_at:
+                kept = {k: e for k, e in self._known.items() if not e[0].expired()}
+                self._known, self._sweep_at = kept, len(kept) + SWEEP
+
+    def clear(self) -> None:
+        with self._lock:
+            self._known.clear()
+
+
+def _key(tensor: Tensor) -> Any:
+    """The place of a tensor in memory; None when it has none, or no count of writes."""
+    if not tensor.numel() or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
+        return None
+    place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype)
+    if tensor.is_contiguous() or _is_dense(tensor):
+        return (*place, tensor.numel())  # all views of the same values are one
+    return (*place, tensor.shape, tensor.stride())
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill a piece of memory, each place once, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _middle(dense: Tensor) -> bytes:
+    """What `sample` gives, from the values on the host."""
+    count = min(dense.numel(), SAMPLED)
+    start = (dense.numel() - count) // 2
+    few = dense.as_strided((count,), (1,), dense.storage_offset() + start)
+    return bytes(few.view(torch.uint8).numpy())
+
+
+def sample(tensor: Tensor) -> bytes:
+    """A few of its elements, from its middle: one small copy, whatever the device."""
+    span = tensor.numel()
+    if not tensor.is_contiguous():
+        shape, stride = tensor.shape, tensor.stride()
+        span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    count = min(span, SAMPLED)
+    start = tensor.storage_offset() + (span - count) // 2
+    few = tensor.detach().as_strided((count,), (1,), start).cpu()
+    return bytes(few.view(torch.uint8).numpy())

@@ -1,0 +1,306 @@
+"""What a captured call looks like on disk, whatever holds it: plain values, no code to run.
+
+Values that neither JSON nor a weights-only `torch.load` knows are written as
+`{"__op_tools__": kind, "value": …}`; `decode` turns them back. `load` reads one file or folder.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from op_tools import names, snapshot
+from op_tools.snapshot import Unsupported
+
+TAG = "__op_tools__"
+PARTS = ("input", "output", "grad_inputs", "grad_outputs")
+Header = dict[str, Any]  # of a call: id, name, time, level, step, module, site, autocast, …
+
+
+@dataclass(frozen=True)
+class Part:
+    """A quarter of a captured call, encoded; tensors are snapshots, or what stands for them."""
+
+    kind: str  # one of PARTS
+    header: Header
+    args: Any
+    kwargs: Any
+    more: dict[str, Any] = field(default_factory=dict)
+    fresh: int = 0  # bytes of values that wait to be written
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A captured call, decoded. Tensors are on the CPU; `devices` says where they were.
+
+    The gradients are one for each tensor among the results and the arguments, None where none
+    came; both are None when no backward pass was seen.
+    """
+
+    header: Header
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    devices: list[str]  # of the tensors among args and kwargs, in order
+    output: Any = None
+    has_output: bool = False
+    mutated: dict[int, Tensor] = field(default_factory=dict)  # place among them -> value after
+    written: frozenset[int] = frozenset()  # places that the call wrote, its results among them
+    grad_inputs: list[Tensor | None] | None = None
+    grad_outputs: list[Tensor | None] | None = None
+    complete: bool = True
+
+    @property
+    def name(self) -> str:
+        return str(self.header["name"])
+
+
+class Opaque(str):
+    """A value that was not written: its text alone."""
+
+    __slots__ = ()
+
+
+class Drawing:
+    """A generator of random numbers: its device and its state before the call."""
+
+    def __init__(self, device: str, state: Tensor) -> None:
+        self.device = device
+        self.state = state
+
+
+# Plain values of torch and Python. (kind, type, to a plain value, and back)
+
+_VALUES: tuple[tuple[str, type, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
+    ("complex", complex, lambda v: [v.real, v.imag], lambda v: complex(*v)),
+    ("dtype", torch.dtype, lambda v: _word(v), lambda v: _of_torch(v, torch.dtype)),
+    ("device", torch.device, str, torch.device),
+    ("layout", torch.layout, lambda v: _word(v), lambda v: _of_torch(v, torch.layout)),
+    (
+        "memory_format",
+        torch.memory_format,
+        lambda v: _word(v),
+        lambda v: _of_torch(v, torch.memory_format),
+    ),
+    ("size", torch.Size, list, torch.Size),
+    ("ellipsis", type(...), lambda v: None, lambda v: ...),
+    ("range", range, lambda v: [v.start, v.stop, v.step], lambda v: range(*v)),
+    ("bytes", bytes, lambda v: v.hex(), bytes.fromhex),
+)
+_DECODERS = {kind: back for kind, _, _, back in _VALUES}
+_NATIVE = (complex, bytes, torch.dtype, torch.device, torch.Size, torch.layout)  # of torch.load
+
+
+def _word(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _of_torch(word: str, kind: type) -> Any:
+    found = getattr(torch, word, None)
+    if not isinstance(found, kind):
+        raise ValueError(f"torch has no {kind.__name__} {word!r}")
+    return found
+
+
+def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> Any:
+    """A plain structure, with `leaf` in the place of each tensor.
+
+    `native` leaves alone what a weights-only `torch.load` knows: tuples, dtypes, devices, ….
+    """
+
+    def walk(item: Any) -> Any:
+        return encode(item, leaf, native)
+
+    if item_is_plain(value):
+        return value
+    if isinstance(value, Tensor):
+        return _tensor(value, leaf, walk)
+    if native and isinstance(value, _NATIVE):
+        return value
+    for kind, of, plain, _ in _VALUES:
+        if isinstance(value, of):
+            return _tagged(kind, plain(value))
+    if isinstance(value, tuple):
+        return _tuple(value, walk, native)
+    if isinstance(value, list):
+        return [walk(item) for item in value]
+    if isinstance(value, dict):
+        return _dict(value, walk)
+    if isinstance(value, slice):
+        return _tagged("slice", [walk(p) for p in (value.start, value.stop, value.step)])
+    own = type(value)
+    if dataclasses.is_dataclass(own) and own.__module__.startswith("torch."):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(own) if f.init}
+        return _tagged("dataclass", [own.__module__, own.__qualname__, walk(parts)])
+    return _rest(value, leaf)
+
+
+def item_is_plain(value: Any) -> bool:
+    """Whether JSON has a word for it."""
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _tagged(kind: str, value: Any) -> dict[str, Any]:
+    return {TAG: kind, "value": value}
+
+
+def _tensor(value: Tensor, leaf: Callable[[Tensor], Any], walk: Callable[[Any], Any]) -> Any:
+    if value.layout == torch.sparse_coo:
+        parts = [value._indices(), value._values()]
+        return _tagged("sparse_coo", [*map(walk, parts), list(value.shape), value.is_coalesced()])
+    if value.layout in _COMPRESSED:
+        parts = [getattr(value, name)() for name in (*_COMPRESSED[value.layout], "values")]
+        return _tagged("sparse", [_word(value.layout), *map(walk, parts), list(value.shape)])
+    if value.is_nested and value.layout == torch.strided:
+        return _tagged("nested", [walk(part) for part in value.unbind()])
+    return leaf(value)
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def _tuple(value: tuple[Any, ...], walk: Callable[[Any], Any], native: bool) -> Any:
+    items = [walk(item) for item in value]
+    kind = type(value)
+    if kind is tuple:
+        return tuple(items) if native else _tagged("tuple", items)
+    if kind.__module__ == "torch.return_types":
+        return _tagged("return_type", [kind.__name__, items])
+    fields = list(getattr(kind, "_fields", ()))
+    if fields:
+        return _tagged("namedtuple", [kind.__name__, fields, items])
+    return tuple(items) if native else _tagged("tuple", items)
+
+
+def _dict(value: dict[Any, Any], walk: Callable[[Any], Any]) -> Any:
+    if all(type(key) is str for key in value) and TAG not in value:
+        return {key: walk(item) for key, item in value.items()}
+    return _tagged("dict", [[walk(key), walk(item)] for key, item in value.items()])
+
+
+def _rest(value: Any, leaf: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, (int, float, str)):  # a bool, an enum or a number of a kind of its own
+        return next(of(value) for of in (int, float, str) if isinstance(value, of))
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return int(value) if isinstance(value, torch.SymInt) else float(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return _tagged("ndarray", leaf(torch.from_numpy(np.ascontiguousarray(value))))
+    if isinstance(value, torch.Generator):
+        state = leaf(value.get_state())
+        return _tagged("generator", [str(value.device), state])
+    if callable(value) and names.name_of(value) in names.known():
+        return _tagged("function", names.name_of(value))
+    return _tagged("opaque", repr(value)[:200])
+
+
+def decode(value: Any, leaf: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The value again. `leaf` makes a tensor of what stands for one under the kind "tensor"."""
+
+    def walk(item: Any) -> Any:
+        return decode(item, leaf)
+
+    if isinstance(value, dict):
+        if TAG not in value:
+            return {key: walk(item) for key, item in value.items()}
+        kind, inner = value[TAG], value.get("value")
+        if kind == "tensor":
+            return leaf(inner)
+        if kind in _DECODERS:
+            return _DECODERS[kind](inner)
+        if kind in _MAKERS:
+            return _MAKERS[kind](walk(inner))
+        raise ValueError(f"a value of the unknown kind {kind!r}")
+    if type(value) is list:
+        return [walk(item) for item in value]
+    if type(value) is tuple:
+        return tuple(walk(item) for item in value)
+    return value
+
+
+def _return_type(parts: list[Any]) -> Any:
+    made = getattr(torch.return_types, parts[0], None)
+    return made(parts[1]) if isinstance(made, type) else tuple(parts[1])
+
+
+def _namedtuple(parts: list[Any]) -> Any:
+    name, fields, items = parts
+    if not all(re.fullmatch(r"[A-Za-z]\w*", word) for word in (name, *fields)):
+        raise ValueError(f"{name!r} is no name of a tuple")
+    return collections.namedtuple(name, fields)(*items)
+
+
+def _dataclass(parts: list[Any]) -> Any:
+    """A record of options of torch's; no other class is ever made."""
+    module, name, fields = parts
+    kind = getattr(sys.modules.get(module), name, None) if module.startswith("torch.") else None
+    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
+        return Opaque(f"{module}.{name}({fields})")
+    return kind(**fields)
+
+
+def _sparse(parts: list[Any]) -> Any:
+    layout, compressed, plain, values, shape = parts
+    made = _of_torch(layout, torch.layout)
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, shape, layout=made, check_invariants=False
+    )
+
+
+def _sparse_coo(parts: list[Any]) -> Any:
+    indices, values, shape, coalesced = parts
+    made = torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
+    return made._coalesced_(coalesced)
+
+
+def _function(name: str) -> Any:
+    if name not in names.known():
+        raise ValueError(f"{name!r} is no function of torch's")
+    return names.resolve(name)
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "slice": lambda parts: slice(*parts),
+    "dict": lambda pairs: {key: item for key, item in pairs},  # noqa: C416 - pairs are lists
+    "return_type": _return_type,
+    "namedtuple": _namedtuple,
+    "dataclass": _dataclass,
+    "sparse": _sparse,
+    "sparse_coo": _sparse_coo,
+    "nested": lambda parts: torch.nested.nested_tensor(parts),
+    "ndarray": lambda tensor: tensor.numpy(),
+    "generator": lambda parts: Drawing(*parts),
+    "function": _function,
+    "opaque": Opaque,
+    "strided": lambda parts: snapshot.rebuild(parts[0], tuple(parts[1]), tuple(parts[2])),
+}
+
+
+def load(path: str | Path) -> Any:
+    """A captured call from its folder, or one of its four files as the dict that it holds.
+
+    Nothing in a file can run: it is read with `weights_only=True`.
+    """
+    from op_tools import folders
+
+    where = Path(path)
+    return folders.read(where) if where.is_dir() else folders.read_file(where)
+
+
+__all__ = ["Drawing", "Opaque", "Part", "Recorded", "Unsupported", "decode", "encode", "load"]

@@ -1,0 +1,151 @@
+"""What OpTimeMeasure writes and shows: a row for each call, and tables, the slowest first."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from deeplink.table import console, table
+from op_tools import diagnostics, report, results
+from op_tools.timings import VIEWS, Group, Line, View, summed
+
+COLUMNS = (
+    *("name", "forward_id", "forward_elasped", "backward_elasped", "unit"),
+    *("input", "output", "grad_inputs", "grad_outputs"),
+)
+_SHOWN: dict[View, int] = {"op": 15, "shape": 8, "module": 8, "line": 8}
+_TITLES: dict[View, str] = {
+    "op": "Operators, the slowest first",
+    "shape": "By the shapes of their arguments",
+    "module": "By module",
+    "line": "By line of the program",
+}
+
+
+class Csv:
+    """The seeds' file: one header, one row for each call. Made when there is a row to write."""
+
+    def __init__(self, folder: Path) -> None:
+        when = time.strftime("%Y-%m-%d-%H-%M-%S")
+        self.path = folder / f"op_elasped_info_pid{results.owner(folder)}_{when}.csv"
+        self._begun = False
+        self._failed = False
+
+    def write(self, rows: Sequence[Sequence[object]]) -> None:
+        """Appends rows; a disk that is full costs the file, not the program."""
+        if not rows or self._failed:
+            return
+        try:
+            self._append(rows)
+        except OSError as error:
+            self._failed = True
+            diagnostics.add("OpTimeMeasure", str(self.path), error)
+
+    def _append(self, rows: Sequence[Sequence[object]]) -> None:
+        if not self._begun:
+            self._create()
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+        self._begun = True
+
+    def _create(self) -> None:
+        number, plain = 1, self.path
+        while True:  # started twice in one second
+            try:
+                with self.path.open("x", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerow(COLUMNS)
+                return
+            except FileExistsError:
+                number += 1
+                self.path = plain.with_stem(f"{plain.stem}-{number}")
+
+
+# What is shown.
+
+
+def show(groups: Sequence[Group], nested: bool) -> None:
+    """The summary: by operator, by shape, by module, by line, and the collectives."""
+    for by in VIEWS:
+        lines = summed(groups, by, nested)
+        if by == "op" or len(lines) > 1:
+            _show_lines(_TITLES[by], lines, _SHOWN[by], by)
+    _show_collectives([group for group in groups if group.collective is not None])
+
+
+# Of each column: its heading, its cell, and its rank: a narrow terminal shows the first ones only.
+_CELLS: tuple[tuple[str, int, Callable[[Line], str]], ...] = (
+    ("calls", 1, lambda line: str(line.calls)),
+    ("total ms", 0, lambda line: f"{line.total:.3f}"),
+    ("share", 0, lambda line: f"{line.share:.1%}"),
+    ("fwd mean", 5, lambda line: _ms(line.forward.mean)),
+    ("fwd p50", 1, lambda line: _ms(line.forward.percentile(0.5))),
+    ("fwd p95", 2, lambda line: _ms(line.forward.percentile(0.95))),
+    ("bwd mean", 5, lambda line: _ms(line.backward.mean)),
+    ("bwd p50", 1, lambda line: _ms(line.backward.percentile(0.5))),
+    ("bwd p95", 2, lambda line: _ms(line.backward.percentile(0.95))),
+    ("first", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).first)),
+    ("least", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).warm)),
+    ("GFLOP/s", 3, lambda line: f"{line.gflops:.1f}" if line.gflops else ""),
+    ("GB/s", 3, lambda line: f"{line.gbytes:.1f}" if line.gbytes else ""),
+)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value else ""
+
+
+def _show_lines(title: str, lines: Sequence[Line], limit: int, by: View) -> None:
+    chosen = [cell for cell in _CELLS if cell[1] <= (console().width - 60) // 16]
+    rows = [(line.name, *(show(line) for _, _, show in chosen)) for line in lines[:limit]]
+    if len(lines) > limit:
+        rest = Line("rest", share=sum(line.share for line in lines[limit:]))
+        rest.forward.total = sum(line.total for line in lines[limit:])
+        known = ("total ms", "share")
+        cells = [show(rest) if name in known else "" for name, _, show in chosen]
+        rows.append((f"({len(lines) - limit} more)", *cells))
+    _print(title + " (ms of the device)", (by, *(name for name, _, _ in chosen)), rows)
+
+
+def _show_collectives(groups: Sequence[Group]) -> None:
+    rows = []
+    for group in sorted(groups, key=lambda group: -group.forward.total):
+        what, times = group.collective, group.forward
+        if what is None or not times.count:
+            continue
+        speed = what.bytes * times.count / times.total / 1e6 if times.total else 0.0
+        rows.append(
+            (
+                what.kind + (" (async, until done)" if what.asynchronous else ""),
+                group.kind.site.short if group.kind.site else "",
+                *(str(times.count), str(what.size), str(what.bytes)),
+                *(f"{times.percentile(0.5):.4f}", f"{times.total:.3f}"),
+                *(f"{speed:.3f}", f"{speed * what.bus_factor:.3f}"),
+            )
+        )
+    if rows:
+        columns = ("collective", "line", "calls", "ranks", "bytes", "p50", "total ms")
+        _print("Collectives", (*columns, "alg GB/s", "bus GB/s"), rows)
+
+
+def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    made = table(title, columns, rows)
+    for column in made.columns[1:]:
+        column.no_wrap, column.justify = True, "right"
+    console().print(made)
+
+
+def grid(name: str, identity: int, what: str, ms: float) -> str:
+    """The seeds' small table of one call."""
+    return report.grid(("name", "forward_id", what, "unit"), [(name, identity, f"{ms:.8f}", "ms")])
+
+
+def show_rows(path: Path) -> None:
+    """The seeds' table at the end: the first five columns of the file."""
+    if not os.path.exists(path):
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row[:5] for row in csv.reader(file)]
+    report.say(report.grid(rows[0], rows[1:]))

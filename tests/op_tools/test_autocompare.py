@@ -1,0 +1,512 @@
+"""OpAutoCompare: what it compares, how it judges, what it writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import csv
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import op_tools
+from deeplink.errors import SettingError
+from op_tools import OpAutoCompare, diagnostics
+
+CSV = "op_tools_results/op_autocompare_result"
+
+
+def on_device(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(dtype).to("dipu")
+
+
+def leaf(*shape: int) -> Tensor:
+    return on_device(*shape).requires_grad_()
+
+
+def healthy(tool: OpAutoCompare) -> None:
+    assert tool.failures == []
+    assert diagnostics.problems() == []
+
+
+def rows() -> list[dict[str, str]]:
+    (path,) = Path(CSV).glob("*.csv")
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+# Every kind of call, right on a healthy device; each returns what is then differentiated.
+
+
+def _inplace() -> Tensor:
+    x = leaf(4, 4) * 1
+    x.mul_(2).add_(x, alpha=0.5)
+    return x
+
+
+def _inplace_that_begins_to_need_a_gradient() -> Tensor:
+    x = on_device(3)
+    x.mul_(leaf(3))
+    return x
+
+
+def _out() -> Tensor:
+    out = torch.empty(4, device="dipu")
+    torch.add(on_device(4), 1, out=out)
+    torch.add(out, 1, out=out)
+    return out
+
+
+def _setitem() -> Tensor:
+    x = leaf(4, 4) * 1
+    x[0] = 7
+    x[1:3, ::2] = on_device(2, 2)
+    x[x > 1] = 0.5
+    return x
+
+
+def _views() -> Tensor:
+    x = leaf(4, 6)
+    first = x.as_strided((3,), (2,), 1) + x[0, ::2]
+    return (
+        first.sum() + x.t().reshape(-1).view(2, 12).expand(3, 2, 12).sum() + x.narrow(0, 1, 2).sum()
+    )
+
+
+def _several_results() -> Tensor:
+    q, k, v = leaf(2, 6, 3).unbind(2)
+    a, b = (q * k).chunk(2, dim=1)
+    values, _ = torch.max(a + b, dim=1)
+    sorted_ = torch.sort(v, dim=1, descending=True)
+    return values.sum() + sorted_.values[:, 0].sum() + torch.topk(q, 2).values.sum()
+
+
+def _only_keywords() -> Tensor:
+    return functional.linear(input=leaf(2, 3), weight=leaf(4, 3), bias=leaf(4))
+
+
+def _containers() -> Tensor:
+    parts = [leaf(2, 3), leaf(1, 3)]
+    torch._foreach_mul([p.detach() for p in parts], 2.0)
+    return torch.cat(parts, dim=0) + torch.stack([leaf(3), leaf(3), leaf(3)])
+
+
+def _nothing_in_it() -> Tensor:
+    x = torch.empty(0, 4, device="dipu", requires_grad=True)
+    return (x * 2).sum() + x.relu().sum(0).sum()
+
+
+def _twice_the_same() -> Tensor:
+    x = leaf(3, 3)
+    return x * x + x @ x
+
+
+def _other_types() -> Tensor:
+    i = torch.arange(6, device="dipu")
+    assert (i // 2 + i % 3).sum().item() == 12
+    mask = (i > 2) & (i < 5)
+    z = torch.randn(4, dtype=torch.complex64).to("dipu").requires_grad_()
+    return (z * z.conj()).real.sum() + i[mask].sum()
+
+
+def _returned_as_it_is() -> Tensor:
+    x = leaf(3, 3) * 2
+    return functional.dropout(x.contiguous().to("dipu").float(), 0.5, training=False)
+
+
+def _no_dropout() -> Tensor:
+    return functional.dropout(leaf(5), 0.0, training=True)
+
+
+def _to_the_host() -> Tensor:
+    return leaf(3).double().cpu() + on_device(3).to("cpu", torch.float64, non_blocking=True)
+
+
+def _noncontiguous() -> Tensor:
+    x = leaf(6, 4).t()[::2]
+    return (x + 1).sum(dim=0) @ x.t().contiguous() + functional.softmax(x, 0).sum(0) @ x.t()
+
+
+def _checkpointed() -> Tensor:
+    x = leaf(3, 3)
+    out = checkpoint(lambda y: (y @ y).tanh(), x, use_reentrant=False)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _made_of_nothing() -> Tensor:
+    made = torch.zeros(3, device="dipu") + torch.arange(3, device="dipu") + torch.ones(3).to("dipu")
+    return made + torch.full((3,), 0.1, device="dipu") + torch.tensor([1.0, 2, 3], device="dipu")
+
+
+def _attention() -> Tensor:
+    q, k, v = (leaf(2, 2, 8, 4) for _ in range(3))
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+CALLS: list[Callable[[], Tensor]] = [
+    *(_inplace, _inplace_that_begins_to_need_a_gradient, _out, _setitem, _views, _several_results),
+    *(_only_keywords, _containers, _nothing_in_it, _twice_the_same, _other_types),
+    *(_returned_as_it_is, _no_dropout, _to_the_host, _noncontiguous, _checkpointed),
+    *(_made_of_nothing, _attention),
+]
+
+
+@pytest.mark.parametrize("level", ("api", "aten"))
+@pytest.mark.parametrize("made", CALLS, ids=lambda made: made.__name__.strip("_"))
+def test_a_healthy_call_is_right(made: Callable[[], Tensor], level: str) -> None:
+    with OpAutoCompare(level=level) as tool:  # type: ignore[arg-type]
+        out = made()
+        if out.requires_grad:
+            out.sum().backward()
+    assert tool.compared > 0
+    healthy(tool)
+
+
+@pytest.mark.parametrize("made", CALLS, ids=lambda made: made.__name__.strip("_"))
+def test_nothing_of_the_program_is_changed(made: Callable[[], Tensor]) -> None:
+    torch.manual_seed(0)
+    plain = made().detach().cpu()
+    state = torch.get_rng_state(), torch.dipu.get_rng_state()
+    torch.manual_seed(0)
+    with OpAutoCompare():
+        seen = made().detach().cpu()
+    assert torch.equal(plain, seen)
+    assert torch.equal(state[0], torch.get_rng_state())
+    assert torch.equal(state[1], torch.dipu.get_rng_state())
+
+
+def test_gradients_are_those_of_the_arguments() -> None:
+    x, w, b = leaf(2, 3, 4), leaf(5, 4), leaf(5)
+    with OpAutoCompare(ops="torch.nn.functional.linear") as tool:
+        functional.linear(x, w, b).square().sum().backward()
+    names = [row["name"] for row in rows()]
+    assert [name for name in names if "grad" in name] == [
+        f"torch.nn.functional.linear grad[{i}]" for i in range(3)
+    ]
+    healthy(tool)
+
+
+def test_a_second_backward_and_a_double_backward_do_no_harm() -> None:
+    x = leaf(4)
+    with OpAutoCompare() as tool:
+        y = (x**3).sum()
+        (first,) = torch.autograd.grad(y, x, create_graph=True)
+        first.sum().backward()
+        y.backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 6 * x.detach() + 3 * x.detach() ** 2)
+    healthy(tool)
+
+
+def test_the_graph_is_not_kept_alive() -> None:
+    with OpAutoCompare():
+        x = leaf(1000)
+        before = torch.dipu.memory_allocated()
+        for _ in range(3):
+            y = (x * 2).mul_(3).exp()
+            del y
+        gc.collect()
+        assert torch.dipu.memory_allocated() == before
+
+
+# What cannot be compared is said.
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda: torch.rand(3, device="dipu") * 1, "draws random numbers"),
+        (lambda: functional.dropout(on_device(3), 0.5), "draws random numbers"),
+        (lambda: on_device(3).normal_(), "draws random numbers"),
+        (lambda: torch.empty(3, device="dipu"), "left as the memory was"),
+        (lambda: on_device(3, 3).to_sparse().coalesce(), "layout sparse_coo"),
+        (
+            lambda: functional.scaled_dot_product_attention(
+                *(on_device(1, 1, 4, 4) for _ in range(3)), dropout_p=0.5
+            ),
+            "draws random numbers",
+        ),
+    ],
+    ids=("rand", "dropout", "normal_", "empty", "sparse", "inside"),
+)
+def test_what_is_not_compared_has_a_reason(made: Callable[[], Tensor], reason: str) -> None:
+    with OpAutoCompare(disable="") as tool:
+        made()
+    assert any(reason in why for why, _ in tool.skipped), tool.skipped
+    healthy(tool)
+
+
+# Verdicts.
+
+
+def test_one_wrong_element_is_named_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    x = on_device(8, 8)
+    with torch.dipu.quirk("bit_flip", "mul", p=1.0, seed=2), OpAutoCompare() as tool:
+        x * 3  # the guilty line
+        x + 3
+    (failure,) = tool.failures
+    assert (failure.name, failure.item, failure.direction) == (
+        "torch.Tensor.mul",
+        "output",
+        "forward",
+    )
+    assert "the guilty line" in failure.where
+    assert failure.verdict.wrong == 1 and failure.verdict.ratio > 1
+    shown = capsys.readouterr().out
+    assert "torch.Tensor.mul" in shown and "test_autocompare.py:" in shown
+
+
+def test_a_wrong_gradient_is_named_by_its_forward_call() -> None:
+    x, w = leaf(64, 64), leaf(64, 64)
+    with torch.dipu.quirk("bf16_accumulate", "mm"), OpAutoCompare(ops=".*linear") as tool:
+        with torch.no_grad():
+            bias = torch.zeros(64, device="dipu")
+        functional.linear(x, w, bias).sum().backward()
+    assert {f.name for f in tool.failures} == {"torch.nn.functional.linear"}
+    assert {f.item for f in tool.failures} == {"grad[0]", "grad[1]"}
+    assert {f.direction for f in tool.failures} == {"backward"}
+
+
+def test_an_argument_that_is_changed_is_found() -> None:
+    room = torch.zeros(256, device="dipu")
+    ones = torch.ones(2, device="dipu")
+    with torch.dipu.quirk("overrun", "add", nbytes=8), OpAutoCompare() as tool:
+        torch.add(ones, ones, out=room[:2])
+    (failure,) = tool.failures
+    assert (failure.name, failure.item) == ("torch.add", "memory")
+    assert failure.verdict.message == "8 bytes behind the result were written"
+
+
+def test_among_ties_any_index_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(4, 5, device="dipu")
+    with OpAutoCompare() as tool:
+        torch.argmax(x, dim=1)
+        x.sort(dim=1)
+        torch.topk(x, 3)
+    healthy(tool)
+
+
+def test_the_tolerance_of_the_operator_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = on_device(8, 8)
+
+    def failures(**variables: str) -> int:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with torch.dipu.quirk("nan", "add"), OpAutoCompare() as tool:
+                functional.linear(x, x)
+            assert tool.failures == []
+            with torch.dipu.quirk("bf16_accumulate", "mm", chunk=2), OpAutoCompare() as tool:
+                functional.linear(x, x)
+            return len(tool.failures)
+
+    assert failures() == 1
+    assert failures(AUTOCOMPARE_ERROR_TOLERANCE="9,9") == 0
+    assert failures(AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32="9,9") == 0
+    assert failures(LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32="9,9") == 0
+    assert failures(MUL_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32="9,9") == 1
+    assert failures(LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16="9,9") == 1
+    assert (
+        failures(
+            AUTOCOMPARE_ERROR_TOLERANCE="9,9",
+            LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32="1e-6,1e-6",
+        )
+        == 1
+    )
+
+
+def test_the_reference_has_the_type_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
+    monkeypatch.setenv("MUL_OP_DTYPE_CAST_DICT", "torch.float16->torch.float32")
+    x = on_device(3, dtype=torch.float16)
+    lines: list[str] = []
+    monkeypatch.setattr("op_tools.report.say", lines.append)
+    with OpAutoCompare():
+        x * x
+        x + x
+    text = "\n".join(lines)
+    assert "cpu_dtype_cast_info(from:to): {torch.float16: torch.float32}" in text
+    assert "cpu_dtype_cast_info(from:to): {torch.float16: torch.float64}" in text
+
+
+@pytest.mark.parametrize("standard", ("calibrated", "allclose", "torch", "ascend", "ulp"))
+def test_a_standard_can_be_chosen(standard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_AUTOCOMPARE_STANDARD", standard)
+    x = leaf(16, 16)
+    with OpAutoCompare() as tool:
+        functional.gelu(x @ x).sum().backward()
+    healthy(tool)
+    with torch.dipu.quirk("nan", "gelu"), OpAutoCompare() as tool:
+        functional.gelu(x)
+    assert [f.name for f in tool.failures] == ["torch.nn.functional.gelu"]
+
+
+def test_autocast_is_taken_into_account() -> None:
+    x, w = leaf(16, 64), leaf(32, 64)
+    with OpAutoCompare() as tool, torch.autocast("dipu", torch.bfloat16):
+        y = functional.linear(x, w)
+        assert y.dtype == torch.bfloat16
+        functional.layer_norm(y, (32,)).sum().backward()
+    healthy(tool)
+
+
+def test_modules_are_compared_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8)).to("dipu")
+    with OpAutoCompare(level="module") as tool:
+        model(on_device(4, 8)).sum().backward()
+    healthy(tool)
+    with torch.dipu.quirk("nan", "relu|clamp_min"), OpAutoCompare(level="module") as tool:
+        model(on_device(4, 8))
+    assert "torch.nn.modules.activation.ReLU" in {f.name for f in tool.failures}
+    assert next(f.module for f in tool.failures if f.name.endswith("ReLU")) == "1"
+
+
+# Modes.
+
+
+def test_one_call_of_each_signature() -> None:
+    x = on_device(4, 4)
+    with OpAutoCompare(mode="signature", ops="torch.Tensor.mul") as tool:
+        for number in range(5):
+            x * (number + 0.5)
+        x[:2] * 2.0
+    assert tool.compared == 2
+
+
+def test_a_sample() -> None:
+    x = on_device(4)
+    with OpAutoCompare(mode="sample", sample=4) as tool:
+        for _ in range(9):
+            x * 2
+    assert tool.compared == 3
+
+
+def test_in_the_background_the_same_is_found() -> None:
+    x, w = leaf(64, 64), leaf(64, 64)
+    found = []
+    for background in (False, True):
+        with (
+            torch.dipu.quirk("bf16_accumulate", "mm"),
+            OpAutoCompare(background=background) as tool,
+        ):
+            functional.linear(x, w).relu().sum().backward()
+        found.append([(f.name, f.item, f.verdict.ratio) for f in tool.failures])
+    assert found[0] == found[1] != []
+    assert diagnostics.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "often"}, "'often' is not allowed"),
+        ({"standard": "mine"}, "'mine' is not allowed"),
+        ({"speed": 3}, "takes no speed"),
+    ],
+)
+def test_a_bad_option_is_told_at_the_start(options: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        OpAutoCompare(**options).start()  # type: ignore[arg-type]
+
+
+def test_a_bad_tolerance_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "1e-3")
+    with pytest.raises(SettingError, match="two numbers"):
+        OpAutoCompare().start()
+
+
+# What is written.
+
+
+def test_the_csv_has_one_header_and_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "2")
+    x = leaf(3)
+    with OpAutoCompare():
+        (x * 2).sum().backward()
+    found = rows()
+    assert [row["name"] for row in found] == [
+        "torch.Tensor.mul input[0]",
+        "torch.Tensor.mul output",
+        "torch.Tensor.sum input",
+        "torch.Tensor.sum output",
+        "torch.Tensor.sum grad",
+        "torch.Tensor.mul grad[0]",
+    ]
+    assert list(found[0]) == [
+        *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
+        *("max_relative_diff", "atol", "rtol", "error_info"),
+    ]
+    assert {row["allclose"] for row in found} == {"True"}
+    assert len({row["forward_id"] for row in found}) == 2
+
+
+def test_a_failed_call_is_saved_on_both_sides() -> None:
+    x = leaf(4, 4)
+    with torch.dipu.quirk("nan", "exp"), OpAutoCompare() as tool:
+        x.exp().sum().backward()
+    folder = Path(tool.failures[0].saved)
+    kinds = ("input", "output")
+    assert folder.parts[:3] == ("op_tools_results", "op_capture_results", "torch.Tensor.exp")
+    assert folder.parts[4:6] == ("autocompare", str(tool.failures[0].id))
+    for side in ("device", "cpu"):
+        for kind in kinds:
+            assert (folder / side / f"{kind}.pth.json").exists()
+            held = torch.load(folder / side / f"{kind}.pth", weights_only=True)
+            assert held["name"] == "torch.Tensor.exp"
+    given = torch.load(folder / "device" / "input.pth", weights_only=True)
+    assert torch.equal(given["args"][0], x.detach().cpu())
+    made = torch.load(folder / "device" / "output.pth", weights_only=True)["args"][0]
+    right = torch.load(folder / "cpu" / "output.pth", weights_only=True)["args"][0]
+    assert made.isnan().sum() == 1 and right.dtype == torch.float64 and not right.isnan().any()
+
+
+def test_a_wrong_gradient_saves_the_gradients_too() -> None:
+    x, w = leaf(64, 64), leaf(64, 64)
+    with torch.dipu.quirk("bf16_accumulate", "mm"), OpAutoCompare(ops=".*linear") as tool:
+        functional.linear(x, w, torch.zeros(64, device="dipu")).sum().backward()
+    folder = Path(tool.failures[0].saved)
+    for side in ("device", "cpu"):
+        for kind in ("input", "output", "grad_inputs", "grad_outputs"):
+            assert (folder / side / f"{kind}.pth").exists()
+
+
+def test_the_tables_of_the_seeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
+    x = leaf(2, 3)
+    with OpAutoCompare(ops="torch.Tensor.mul"):
+        (x * x).sum().backward()
+    shown = capsys.readouterr().out
+    assert "apply OpAutoCompareHook on torch.Tensor.mul" in shown
+    assert (
+        "forward_id: " in shown
+        and "cpu_dtype_cast_info(from:to): {torch.float32: torch.float64}" in shown
+    )
+    for text in (
+        *("torch.Tensor.mul inputs[0]", "torch.Tensor.mul inputs(cpu)[1]"),
+        *("torch.Tensor.mul outputs(cpu)", "torch.Tensor.mul input[1]", "torch.Tensor.mul output"),
+        *("torch.Tensor.mul grad[0]", "max_relative_diff", "error_info", "float64"),
+    ):
+        assert text in shown, text
+
+
+def test_an_error_inside_the_tool_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr("op_tools.comparison.forward", broken)
+    with OpAutoCompare() as tool:
+        assert (torch.ones(2, device="dipu") * 2).tolist() == [2.0, 2.0]
+    assert tool.failures == []
+    assert {(problem.tool, problem.message) for problem in diagnostics.problems()} == {
+        ("OpAutoCompare", "ZeroDivisionError: inside")
+    }
+
+
+def test_it_is_exported() -> None:
+    assert op_tools.OpAutoCompare is OpAutoCompare

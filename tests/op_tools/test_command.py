@@ -1,0 +1,213 @@
+"""`run` with tools: the program is not touched, its output, error and exit code are its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deeplink import running, settings
+from deeplink.errors import SettingError
+from op_tools import engine
+from op_tools import run as tools
+
+PROGRAM = """
+import sys, torch
+
+def main():
+    layer = torch.nn.Linear(4, 2).to("dipu" if "--dipu" in sys.argv else "cuda")
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        layer(torch.ones(3, 4, device=layer.weight.device)).sum().backward()
+        optimizer.step()
+    print("arguments", sys.argv[1:], __name__)
+    if "--fail" in sys.argv:
+        torch.mm(layer.weight, torch.ones(3, 3, device=layer.weight.device))
+    if "--exit" in sys.argv:
+        sys.exit(7)
+
+main()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def command(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, line)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "DITORCH_QUIET": "1", "DEEPLINK_VENDOR": "reference", **environment},
+    )
+
+
+def times() -> list[dict[str, str]]:
+    found = []
+    for path in Path("op_tools_results/op_time_measure_result").glob("*.csv"):
+        with path.open(newline="") as file:
+            found += list(csv.DictReader(file))
+    return found
+
+
+def test_a_cuda_program_is_timed_without_a_line(program: Path) -> None:
+    done = command("ditorch", "run", "--time", "--steps", "1", program, "--epochs", "3", "-m", "x")
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['--epochs', '3', '-m', 'x'] __main__\n" in done.stdout
+    assert "Operators, the slowest first" in done.stdout
+    linear = [row for row in times() if row["name"] == "torch.nn.functional.linear"]
+    assert len(linear) == 1  # of three steps one
+
+
+def test_deeplink_run_is_the_same_and_keeps_the_exit_code(program: Path) -> None:
+    done = command("deeplink", "run", "--time", "--ops", "torch.Tensor.sum", program, "--exit")
+    assert done.returncode == 7, done.stderr
+    assert {row["name"] for row in times()} == {"torch.Tensor.sum"}
+
+
+def test_a_programs_error_is_shown_as_its_own_and_the_tools_report(program: Path) -> None:
+    done = command("ditorch", "run", "--time", "--overflow", program, "--fail")
+    assert done.returncode == 1
+    frames = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File")]
+    assert [re.sub(r'".*/', '"', frame) for frame in frames] == [
+        'File "train.py", line 16, in <module>',
+        'File "train.py", line 12, in main',
+    ]
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: ")
+    assert "Operators, the slowest first" in done.stdout
+    assert "OpOverflowCheck" in done.stdout
+
+
+def test_without_ditorch_on_any_device(tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text("import torch_dipu" + PROGRAM)
+    done = command("op_tools", "run", "--time", "--trace", "t.json", path, "--dipu")
+    assert done.returncode == 0, done.stderr
+    assert any(event.get("cat") == "module" for event in json.loads(Path("t.json").read_text()))
+
+
+def test_processes_that_the_program_starts_are_watched(program: Path) -> None:
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+    done = command("ditorch", "run", "--time", *launch, program, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    files = list(Path("op_tools_results/op_time_measure_result").glob("*.csv"))
+    assert len(files) == 2
+    assert "nothing was seen" not in done.stdout  # the launcher itself has nothing to say
+
+
+def test_import_torch_alone_starts_what_the_environment_names() -> None:
+    source = "import torch, torch_dipu; torch.ones(4, device='dipu') + 1"
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OP_TOOLS_RUN": "time"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "op elasped info saved to" in done.stdout
+
+
+def test_a_bad_word_does_not_break_import_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "import torch; print('well')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OP_TOOLS_RUN": "tme"},
+    )
+    assert (done.returncode, done.stdout) == (0, "well\n")
+    assert "OP_TOOLS_RUN: no tool 'tme'" in done.stderr
+    assert "did you mean 'time'?" in done.stderr
+
+
+# The command line.
+
+
+def test_what_is_asked_for_becomes_settings(program: Path) -> None:
+    line = ["--time", "--capture", "--fallback", "torch.exp", "--ops", "torch.add,torch.mul"]
+    line += ["--steps", "3-5", "--level", "aten", "--verbose", str(program), "--time"]
+    request = running.parse("deeplink run", line)
+    assert request.arguments == ("--time",)
+    assert request.values == {
+        "OP_TOOLS_RUN": "capture,time,fallback",
+        "OP_CAPTURE_LIST": "torch.add,torch.mul",
+        "OP_TIME_MEASURE_LIST": "torch.add,torch.mul",
+        "OP_FALLBACK_LIST": "torch.exp",
+        "OP_TOOLS_STEPS": "3-5",
+        "OP_TOOLS_LEVEL": "aten",
+        "OP_TOOLS_VERBOSE": "1",
+    }
+    known = [setting.name for setting in settings.table()]
+    assert set(request.values) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["--tme", "train.py"], "unrecognized arguments: --tme"),
+        (["--time", "--level", "kernel", "train.py"], "--level kernel: no such choice; allowed:"),
+        (["--first", "-1", "--time", "train.py"], "--first"),
+        (["--steps", "3", "train.py"], "of which tool?"),
+        (["--time"], "which program?"),
+        (["--time", "nowhere.py"], "no script 'nowhere.py'; for a module say -m nowhere.py"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_reason(
+    line: list[str], message: str, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        running.parse("deeplink run", line)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        running.parse("deeplink run", ["--help"])
+    shown = capsys.readouterr().out
+    for word in (*running.TOOLS, *running.OPTIONS):
+        assert f"--{word}" in shown
+    assert "examples:\n  deeplink run train.py" in shown
+
+
+def test_each_tool_of_the_command_is_one_of_op_tools() -> None:
+    assert set(tools.CLASSES) == set(running.TOOLS)
+    for word, name in tools.CLASSES.items():
+        found = getattr(__import__("op_tools"), name, None)
+        if found is not None:  # each is made by hands of its own
+            assert found.key == running.TOOLS[word][0]
+
+
+def test_an_unknown_tool_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_RUN", "time,overflw")
+    with pytest.raises(SettingError, match=r"no tool 'overflw'[^?]*did you mean 'overflow'\?"):
+        tools.start()
+
+
+def test_the_clock_is_inside_of_what_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_RUN", "overflow,time,fallback")
+    monkeypatch.setenv("OP_FALLBACK_LIST", "torch.exp")
+    stop = tools.start()
+    try:
+        assert [type(tool).__name__ for tool in engine.active()] == [
+            "OpFallback",
+            "OpTimeMeasure",
+            "OpOverflowCheck",
+        ]
+        assert tools.start() is stop and len(engine.active()) == 3
+    finally:
+        stop(quiet=True)
+    assert engine.active() == []

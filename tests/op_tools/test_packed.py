@@ -1,0 +1,215 @@
+"""The packed archive: each content once, within its memory, whole up to the last record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from op_tools import OpCapture, packed
+from op_tools.packed import Archive, PackedStore
+from op_tools.snapshot import Blob, describe, values
+from op_tools.store import Part, Recorded
+
+
+def archive() -> Archive:
+    (path,) = Path("op_tools_results/op_capture_results").glob("*.opcap")
+    return Archive(path)
+
+
+def calls(name: str = "") -> list[Recorded]:
+    held = archive()
+    return [call for call in map(held.load, held) if not name or call.name == name]
+
+
+def step(x: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.linear(x, x)
+    y = y.relu_()
+    values, _ = y.topk(2)
+    values[0] = 0
+    return values.sum()
+
+
+def test_everything_comes_back() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 4, device="dipu", requires_grad=True)
+    with OpCapture(format="packed"):
+        step(x).backward()
+    linear, relu, topk, setitem, total = calls()
+    assert [call.name.rpartition(".")[2] for call in (linear, relu, topk, setitem, total)] == [
+        *("linear", "relu_", "topk", "__setitem__", "sum")
+    ]
+    assert linear.args[0] is linear.args[1] and torch.equal(linear.args[0], x.detach().cpu())
+    assert linear.devices == ["dipu:0", "dipu:0"] and linear.args[0].requires_grad
+    assert torch.equal(relu.args[0], linear.output)  # as it was before it was written
+    assert torch.equal(relu.output, linear.output.relu())
+    assert type(topk.output) is torch.return_types.topk
+    assert setitem.output is None and setitem.mutated[0][0].tolist() == [0.0] * 2
+    assert topk.grad_outputs is not None
+    assert topk.grad_outputs[0].tolist() == [[0.0, 0.0]] + [[1.0, 1.0]] * 3  # type: ignore[union-attr]
+    assert torch.equal(total.grad_outputs[0], torch.ones(()))  # type: ignore[index, arg-type]
+    assert x.grad is not None and linear.grad_inputs is not None
+    assert torch.equal(linear.grad_inputs[0], x.grad.cpu())  # type: ignore[arg-type]
+    assert linear.header["site"].startswith("test_packed.py:")
+    assert archive().lost == 0
+
+
+def test_each_content_is_written_once() -> None:
+    x = torch.randn(512, 512, device="dipu")
+    with OpCapture(format="packed") as tool:
+        for _ in range(20):
+            x + x.clone()  # the clone is new memory each time, and the same content
+    assert tool._run.store.bytes < 3 * x.numel() * 4 < tool._run.store.saved  # type: ignore[union-attr, attr-defined]
+    assert len(list(Path("op_tools_results").rglob("*.opcap"))) == 1
+
+
+def test_memory_that_is_used_again_is_not_mistaken() -> None:
+    seen = []
+    with OpCapture(format="packed", ops="torch.Tensor.neg"):
+        for i in range(50):
+            x = torch.full((1000,), float(i), device="dipu")
+            x.neg()
+            seen.append(x.data_ptr())
+            del x
+    assert len(set(seen)) < 50  # the allocator did use addresses again
+    assert [call.args[0][0].item() for call in calls()] == [float(i) for i in range(50)]
+
+
+def test_a_write_between_two_calls_is_seen() -> None:
+    x = torch.zeros(100, device="dipu")
+    with OpCapture(format="packed", ops="torch.Tensor.neg"):
+        x.neg()
+        x.add_(1)
+        x.neg()
+        x.data.add_(1)  # not counted by autograd
+        x.neg()
+    assert [call.args[0][7].item() for call in calls()] == [0.0, 1.0, 2.0]
+
+
+def test_a_late_backward_is_written_too() -> None:
+    x = torch.ones(3, device="dipu", requires_grad=True)
+    with OpCapture(format="packed"):
+        y = x * 2
+    y.sum().backward()
+    (call,) = calls()
+    assert call.grad_inputs is not None and call.grad_inputs[0].tolist() == [2.0] * 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("cut", [1, 63, 64, 100, 1000, 5000])
+def test_a_file_cut_anywhere_is_whole_up_to_there(cut: int) -> None:
+    torch.manual_seed(0)
+    with OpCapture(format="packed"):
+        for _ in range(3):
+            step(torch.randn(16, 16, device="dipu"))
+    whole = archive()
+    count, data = len(whole), whole.path.read_bytes()
+    whole.path.write_bytes(data[:-cut])
+    held = archive()
+    assert 0 < len(held) <= count
+    for call in held:
+        held.load(call)  # each that is there can be read
+    assert held.lost < len(data)
+
+
+def test_a_damaged_byte_is_told() -> None:
+    with OpCapture(format="packed"):
+        torch.ones(4, 4, device="dipu").neg()
+    path = archive().path
+    data = bytearray(path.read_bytes())
+    place = data.index(torch.ones(4, 4).numpy().tobytes())
+    data[place + 5] ^= 1
+    path.write_bytes(data)
+    held = Archive(path)
+    with pytest.raises(ValueError, match="damaged"):
+        for call in held:
+            held.load(call)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.opcap").write_bytes(b"hello" * 100)
+    with pytest.raises(ValueError, match="no archive of captured calls"):
+        Archive(tmp_path / "x.opcap")
+
+
+CHILD = """
+import torch, torch_dipu
+from op_tools import OpCapture
+tool = OpCapture(format="packed").start()
+i = 0
+while True:
+    x = torch.full((500, 100), float(i), device="dipu")
+    y = x + i
+    i += 1
+    if i == 20:
+        print("going", flush=True)
+"""
+
+
+def test_an_archive_is_readable_after_kill_9(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "going\n"
+    deadline = time.monotonic() + 60
+    root = tmp_path / "op_tools_results"
+    while sum(path.stat().st_size for path in root.rglob("*.opcap")) < 3_000_000:
+        assert time.monotonic() < deadline
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    held = archive()
+    added = [held.load(call) for call in held if held.header(call)["name"] == "torch.Tensor.add"]
+    assert len(added) >= 5
+    for number, call in enumerate(added):
+        assert call.args[0][3, 4].item() == number == call.args[1]
+        if call.has_output:
+            assert call.output[0, 0].item() == 2 * number
+    assert sum(call.has_output for call in added) >= len(added) - 1
+
+
+def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_CAPTURE_MEMORY", "1MB")
+    plain = PackedStore._write
+    peaks = []
+
+    def slow(self: PackedStore, part: Part) -> None:
+        peaks.append(self._waiting)
+        plain(self, part)
+
+    monkeypatch.setattr(PackedStore, "_write", slow)
+    store = PackedStore()
+    for i in range(40):
+        tensor = torch.full((50_000,), float(i))
+        taken = describe(tensor, Blob(values(tensor), 200_000))
+        store.write(Part("input", {"id": i, "name": "x", "time": ""}, (taken,), {}, {}, 200_000))
+    store.close()
+    assert max(peaks) <= 1_000_000 + 200_000
+    assert len(archive()) == 40
+
+
+def test_a_full_disk_ends_the_archive_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, count = packed._write_all, 0
+
+    def full(file: int, parts: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 8:
+            os.write(file, b"half a record")
+            raise OSError(28, "No space left on device")
+        plain(file, parts)
+
+    monkeypatch.setattr(packed, "_write_all", full)
+    x = torch.zeros(10, device="dipu")
+    with OpCapture(format="packed") as tool:
+        for i in range(30):
+            x = x + i
+    assert x[0].item() == sum(range(30))
+    assert "No space left" in tool._run.store.failed  # type: ignore[union-attr]
+    assert archive().lost == 0 and len(archive()) >= 1

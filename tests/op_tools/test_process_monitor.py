@@ -1,0 +1,108 @@
+"""The process monitor: rows while a process runs, a clean end with it, a clear no without it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deeplink.errors import DeeplinkError
+from op_tools import process_monitor
+from op_tools.process_monitor import Devices, Usage, find, samples, watch
+
+
+def sleeper(seconds: float) -> subprocess.Popen[bytes]:
+    source = f"import time\nx = bytearray(50 << 20)\ntime.sleep({seconds})"
+    return subprocess.Popen([sys.executable, "-c", source])
+
+
+def test_it_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("label", "night")
+    monkeypatch.setattr(process_monitor, "devices", Devices)
+    with sleeper(1.5) as process:
+        path = watch(process.pid, 0.1)
+    assert path.parent == Path("op_tools_results/process_monitor_result")
+    assert path.name.startswith(f"process_monitor_result__pid{process.pid}_night_")
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert tuple(header) == process_monitor.COLUMNS
+    assert len(rows) >= 3
+    assert float(rows[-1][4]) > 50  # MB: it holds so many
+    assert float(rows[0][0]) < float(rows[-1][0])
+
+
+def test_a_process_that_ended_but_was_not_buried_counts_as_ended() -> None:
+    process = sleeper(0.3)
+    assert list(samples(find(process.pid), 0.1, Devices()))  # ends, though it is a zombie now
+    process.wait()
+
+
+def test_what_the_cpu_does_is_percent_of_one() -> None:
+    class Made:
+        usages = iter([Usage(1.0, 2**20), Usage(1.05, 2**21), None])
+
+        def usage(self) -> Usage | None:
+            return next(self.usages)
+
+    (row,) = samples(Made(), 0.05, Devices("acme", lambda: [2**30, 2**30]))
+    assert 20 < float(str(row[3])) <= 100
+    assert row[4:] == ["2.000", "2048.000", 2]
+
+
+@pytest.mark.parametrize("pid", [2**30, -1])
+def test_a_missing_process_is_refused(pid: int) -> None:
+    with pytest.raises(DeeplinkError, match=f"there is no process {pid} to watch"):
+        find(pid)
+
+
+def test_the_command_says_so_and_fails() -> None:
+    line = [sys.executable, "-m", "op_tools.process_monitor", "--pid", str(2**30)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"there is no process {2**30} to watch." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_pid_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        process_monitor.main([])
+    assert "--pid" in capsys.readouterr().err
+
+
+def test_psutil_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    class NoSuchProcess(Exception):
+        pass
+
+    class Process:
+        def __init__(self, pid: int) -> None:
+            if pid != 7:
+                raise NoSuchProcess(pid)
+
+        def status(self) -> str:
+            return "running"
+
+        def cpu_times(self) -> types.SimpleNamespace:
+            return types.SimpleNamespace(user=1.0, system=0.5)
+
+        def memory_info(self) -> types.SimpleNamespace:
+            return types.SimpleNamespace(rss=4096)
+
+    made = types.SimpleNamespace(
+        Process=Process, NoSuchProcess=NoSuchProcess, STATUS_ZOMBIE="zombie"
+    )
+    monkeypatch.setitem(sys.modules, "psutil", made)
+    assert find(7).usage() == Usage(1.5, 4096)
+    with pytest.raises(DeeplinkError, match="there is no process 8"):
+        find(8)
+
+
+def test_this_process_by_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    usage = find(os.getpid()).usage()
+    assert usage is not None and usage.memory > 2**20 and usage.cpu > 0

@@ -1,0 +1,156 @@
+"""The command: the seeds' flags and prints, outcomes for machines, one bad case that stops none."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from op_tools import OpCapture, run_op_from_data
+from op_tools.run_op_from_data import Plan, arguments, run_case, worst_first
+from op_tools.replay import load_cases
+
+ROOT = Path("op_tools_results")
+
+
+def command(*words: str) -> int:
+    """Runs the command in this process; its exit code."""
+    before, sys.argv = sys.argv, ["run_op_from_data", *words]
+    try:
+        run_op_from_data.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture
+def captures() -> Path:
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, device="dipu", requires_grad=True)
+    with OpCapture(ops="torch.Tensor.sort,torch.Tensor.exp,torch.Tensor.bernoulli"):
+        values, _ = x.exp().sort()
+        values.sum().backward()
+        x.detach().sigmoid().bernoulli()
+    return ROOT / "op_capture_results"
+
+
+def test_all_is_well(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(str(captures), "--run_times", "2") == 0
+    said = capsys.readouterr().out
+    assert said.count("dir: op_tools_results/op_capture_results/torch.Tensor.") == 3
+    assert "run_op_from_data: 3 cases: 1 not comparable, 2 ok; 2 bit by bit" in said
+
+
+def test_a_wrong_result_fails_and_is_shown_first(
+    captures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (output,) = captures.rglob("torch.Tensor.exp/**/output.pth")
+    held = torch.load(output, weights_only=True)
+    held["args"][0].detach()[1, 2] += 1
+    torch.save(held, output)
+    (broken,) = captures.rglob("torch.Tensor.sort/**/input.pth")
+    broken.write_bytes(b"nonsense")
+    code = command(
+        str(captures), "--run_times", "1", "--json", "out.json", "--junit", "out.xml"
+    )
+    assert code == 1
+    outcomes = json.loads(Path("out.json").read_text())
+    assert [o["status"] for o in outcomes] == ["error", "FAILED", "not comparable"]
+    failed = outcomes[1]
+    assert failed["name"] == "torch.Tensor.exp" and "1 of 24 not close" in failed["message"]
+    assert [item["item"] for item in failed["items"]] == ["output", "grad[0]"]
+    suite = ElementTree.parse("out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    assert "1 of 24 not close" in suite.find("testcase/failure").get("message", "")  # type: ignore[union-attr]
+    assert "3 cases: 1 error, 1 FAILED, 1 not comparable" in capsys.readouterr().out
+
+
+def test_a_wrong_gradient_fails(captures: Path) -> None:
+    (file,) = captures.rglob("torch.Tensor.exp/**/grad_inputs.pth")
+    held = torch.load(file, weights_only=True)
+    held["args"][0][0, 0] *= 2
+    torch.save(held, file)
+    (case,) = load_cases(captures / "torch.Tensor.exp")
+    outcome = run_case(case, Plan())
+    assert outcome.status == "FAILED" and outcome.message.startswith("grad[0]: 1 of 24")
+    assert run_case(case, Plan(forward_only=True)).status == "ok"
+
+
+@pytest.mark.parametrize("against", ["captured", "cpu", "float64"])
+@pytest.mark.parametrize("device", ["dipu", "cpu"])
+def test_what_it_is_held_against(captures: Path, against: str, device: str) -> None:
+    folder = captures / "torch.Tensor.sort"
+    words = ("--against", against, "--device", device, "--json", "out.json", "--run_times", "1")
+    assert command(str(folder), *words) == 0
+    (outcome,) = json.loads(Path("out.json").read_text())
+    assert outcome["status"] == "ok" and outcome["device"] == device
+    items = [item["item"] for item in outcome["items"]]
+    assert items == ["output.values", "output.indices", "grad[0]"]
+
+
+def test_a_long_sum_is_right_though_beyond_the_tolerance_of_its_type() -> None:
+    torch.manual_seed(1)
+    x, y = torch.randn(8, 4096, device="dipu"), torch.randn(4096, 8, device="dipu")
+    with OpCapture(ops="torch.matmul"):
+        torch.matmul(x * 100, y)
+    assert command(str(ROOT), "--against", "float64", "--run_times", "1") == 0
+
+
+def test_the_times_are_shown_as_in_the_seeds(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(captures / "torch.Tensor.sort")
+    assert command(folder, "--sync_time_measure", "--run_times", "3") == 0
+    said = capsys.readouterr().out
+    assert said.count("| forward_elasped | unit |") == said.count("| backward_elasped | unit |") == 3
+    assert re.search(r"\|  torch.Tensor.sort \| +3 +\| +\d+\.\d{8} +\|  ms  \|", said.replace("| torch", "|  torch"))
+
+
+def test_only_forward(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(captures / "torch.Tensor.sort")
+    words = ("--run_times", "3", "--only_run_forward", "True", "--sync_time_measure")
+    assert command(folder, *words) == 0
+    said = capsys.readouterr().out
+    assert said.count("forward_elasped") == 3 and "backward_elasped" not in said
+
+
+def test_the_accuracy_check_shows_a_table(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(str(captures / "torch.Tensor.exp"), "--acc_check", "--run_times", "1") == 0
+    said = capsys.readouterr().out
+    assert "| allclose | max_abs_diff | max_relative_diff | error_info |" in said
+    assert re.search(r"\| +torch.Tensor.exp output +\|   True   \|", said)
+    assert re.search(r"\| +torch.Tensor.exp grad\[0\] +\|   True   \|", said)
+
+
+def test_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
+    with OpCapture(format="packed"):
+        torch.ones(3, device="dipu").mul(2).add_(1)
+    (file,) = ROOT.rglob("*.opcap")
+    assert command(str(file), "--run_times", "2") == 0
+    assert "3 cases: 3 ok; 3 bit by bit" in capsys.readouterr().out
+
+
+def test_a_path_without_captures_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("nowhere") == 2
+    assert "there is nothing at nowhere" in capsys.readouterr().err
+
+
+def test_the_oldest_seeds_way_to_set_a_flag() -> None:
+    assert arguments(["x", "--only_run_forward", "True", "--run_times", "3"]) == [
+        *("x", "--only_run_forward", "--run_times", "3")
+    ]
+    assert arguments(["x", "--acc_check", "False"]) == ["x"]
+
+
+def test_the_order_is_the_worst_first(captures: Path) -> None:
+    outcomes = [run_case(case, Plan()) for case in load_cases(captures)]
+    assert [o.status for o in worst_first(outcomes)] == ["not comparable", "ok", "ok"]

@@ -1,0 +1,194 @@
+"""Statistics and the hash: what they are, that they notice, and that both ways give the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from op_tools import OpCapture, kernels, statistics
+from op_tools.statistics import hash_bytes
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+SHAPES = ((), (0,), (1,), (3,), (7, 5), (129, 131), (520, 517))
+
+
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(kernels, "helper", lambda: None)
+    yield
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    torch.manual_seed(3)
+    if dtype == torch.complex64:
+        return torch.randn(shape, dtype=dtype)
+    return (torch.randn(shape, dtype=torch.float64) * 40).to(dtype)
+
+
+def test_the_numbers_are_those_of_numpy(without_native: None) -> None:
+    x = torch.tensor([3.0, -4.0, math.nan, math.inf, 12.0, -math.inf])
+    found = statistics.of(x)
+    assert found[1:] == (-4.0, 12.0, 11 / 3, 13.0, 3)
+
+
+def test_without_a_finite_value_there_are_no_numbers(without_native: None) -> None:
+    assert statistics.of(torch.full((4,), math.nan))[1:] == (None, None, None, None, 4)
+    assert statistics.of(torch.empty(0))[1:] == (None, None, None, None, 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_native_helper_gives_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+    for shape in SHAPES:
+        x = values(shape, dtype)
+        kinds = [x]
+        if x.is_floating_point() and x.numel() > 2:
+            kinds.append(x.clone())
+            kinds[1].view(-1)[0], kinds[1].view(-1)[-1] = math.nan, -math.inf
+        for kind in kinds:
+            fast = statistics.of(kind)
+            with monkeypatch.context() as patch:
+                patch.setattr(kernels, "helper", lambda: None)
+                plain = statistics.of(kind)
+            assert (fast.hash, fast.min, fast.max) == (plain.hash, plain.min, plain.max)
+            assert fast.nonfinite == plain.nonfinite
+            if fast.norm is not None and fast.mean is not None:
+                assert fast.norm == pytest.approx(plain.norm, rel=1e-12)
+                assert fast.mean == pytest.approx(plain.mean, rel=1e-9, abs=1e-12 * fast.norm)
+
+
+def test_every_single_bit_counts() -> None:
+    data = np.random.default_rng(0).integers(0, 256, 5003, dtype=np.uint8)
+    plain = hash_bytes(data)
+    seen = {plain}
+    for bit in range(0, data.size * 8, 3):
+        data[bit // 8] ^= 1 << (bit % 8)
+        seen.add(hash_bytes(data))
+        data[bit // 8] ^= 1 << (bit % 8)
+    assert len(seen) == 1 + len(range(0, data.size * 8, 3))
+    assert hash_bytes(data) == plain
+
+
+def test_many_random_flips_are_noticed() -> None:
+    rng = np.random.default_rng(1)
+    data = rng.integers(0, 256, 1 << 15, dtype=np.uint8)
+    tensor = torch.from_numpy(data)
+    plain = statistics.hash_of(tensor)
+    for _ in range(20_000):
+        places = rng.integers(0, data.size, rng.integers(1, 5))
+        flips = (1 << rng.integers(0, 8, places.size)).astype(np.uint8)
+        before = data[places].copy()
+        np.bitwise_xor.at(data, places, flips)
+        changed = not np.array_equal(before, data[places])
+        assert (statistics.hash_of(tensor) != plain) == changed
+        np.bitwise_xor.at(data, places, flips)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_order_and_sign_count(dtype: torch.dtype) -> None:
+    x = values((1024,), dtype)
+    plain = statistics.of(x).hash
+    assert statistics.of(-x).hash != plain
+    assert statistics.of(x.flip(0)).hash != plain
+    assert statistics.of(x.roll(1)).hash != plain
+    pairs = x.clone()
+    pairs[:2], pairs[2:4] = -x[:2], -x[2:4]  # an even count of signs
+    assert statistics.of(pairs).hash != plain
+    assert statistics.of(torch.zeros(16, dtype=dtype)).hash != statistics.of(torch.zeros(17, dtype=dtype)).hash
+    swapped = x.clone()
+    swapped[0], swapped[1] = -x[0], x[0]
+    other = x.clone()
+    other[0], other[1] = x[0], -x[0]
+    assert statistics.of(swapped).hash != statistics.of(other).hash
+    far = values((300_000,), dtype)  # over several blocks
+    moved = torch.cat([far[150_000:], far[:150_000]])
+    assert statistics.of(moved).hash != statistics.of(far).hash
+
+
+def test_the_hash_is_the_same_forever() -> None:
+    assert f"{hash_bytes(bytes(range(100))):016x}" == "f3e7330961ce95df"
+    assert f"{hash_bytes(b''):016x}" == "f2fea5823ed3a667"
+
+
+def test_the_hash_is_in_the_order_of_memory() -> None:
+    x = values((6, 8), torch.float32)
+    assert statistics.of(x.t()) == statistics.of(x)
+    assert statistics.of(x.t().contiguous()).hash != statistics.of(x).hash
+
+
+def test_repeated_values_count_as_often_as_they_are_seen() -> None:
+    x = torch.tensor([[3.0], [math.nan]]).expand(2, 4)
+    found, plain = statistics.of(x), statistics.of(x.contiguous())
+    assert found[1:] == plain[1:] == (3.0, 3.0, 3.0, 6.0, 4)
+    assert found.hash != statistics.of(torch.tensor([[3.0], [math.nan]])).hash
+
+
+# The mode of OpCapture.
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    (file,) = (folder / "op_tools_results" / "op_statistics_result").glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_line_for_each_call_and_one_for_its_gradients(tmp_path: Path) -> None:
+    x = torch.tensor([[3.0, -4.0]], device="dipu", requires_grad=True)
+    with OpCapture(mode="statistics"):
+        y = torch.nn.functional.relu(x)
+        y.backward(torch.ones(1, 2, device="dipu"))
+    forward, backward = (line for line in lines(tmp_path) if line["op"].endswith("relu"))  # type: ignore[attr-defined]
+    assert forward["inputs"] == [
+        {
+            "dtype": "float32",
+            "shape": [1, 2],
+            "min": -4.0,
+            "max": 3.0,
+            "mean": -0.5,
+            "norm": 5.0,
+            "nonfinite": 0,
+            "hash": statistics.of(x).hex,
+        }
+    ]
+    assert forward["outputs"][0]["hash"] == statistics.of(y).hex  # type: ignore[index]
+    assert backward["grad_inputs"][0]["max"] == 1.0  # type: ignore[index]
+    assert not (tmp_path / "op_tools_results" / "op_capture_results").exists()
+
+
+def test_the_hash_mode_holds_hashes_alone(tmp_path: Path) -> None:
+    x = torch.ones(3, device="dipu")
+    with OpCapture(mode="hash"):
+        x.add_(1)
+    (line,) = lines(tmp_path)
+    expected = {"dtype": "float32", "shape": [3], "hash": statistics.of(torch.ones(3)).hex}
+    assert line["inputs"] == [expected]
+    assert line["outputs"] == [{**expected, "hash": statistics.of(torch.full((3,), 2.0)).hex}]
+
+
+def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
+    x = torch.ones(1000, device="dipu")
+    tool = OpCapture(mode="statistics", ops="torch.Tensor.sum")
+    with tool:
+        x.sum()
+        x.data.mul_(2)  # neither captured nor counted
+        x.sum()
+    first, second = (line["inputs"][0]["max"] for line in lines(tmp_path))  # type: ignore[index]
+    assert (first, second) == (1.0, 2.0)
