@@ -20,7 +20,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from deeplink.judge.kernels import CONTRACT, EXACT, PLAIN, REDUCE, RELATIVE, TRANSCENDENTAL
+from deeplink.judge.kernels import (
+    CONTRACT,
+    EXACT,
+    FUSED,
+    PLAIN,
+    REDUCE,
+    RELATIVE,
+    STORES_PRODUCT,
+    TRANSCENDENTAL,
+)
 
 SAMPLES = 12
 FLOAT32 = 2.0**-24
@@ -90,24 +99,28 @@ class _Order(TorchDispatchMode):
 
 
 def _written(func: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:
-    """What a kernel computed: new results, or the arguments that it writes."""
-    schema = func._schema
+    """What a kernel computed: its results, and the arguments that it writes."""
+    schema, values = func._schema, [out]
+    if _base(func) in EXACT:  # a copy or a view: as exact as what it was made of
+        return []
     if schema.is_mutable:
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
-        written = [a.name for a in schema.arguments if a.is_write]
-        values = [given.get(name) for name in written]
-    elif _base(func) in EXACT:  # a copy or a view: as exact as what it was made of
-        return []
-    else:
-        values = [out]
-    leaves = tree_leaves(values)
-    return [t for t in leaves if isinstance(t, Tensor) and t.dtype in _WIDE]
+        values += [given.get(a.name) for a in schema.arguments if a.is_write]
+    leaves = [t for t in tree_leaves(values) if isinstance(t, Tensor) and t.dtype in _WIDE]
+    return list({id(t): t for t in leaves}.values())
 
 
 @cache
 def _base(func: Any) -> str:
     name = str(func._schema.name).split("::")[1]
     return name.rstrip("_") if name[:1] != "_" and func._schema.is_mutable else name
+
+
+def _in_place(func: Any) -> bool:
+    """A kernel that writes what it is given as its result; statistics on the way do not count."""
+    schema = func._schema
+    named = {argument.name for argument in schema.arguments if argument.is_write}
+    return bool(named & {"self", "out", "input"})
 
 
 @cache
@@ -144,6 +157,7 @@ class _Noise(TorchDispatchMode):
         self._inside, self._between = amounts.inside, amounts.between
         self._entering = amounts.entering
         self._count, self._depth = 0, 0
+        self._stores_product = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -162,7 +176,7 @@ class _Noise(TorchDispatchMode):
 
     def _kernel(self, func: Any, args: Any, kwargs: Any) -> Any:
         base = _base(func)
-        if base not in _KNOWN and not func._schema.is_mutable:
+        if base not in _KNOWN and not _in_place(func):
             taken_apart = self._take_apart(func, args, kwargs)
             if taken_apart is not NotImplemented:
                 return taken_apart
@@ -178,11 +192,14 @@ class _Noise(TorchDispatchMode):
             parts = func.decompose
         if parts is None:
             return NotImplemented
+        before, self._stores_product = self._stores_product, _base(func) in STORES_PRODUCT
         try:
             with self:
                 return parts(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError, IndexError, AttributeError):
             return NotImplemented  # not written for these arguments: the kernel as a whole
+        finally:
+            self._stores_product = before
 
     def _known(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
         sizes: Any = None
@@ -192,9 +209,12 @@ class _Noise(TorchDispatchMode):
             positive = tree_map(_absolute, (args, kwargs))
             if not func._schema.is_mutable:
                 sizes = func(*positive[0], **positive[1])
+        fused = _fused_sizes(base, func, args, kwargs)
         out = func(*args, **kwargs)
         tensors = _written(func, args, kwargs, out)
-        magnitudes = [t.abs() for t in tensors]
+        magnitudes = [t.abs() for t in tensors] if fused is None else fused
+        if base == "mul" and self._stores_product:
+            self._stir(tensors[0], magnitudes[0], self._between)
         if sizes is not None:
             found = [t for t in tree_leaves(sizes) if isinstance(t, Tensor) and t.dtype in _WIDE]
             if base in ("var_mean", "std_mean"):  # the mean errs as a sum, the other relatively
@@ -234,6 +254,19 @@ class _Noise(TorchDispatchMode):
         noise.mul_(2 * amount).sub_(amount)
         size = torch.nan_to_num(size, nan=0.0, posinf=0.0)
         real.add_(noise.mul_(size.unsqueeze(-1) if tensor.is_complex() else size))
+
+
+def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
+    """Of a sum with a product in it: the sum of the magnitudes; None for any other kernel."""
+    word = base.removeprefix("_foreach_").rstrip("_")
+    if word not in FUSED:
+        return None
+    if word == "lerp":
+        pairs = zip(*(tree_leaves(part) for part in args[:2]), strict=True)
+        return [a.abs() + b.abs() for a, b in pairs]
+    positive = tree_map(_absolute, (args, kwargs))  # copies: the kernel may write them
+    out = func(*positive[0], **positive[1])
+    return _written(func, positive[0], positive[1], out)
 
 
 def _absolute(value: Any) -> Any:

@@ -57,3 +57,7 @@ RELATIVE = frozenset(
     _foreach_norm
     """.split()
 )
+# A product that is rounded before it is added: the error follows the magnitudes of both.
+FUSED = frozenset("addcmul addcdiv lerp".split())
+# Kernels of which some devices store a product on the way in the call's own type.
+STORES_PRODUCT = frozenset({"_softmax_backward_data", "_log_softmax_backward_data"})
