@@ -20,7 +20,7 @@ from op_tools.call import Site
 
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
 
-LIMIT = 200_000  # forward calls remembered for their backward
+LIMIT = 50_000  # forward calls remembered for their backward
 _handles: list[Any] = []
 _around: Around | None = None
 _plain_call = nn.Module.__call__

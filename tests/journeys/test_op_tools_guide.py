@@ -145,9 +145,9 @@ def test_autocompare_live(run, usage: str, tmp_path: Path) -> None:  # type: ign
         r"\{torch\.float32: torch\.float64\}",
         out,
     )
-    assert values(out, "torch.Tensor.mul inputs(cpu)[0]") and values(
-        out, "torch.Tensor.mul outputs(cpu)"
-    )
+    assert values(out, "torch.Tensor.add inputs[0]")[0][:2] == ["cuda:0", "float32"]
+    assert values(out, "torch.Tensor.add inputs(cpu)[1]")[0][:2] == ["cpu", "float64"]
+    assert values(out, "torch.Tensor.add outputs(cpu)")[0][:2] == ["cpu", "float64"]
     header = next(row for row in rows(out) if "allclose" in row)
     for column in ("name", "max_abs_diff", "max_relative_diff", "atol", "rtol", "error_info"):
         assert column in header
@@ -346,8 +346,8 @@ z = torch.randn(2, 3, 4, dtype=torch.float).cuda()
 
 def test_apply_feature_fallback(run) -> None:  # type: ignore[no-untyped-def]
     out = run(
-        CONDITION
-        + 'op_tools.apply_feature("torch.add", feature="fallback", condition_func=custom_condition)\n'
+        CONDITION + 'op_tools.apply_feature("torch.add", feature="fallback", '
+        "condition_func=custom_condition)\n"
         "torch.add(x, x)"
     )
     assert "hook enable because a.dtype is float16" in out
@@ -357,8 +357,8 @@ def test_apply_feature_fallback(run) -> None:  # type: ignore[no-untyped-def]
 
 def test_apply_feature_autocompare(run) -> None:  # type: ignore[no-untyped-def]
     out = run(
-        CONDITION
-        + 'op_tools.apply_feature("torch.sub", feature="autocompare", condition_func=custom_condition)\n'
+        CONDITION + 'op_tools.apply_feature("torch.sub", feature="autocompare", '
+        "condition_func=custom_condition)\n"
         "torch.sub(y, y)\ntorch.sub(z, z)"
     )
     assert "hook enable because a.dim() is 2" in out and "hook disable" in out
@@ -368,8 +368,8 @@ def test_apply_feature_autocompare(run) -> None:  # type: ignore[no-untyped-def]
 
 def test_apply_feature_capture(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = run(
-        CONDITION
-        + 'op_tools.apply_feature("torch.mul", feature="op_capture", condition_func=custom_condition)\n'
+        CONDITION + 'op_tools.apply_feature("torch.mul", feature="op_capture", '
+        "condition_func=custom_condition)\n"
         "torch.mul(x, x)\ntorch.mul(z, z)"
     )
     assert "apply OpCaptureHook on torch.mul" in out
@@ -378,8 +378,8 @@ def test_apply_feature_capture(run, tmp_path: Path) -> None:  # type: ignore[no-
 
 def test_apply_feature_cast_reads_the_dict_that_is_set_later(run) -> None:  # type: ignore[no-untyped-def]
     out = run(
-        CONDITION
-        + 'op_tools.apply_feature("torch.div", feature="cast_dtype", condition_func=custom_condition)\n'
+        CONDITION + 'op_tools.apply_feature("torch.div", feature="cast_dtype", '
+        "condition_func=custom_condition)\n"
         'os.environ["OP_DTYPE_CAST_DICT"] = "torch.float32->torch.float16"\n'
         "torch.div(y, y)"
     )
