@@ -10,9 +10,10 @@ from op_tools.run import start
 HELP = """usage: python -m op_tools COMMAND …
 
 commands:
-  run [tools] train.py …       a program as it is, under the tools; `run --help` teaches
-  replay FOLDER …              captured calls again: python -m op_tools.run_op_from_data
-  monitor --pid P              CPU, memory and device memory of a process
+  run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
+  monitor --pid P          CPU, memory and device memory of a process, until it ends
+
+captured calls again: python -m op_tools.run_op_from_data --help
 """
 
 

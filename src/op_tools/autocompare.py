@@ -11,12 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.judge import NAMES as STANDARDS
-from op_tools import comparison, engine, gradients, host, names, reference, report
+from op_tools import (
+    bitwise,
+    comparison,
+    engine,
+    gradients,
+    host,
+    memory,
+    names,
+    reference,
+    report,
+)
 from op_tools.background import Background
 from op_tools.call import Call, device_of, tensors
 from op_tools.comparison import Item, Taken
@@ -28,6 +37,8 @@ from op_tools.tool import Observer, Started
 
 MODES = ("every", "signature", "sample")
 SAMPLE = 10  # of the calls of an operator, every so many-th
+AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
+REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class _How:
     standard: str
     background: bool
     sample: int
+    bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
 
 
@@ -58,6 +70,7 @@ class OpAutoCompare(Observer):
 
     `mode`: every call, one of each signature, or a sample. `standard`: calibrated, allclose, torch,
     ascend or ulp. `background=True`: the references are computed in a thread of their own.
+    `bitwise=False`: float64 also for what is the CPU's own result, bit for bit.
     """
 
     key = "AUTOCOMPARE"
@@ -77,6 +90,8 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
+        self._reread: Counter[str] = Counter()
+        self._differs: Counter[str] = Counter()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
@@ -108,6 +123,16 @@ class OpAutoCompare(Observer):
     # Around a call.
 
     def before(self, call: Call) -> _Before | None:
+        # tensors made in inference mode cannot be worked with outside of it
+        with torch.inference_mode(False), torch.no_grad():
+            return self._before(call)
+
+    def after(self, call: Call, state: _Before | None, result: Any) -> None:
+        if state is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                self._after(call, state, result)
+
+    def _before(self, call: Call) -> _Before | None:
         reason = reference.unfit(call)
         if reason:
             self._skip(call, reason)
@@ -123,11 +148,9 @@ class OpAutoCompare(Observer):
         copies = host.Copies(host.host_copy)
         on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
         requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
-        return _Before(on_host, requires, versions, given, _guards(call))
+        return _Before(on_host, requires, versions, given, memory.guards(call))
 
-    def after(self, call: Call, state: _Before | None, result: Any) -> None:
-        if state is None:
-            return
+    def _after(self, call: Call, state: _Before, result: Any) -> None:
         reason = reference.kind(tensors(result))
         if reason:
             self._skip(call, reason)
@@ -148,18 +171,32 @@ class OpAutoCompare(Observer):
             wants,
             str(device),
         )
-        if not wrote and _is_memory_of(result, call):  # nothing was computed
+        if not wrote and memory.lies_in_arguments(result, call):  # nothing was computed
             with self._lock:
                 self.compared += 1
         else:
-            _synchronize(device, result)
+            memory.wait_for_host(device, result)
             copies = host.Copies(host.host_copy)
             taken.result = copies.of(result)
-            taken.after = [copies.of(t) for t in tensors(call.args, call.kwargs)]
-            written = _overrun(state.guards)
+            kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
+            given = enumerate(tensors(call.args, call.kwargs))
+            taken.after = [None if at in kept else copies.of(t) for at, t in given]
+            written = memory.overrun(state.guards)
             self._do(taken.call, self._forward, taken, written)
         if wants and state.given is not None:
             self._watch(call, state.given, result, taken)
+
+    def _rereads(self, call: Call) -> bool:
+        """Whether arguments that a call should not write are read again, to see that it did not.
+
+        The first calls of each operator and then a part of them: it costs as much as the rest.
+        """
+        if "batch_norm" in call.name:  # it writes its statistics and does not count it
+            return True
+        with self._lock:
+            self._reread[call.name] += 1
+            number = self._reread[call.name]
+        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
     def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
         guard = engine.guard(self, taken.call)  # holds no tensor of the device
@@ -167,6 +204,8 @@ class OpAutoCompare(Observer):
         def done(found: gradients.Gradients) -> None:
             if found.complete:
                 self._do(taken.call, self._backward, taken, found)
+            else:
+                self._skip(taken.call, "the backward pass went through a part of it")
 
         gradients.watch(call, given, result, host.host_copy, guard(done), guard)
 
@@ -184,7 +223,9 @@ class OpAutoCompare(Observer):
 
     def _forward(self, taken: Taken, overrun: str) -> None:
         try:
-            items = comparison.forward(taken, self._how.standard)
+            items = self._same(taken, lambda: bitwise.forward(taken))
+            if items is None:
+                items = comparison.forward(taken, self._how.standard)
         except NoReferenceError as error:
             self._skip(taken.call, str(error))
             return
@@ -197,14 +238,35 @@ class OpAutoCompare(Observer):
             show_call(taken, items)
 
     def _backward(self, taken: Taken, found: gradients.Gradients) -> None:
+        given = found.outputs, found.inputs
         try:
-            items = comparison.backward(taken, found.outputs, found.inputs, self._how.standard)
+            items = None
+            if taken.run is None:
+                items = self._same(taken, lambda: bitwise.backward(taken, *given))
+            if items is None:
+                items = comparison.backward(taken, *given, self._how.standard)
         except NoReferenceError as error:
             self._skip(taken.call, str(error))
             return
         self._record(taken, "backward", items, found)
         if report.verbose() and items:
             show_gradients(taken, found, items)
+
+    def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
+        """What `look` finds, for operators that were not found to differ a short while ago."""
+        how = self._how
+        if not how.bitwise or how.standard != "calibrated" or report.verbose():
+            return None
+        name = taken.call.name
+        with self._lock:
+            self._differs[name] -= 1
+            if self._differs[name] > 0:
+                return None
+        found = look()
+        if found is None:
+            with self._lock:
+                self._differs[name] = AGAIN
+        return found
 
     def _record(
         self,
@@ -230,12 +292,12 @@ class OpAutoCompare(Observer):
     def finish(self, started: Started) -> None:
         if self._background is not None:
             self._background.close()
-        self._rows.flush()
+        self._rows.close()
         show_summary(self, started, self.failures, self._rows.path)
 
 
 def _how(options: Options) -> _How:
-    known = {"mode", "standard", "background", "sample", "recheck"}
+    known = {"mode", "standard", "background", "sample", "bitwise", "recheck"}
     unknown = sorted(set(options.more) - known)
     if unknown:
         raise SettingError(
@@ -251,8 +313,14 @@ def _how(options: Options) -> _How:
         option("standard", settings.OP_AUTOCOMPARE_STANDARD),
         bool(option("background", settings.OP_AUTOCOMPARE_BACKGROUND)),
         int(option("sample", None, SAMPLE)),
+        bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
     )
+    if how.sample < 1 or not 0 <= how.recheck <= 1:
+        raise SettingError(
+            f"OpAutoCompare: sample {how.sample}, recheck {how.recheck} are not allowed.",
+            "sample is a whole number from 1 on, recheck a share from 0 to 1.",
+        )
     for what, value, allowed in (
         ("mode", how.mode, MODES),
         ("standard", how.standard, STANDARDS),
@@ -279,76 +347,10 @@ def _kind(value: object) -> Hashable:
     return type(value).__name__ if isinstance(value, (float, complex)) else repr(value)[:80]
 
 
-# Memory.
-
-
-def _is_memory_of(result: Any, call: Call) -> bool:
-    """Whether a call computed nothing: what it returned lies in the memory of its arguments."""
-    if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
-        return False
-    found = [t for t in tensors(result) if t.numel()]
-    if not found:
-        return False
-    given = {t.untyped_storage()._cdata for t in tensors(call.args, call.kwargs)}
-    return all(t.untyped_storage()._cdata in given for t in found)
-
-
 def _view(call: Call, state: _Before, result: Any) -> _Before:
     """Of a view, arguments with the values or, when nothing was copied, with the shape alone."""
-    values = not _is_memory_of(result, call)
+    values = not memory.lies_in_arguments(result, call)
     copies = host.Copies(host.host_copy if values else reference.outline)
     on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
     requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
     return replace(state, call=on_host, requires=requires)
-
-
-def _synchronize(device: torch.device, result: Any) -> None:
-    """A copy to the host may still be under way."""
-    if device.type == "cpu" or all(t.device.type != "cpu" for t in tensors(result)):
-        return
-    module = getattr(torch, device.type, None)
-    if module is not None and hasattr(module, "synchronize"):
-        module.synchronize()
-
-
-GUARD = 256  # bytes
-
-
-def _guards(call: Call) -> list[tuple[Tensor, Tensor]]:
-    """Memory behind arguments that the call may write and that are a part of something larger."""
-    found = []
-    for tensor in _may_write(call):
-        memory = _behind(tensor)
-        if memory is not None:
-            found.append((memory, memory.cpu()))
-    return found
-
-
-def _may_write(call: Call) -> list[Tensor]:
-    if isinstance(call.func, OpOverload):
-        return reference.written_by_schema(call)
-    written: list[Any] = [call.kwargs.get("out")]
-    if names.last(call.name).endswith("_") and call.args:
-        written.append(call.args[0])
-    return list(tensors(written))
-
-
-def _behind(tensor: Tensor) -> Tensor | None:
-    """A few bytes of the same allocation behind a dense tensor, as they are on the device."""
-    if not tensor.numel() or not tensor.is_contiguous():
-        return None
-    storage, size = tensor.untyped_storage(), tensor.element_size()
-    end = (tensor.storage_offset() + tensor.numel()) * size
-    length = min(GUARD, storage.nbytes() - end)
-    if length <= 0:
-        return None
-    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return flat.set_(storage, end, (length,), (1,))
-
-
-def _overrun(guards: list[tuple[Tensor, Tensor]]) -> str:
-    for memory, before in guards:
-        changed = int((memory.cpu() != before).sum())
-        if changed:
-            return f"{changed} bytes behind the result were written"
-    return ""

@@ -16,15 +16,20 @@ class Background:
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(WAITING)
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
         self._thread.start()
 
     def put(self, work: Callable[[], object]) -> None:
         """Queues a piece of work, which must not raise; waits while too many do."""
-        self._queue.put(work)
+        if self._closed:  # a backward pass after the end
+            work()
+        else:
+            self._queue.put(work)
 
     def close(self) -> None:
         """Waits until all is done."""
+        self._closed = True
         self._queue.put(None)
         self._thread.join()
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -18,12 +18,13 @@ from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import diagnostics, engine, gradients, report, results, store
 from op_tools.call import Call, device_of, tensors
+from op_tools.capture_report import input_rows, show, show_gradients, size
 from op_tools.folders import FolderStore
 from op_tools.gradients import Arguments, Gradients
 from op_tools.options import Options
 from op_tools.packed import PackedStore
 from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, describe, sample, values
-from op_tools.statistics_store import StatisticsStore
+from op_tools.statistics_store import StatisticsStore, head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
 
@@ -77,17 +78,26 @@ class _Run:
     operators: set[str] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
 
+    def forget(self, tensor: Tensor) -> None:
+        """A tensor was written."""
+        if self.known is not None:
+            self.known.forget(tensor)
+        if self.statistics is not None:
+            self.statistics.known.forget(tensor)
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class _State:
     """What is kept from before a call until after it."""
 
     run: _Run
-    header: Header
-    given: list[tuple[Tensor, _Mark]]
+    given: list[Tensor]
+    marks: list[_Mark]
     arguments: Arguments | None
     rows: list[tuple[object, ...]]
-    mode: str
+    header: Header | None  # of tensors
+    head: str = ""  # of statistics
+    text: str = ""
 
 
 class OpCapture(Observer):
@@ -111,13 +121,14 @@ class OpCapture(Observer):
                     f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
                 )
         mode = chosen["mode"]
+        sampled = not _sees_all(options)
         store: Store | None = FORMATS[chosen["format"]]() if mode == "tensors" else None
         self._run = _Run(
             mode,
             store,
-            None if store is not None else StatisticsStore(mode == "hash"),
+            None if store is not None else StatisticsStore(mode == "hash", Unchanged(sampled)),
             settings.OP_TOOLS_DISK_BUDGET.get() > 0,
-            Unchanged() if isinstance(store, PackedStore) else None,
+            Unchanged(sampled) if isinstance(store, PackedStore) else None,
         )
 
     # A call.
@@ -127,22 +138,19 @@ class OpCapture(Observer):
         mode = _mode(run, call)
         if mode == "nothing":
             return None
-        header = _header(call)
-        version = sample if call.operator in UNCOUNTED else _version
-        given = [(t, version(t)) for t in tensors(call.args, call.kwargs)]
+        given = list(tensors(call.args, call.kwargs))
+        mark = sample if call.operator in UNCOUNTED else _version
+        marks = [mark(tensor) for tensor in given]
         arguments = None
-        if call.level != "aten" and any(tensor.requires_grad for tensor, _ in given):
+        if call.level != "aten" and any(tensor.requires_grad for tensor in given):
             arguments = gradients.arguments(call)
-        rows = _input_rows(call) if report.verbose() else []
-        state = _State(run, header, given, arguments, rows, mode)
+        rows = input_rows(call) if report.verbose() else []
+        if run.statistics is not None:
+            text = run.statistics.texts(given)
+            return _State(run, given, marks, arguments, rows, None, head(call), text)
+        state = _State(run, given, marks, arguments, rows, _header(call, given))
         try:
-            if mode == "tensors":
-                taken = _Taker(run)
-                part = _encoded(run, "input", header, (call.args, call.kwargs), taken)
-                _write(run, part)
-            else:
-                assert run.statistics is not None
-                run.statistics.begin(header, [tensor for tensor, _ in given])
+            _write(run, _encoded(run, "input", state, call.args, call.kwargs, _Taker(run)))
         except Unsupported as reason:
             run.skipped[str(reason)] += 1
             return None
@@ -152,19 +160,20 @@ class OpCapture(Observer):
         if state is None:
             return
         run = state.run
-        written = _written(call, state.given)
-        returned = {id(tensor) for tensor in tensors(result)}
-        changed = {at: tensor for at, tensor in written.items() if id(tensor) not in returned}
-        if state.mode != "tensors":
+        written = _written(call, state)
+        made = list(tensors(result))
+        changed = written
+        if written:
+            for tensor in written.values():
+                run.forget(tensor)
+            returned = [id(tensor) for tensor in made]
+            changed = {at: tensor for at, tensor in written.items() if id(tensor) not in returned}
+        if state.header is None:
             assert run.statistics is not None
-            run.statistics.end(state.header, list(tensors(result)), changed)
+            run.statistics.call(state.head, state.text, made, changed)
         else:
             try:
-                taken = _Taker(run)
-                after = {str(at): taken(tensor) for at, tensor in changed.items()}
-                more = {"mutated": after, "written": list(written)}
-                part = _encoded(run, "output", state.header, ((result,), {}), taken, more)
-                _write(run, part)
+                _write_output(state, result, written, changed)
             except Unsupported as reason:
                 run.skipped[f"the result is {reason}"] += 1
         if run.quiet:
@@ -172,28 +181,33 @@ class OpCapture(Observer):
         run.calls += 1
         run.operators.add(call.name)
         if state.rows:
-            _show(state, call, result)
+            stamp = state.header["time"] if state.header else _stamp(int(time.time()))
+            show(call, stamp, state.rows, result)
         if state.arguments is not None:
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
         guard = engine.guard(self, call)
-        given = state.arguments
-        assert given is not None  # by the caller
-        state = replace(state, given=[], arguments=None)  # the graph is not to hold itself
-        run = state.run
+        run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
             # the backward pass runs under the mode that watches calls, and these are our own
             with torch._C.DisableTorchFunction():
-                if state.mode != "tensors":
+                if header is None:
                     assert run.statistics is not None
                     return run.statistics.text(gradient)
                 assert run.store is not None
                 return store.encode(gradient, _Taker(run), run.store.native)
 
-        done = guard(lambda found: _write_gradients(state, found))
-        gradients.watch(call, given, result, take, done, guard)
+        def done(found: Gradients) -> None:
+            if header is None:
+                assert run.statistics is not None
+                run.statistics.gradients(head, found.inputs, found.outputs)
+            elif not run.quiet:
+                _write_gradients(run, header, found)
+
+        assert state.arguments is not None  # by the caller
+        gradients.watch(call, state.arguments, result, take, guard(done), guard)
 
     def finish(self, started: Started) -> None:
         run = self._run
@@ -201,6 +215,12 @@ class OpCapture(Observer):
             if written is not None:
                 written.close()
         report.summary(self, started, _summary(run))
+
+
+def _sees_all(options: Options) -> bool:
+    """Whether no kernel escapes, so that every write to a tensor is seen."""
+    everything = options.ops == (".*",) and not options.disable and options.select.is_all
+    return options.level == "aten" and everything
 
 
 def _choice(name: str, given: Any) -> str:
@@ -215,8 +235,9 @@ def _choice(name: str, given: Any) -> str:
         ) from None
 
 
-def _header(call: Call) -> Header:
+def _header(call: Call, given: list[Tensor]) -> Header:
     device = device_of(call.args, call.kwargs)
+    devices = [str(tensor.device) for tensor in given]
     header: Header = {
         "id": call.id,
         "name": call.name,
@@ -228,6 +249,8 @@ def _header(call: Call) -> Header:
         "site": _short(call.site.file, call.site.line) if call.site is not None else "",
         "device": str(device) if device is not None else "",
     }
+    if len(set(devices)) > 1:
+        header["devices"] = devices
     cast = _autocast(device)
     if cast:
         header["autocast"] = cast
@@ -268,10 +291,10 @@ def _mode(run: _Run, call: Call) -> str:
 
 def _keep_to_budget(run: _Run, call: Call) -> None:
     if run.mode == "tensors":
-        size = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
+        need = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
         waiting = run.store.waiting if run.store is not None else 0
-        if not results.budget.allows(waiting + 2 * size + 8192, TENSORS_SHARE):
-            run.mode, run.statistics = "statistics", StatisticsStore(False)
+        if not results.budget.allows(waiting + 2 * need + 8192, TENSORS_SHARE):
+            run.mode, run.statistics = "statistics", StatisticsStore(False, Unchanged())
             run.limits.append(f"after {run.calls} calls only statistics were written")
     elif run.mode != "nothing" and not results.budget.allows(4096):
         run.mode = "nothing"
@@ -282,19 +305,32 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _written(call: Call, given: list[tuple[Tensor, _Mark]]) -> dict[int, Tensor]:
+def _written(call: Call, state: _State) -> dict[int, Tensor]:
     """The arguments that the call has written, by their place."""
-    word = call.name.rsplit(".", 1)[-1]
-    writes = "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
+    schema = getattr(call.func, "_schema", None) if call.level == "aten" else None
+    declared = _declared(call, schema) if schema is not None and schema.is_mutable else frozenset()
     found = {}
-    for at, (tensor, mark) in enumerate(given):
+    for at, (tensor, mark) in enumerate(zip(state.given, state.marks, strict=True)):
         if mark is None:  # nothing counts the writes of an inference tensor
-            changed = writes
+            changed = _writes(call)
         else:
-            changed = (sample(tensor) if isinstance(mark, bytes) else tensor._version) != mark
-        if changed:
+            changed = (sample(tensor) if type(mark) is bytes else tensor._version) != mark
+        if changed or id(tensor) in declared:
             found[at] = tensor
     return found
+
+
+def _declared(call: Call, schema: Any) -> frozenset[int]:
+    """The tensors that a kernel says it writes: below autograd nothing counts that yet."""
+    values = dict(zip((arg.name for arg in schema.arguments), call.args, strict=False))
+    values.update(call.kwargs)
+    written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
+    return frozenset(id(tensor) for arg in written for tensor in tensors(values.get(arg.name)))
+
+
+def _writes(call: Call) -> bool:
+    word = call.name.rsplit(".", 1)[-1]
+    return "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
 
 
 class _Taker:
@@ -303,6 +339,7 @@ class _Taker:
     def __init__(self, run: _Run) -> None:
         self.fresh = 0  # bytes that were copied
         self._known = run.known
+        self._pool = run.store.pool if isinstance(run.store, PackedStore) else None
         self._taken: dict[int, tuple[Tensor, Snapshot]] = {}
 
     def __call__(self, tensor: Tensor) -> Snapshot:
@@ -311,7 +348,7 @@ class _Taker:
         known = self._known
         blob = known.get(tensor) if known is not None else None
         if blob is None:
-            own = values(tensor)
+            own = values(tensor, self._pool)
             blob = Blob(own, own.numel() * own.element_size())
             self.fresh += blob.nbytes
             if known is not None:
@@ -324,16 +361,26 @@ class _Taker:
 def _encoded(
     run: _Run,
     kind: str,
-    header: Header,
-    value: tuple[Any, Any],
+    state: _State,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     taken: _Taker,
     more: dict[str, Any] | None = None,
 ) -> Part:
-    assert run.store is not None
+    assert run.store is not None and state.header is not None
     native = run.store.native
-    args = tuple(store.encode(item, taken, native) for item in value[0])
-    kwargs = {key: store.encode(item, taken, native) for key, item in value[1].items()}
-    return Part(kind, header, args, kwargs, more or {}, taken.fresh)
+    encoded = tuple([store.encode(item, taken, native) for item in args])
+    named = {key: store.encode(item, taken, native) for key, item in kwargs.items()}
+    return Part(kind, state.header, encoded, named, more or {}, taken.fresh)
+
+
+def _write_output(
+    state: _State, result: Any, written: dict[int, Tensor], changed: dict[int, Tensor]
+) -> None:
+    taken = _Taker(state.run)
+    after = {str(at): taken(tensor) for at, tensor in changed.items()}
+    more = {"mutated": after, "written": list(written)}
+    _write(state.run, _encoded(state.run, "output", state, (result,), {}, taken, more))
 
 
 def _write(run: _Run, part: Part) -> None:
@@ -347,60 +394,15 @@ def _write(run: _Run, part: Part) -> None:
         diagnostics.add("OpCapture", part.header["name"], error)
 
 
-def _write_gradients(state: _State, found: Gradients) -> None:
-    run, header = state.run, state.header
-    if run.quiet:
-        return
-    if state.mode != "tensors":
-        assert run.statistics is not None
-        run.statistics.gradients(header, found.inputs, found.outputs)
-        return
+def _write_gradients(run: _Run, header: Header, found: Gradients) -> None:
     more = {"complete": found.complete}
     for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
-        fresh = sum(g.blob.nbytes for g in side if isinstance(g, Snapshot) and g.blob.values is not None)
+        fresh = sum(
+            g.blob.nbytes for g in side if isinstance(g, Snapshot) and g.blob.values is not None
+        )
         _write(run, Part(kind, header, tuple(side), {}, more, fresh))
     if report.verbose():
-        name = header["name"]
-        rows = _gradient_rows(f"{name} grad_output", found.outputs)
-        rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
-        shown = report.grid(report.TENSOR_COLUMNS[:-1], rows)
-        report.say("\n".join([f"{name} forward_id:{header['id']}", shown, "", "", "", ""]))
-
-
-# What is shown.
-
-
-def _input_rows(call: Call) -> list[tuple[object, ...]]:
-    rows = report.tensor_rows(f"{call.name} inputs", call.args)
-    for key, value in call.kwargs.items():
-        rows += report.tensor_rows(f"{call.name} inputs {key}", value)
-    return rows
-
-
-def _show(state: _State, call: Call, result: Any) -> None:
-    """As the seeds show it: the line in the header, then the table."""
-    header = state.header
-    title = f"{call.name}    forward_id:{header['id']}/{header['time']}    {call.where}"
-    rows = state.rows + report.tensor_rows(f"{call.name} outputs", result)
-    report.say("\n".join([title, report.call_table(call, rows), "", "", "", ""]))
-
-
-def _gradient_rows(label: str, found: list[Any]) -> list[tuple[object, ...]]:
-    return [
-        (
-            label if len(found) == 1 else f"{label}[{place}]",
-            taken.device,
-            str(taken.dtype).removeprefix("torch."),
-            torch.Size(taken.shape).numel(),
-            str(taken.shape),
-            str(taken.stride),
-            False,
-            "torch.strided",
-            taken.data_ptr,
-        )
-        for place, taken in enumerate(found)
-        if isinstance(taken, Snapshot)
-    ]
+        show_gradients(header, found)
 
 
 def _summary(run: _Run) -> list[str]:
@@ -409,7 +411,7 @@ def _summary(run: _Run) -> list[str]:
         lines.append(
             f"OpCapture: {run.calls} calls of {len(run.operators)} operators, "
             + " and ".join(
-                f"{_size(written.bytes)} in {written.place}"
+                f"{size(written.bytes)} in {written.place}"
                 for written in (run.store, run.statistics)
                 if written is not None and written.bytes
             )
@@ -417,18 +419,11 @@ def _summary(run: _Run) -> list[str]:
     for reason, count in run.skipped.most_common():
         lines.append(f"OpCapture: {count} calls not captured: {reason}")
     if run.limits:
-        limit = _size(settings.OP_TOOLS_DISK_BUDGET.get())
+        limit = size(settings.OP_TOOLS_DISK_BUDGET.get())
         lines.append(f"OpCapture: OP_TOOLS_DISK_BUDGET of {limit}: {', '.join(run.limits)}")
     if run.quiet:
         lines.append(f"OpCapture: nothing more was written after: {run.quiet}")
     return lines
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 __all__ = ["OpCapture"]

@@ -55,7 +55,7 @@ class Taken:
 
     again: Again
     result: Any
-    after: list[Tensor]  # the arguments after the call
+    after: list[Tensor | None]  # the arguments after the call; None: not read again
     wants_gradient: bool
     device: str = ""
     run: Run | None = field(default=None, repr=False)
@@ -93,7 +93,8 @@ def forward(taken: Taken, standard: str) -> list[Item]:
     run = taken.reference()
     lazy = _Forward(taken, run)
     found = _inputs(taken, run, lazy, standard)
-    known = {id(now): item.verdict for now, item in zip(taken.after, found, strict=True)}
+    read = (now for now in taken.after if now is not None)
+    known = {id(now): item.verdict for now, item in zip(read, found, strict=True)}
     return found + _outputs(taken, run, lazy, standard, known if taken.again.writes else {})
 
 
@@ -148,14 +149,16 @@ def noise(
 
 def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]:
     """An argument is as it was, or, when the call writes it, as the reference leaves it."""
-    found, labels = [], _labels("input", taken.call)
+    found, labels = [], labels_of("input", taken.call)
     count = len(run.results)
     before = list(tensors(taken.call.args, taken.call.kwargs))
     named = {id(tensor) for tensor in written_by_schema(taken.call)}
     rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
     for place, (label, was, now, should, wrote) in enumerate(rows):
-        if not wrote and id(was) not in named and _identical(was, now):
-            found.append(Item(label, _unchanged(now)))
+        if now is None:
+            continue
+        if not wrote and id(was) not in named and identical(was, now):
+            found.append(Item(label, unchanged(now)))
             continue
         verdict = verdict_on(taken, now, should, lazy, count + place, standard)
         if not verdict.passed and not taken.again.writes:
@@ -165,7 +168,8 @@ def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]
     return found
 
 
-def _identical(was: Tensor, now: Tensor) -> bool:
+def identical(was: Tensor, now: Tensor) -> bool:
+    """Equal in every element; a nan is like another."""
     if was.shape != now.shape or was.dtype != now.dtype:
         return False
     if was.dtype == torch.complex32:  # torch cannot compare it
@@ -177,7 +181,8 @@ def _identical(was: Tensor, now: Tensor) -> bool:
     return bool(((was == now) | ((was != was) & (now != now))).all())
 
 
-def _unchanged(tensor: Tensor) -> Verdict:
+def unchanged(tensor: Tensor) -> Verdict:
+    """The verdict on what is as it should be, without a doubt."""
     return Verdict(True, "equal", "", name_of(tensor.dtype), tuple(tensor.shape))
 
 
@@ -185,7 +190,7 @@ def _outputs(
     taken: Taken, run: Run, lazy: _Forward, standard: str, known: dict[int, Verdict]
 ) -> list[Item]:
     """`known`: the verdicts on arguments that were written; they may be results, too."""
-    mine, theirs = list(_leaves(taken.result)), list(_leaves(run.result))
+    mine, theirs = list(leaves_of(taken.result)), list(leaves_of(run.result))
     if len(mine) != len(theirs):
         text = f"{len(mine)} results, expected {len(theirs)}"
         return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
@@ -204,12 +209,13 @@ def _outputs(
     return found
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves_of(value: Any) -> Iterator[Any]:
+    """What is inside of containers, in order, whatever it is."""
     if isinstance(value, (tuple, list)):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves_of(item)
     elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
+        yield from leaves_of(list(value.values()))
     else:
         yield value
 
@@ -223,11 +229,11 @@ def _value(mine: Any, theirs: Any) -> Verdict:
     return Verdict(bool(same), "value", text, ratio=0.0 if same else math.inf)
 
 
-def _labels(word: str, call: Call) -> list[str]:
+def labels_of(word: str, call: Call) -> list[str]:
     """`input[0]`, …: by the place among all the arguments, whatever they are."""
-    leaves = list(_leaves((call.args, call.kwargs)))
+    leaves = list(leaves_of((call.args, call.kwargs)))
     if len(leaves) == 1:
-        return [word]
+        return [word] if isinstance(leaves[0], Tensor) else []
     return [f"{word}[{place}]" for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
 
@@ -242,7 +248,7 @@ def backward(
     lazy = _Backward(taken, outputs, reference)
     found = []
     for place, (label, mine, theirs) in enumerate(
-        zip(_labels("grad", taken.call), inputs, reference, strict=True)
+        zip(labels_of("grad", taken.call), inputs, reference, strict=True)
     ):
         if mine is None:
             continue
@@ -304,7 +310,7 @@ def verdict_on(
     if verdict.passed:
         return verdict
     if verdict.rule == "exact" and _chose_equal(call, mine, theirs):
-        return replace(_unchanged(mine), rule="equal values")
+        return replace(unchanged(mine), rule="equal values")
     if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
         return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
     return verdict

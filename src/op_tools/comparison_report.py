@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deeplink import settings
 from deeplink.judge import Verdict
-from op_tools import report, results
+from op_tools import diagnostics, report, results
 from op_tools.call import Call, Site, tensors
 from op_tools.comparison import Item, Taken
 from op_tools.gradients import Gradients
@@ -90,6 +90,11 @@ class Rows:
         if len(self._waiting) >= self._limit:
             self.flush()
 
+    def close(self) -> None:
+        """Writes what waits, and from now on at once: a backward pass may come after the end."""
+        self._limit = 1
+        self.flush()
+
     def flush(self) -> None:
         """Writes what waits."""
         if not self._waiting:
@@ -99,9 +104,12 @@ class Rows:
         if not self._begun:
             writer.writerow(COLUMNS)
         writer.writerows(self._waiting)
-        with self.path.open("a", newline="") as file:
-            file.write(text.getvalue())
         self._waiting, self._begun = [], True
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(text.getvalue())
+        except OSError as error:  # a full disk: the comparison goes on, and the end tells
+            diagnostics.add("OpAutoCompare", str(self.path), error)
 
 
 def row(call: Call, item: Item) -> tuple[object, ...]:
@@ -116,7 +124,7 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
         f"{verdict.max_rel:.9f}" if verdict.max_rel == 0 else f"{verdict.max_rel:.9g}",
         f"{atol:.9f}" if atol == 0 else f"{atol:.9g}",
         f"{verdict.rtol or 0.0:.9f}",
-        verdict.message if not verdict.passed else "",
+        verdict.message,
     )
 
 

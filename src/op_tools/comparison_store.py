@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from op_tools import folders, host, results, snapshot, store
+from deeplink.errors import SettingError
+from op_tools import diagnostics, folders, host, results, snapshot, store
 from op_tools.call import Call, tensors
 from op_tools.comparison import Taken
 from op_tools.gradients import Gradients
@@ -34,6 +35,13 @@ class Saver:
 
     def save(self, taken: Taken, found: Gradients | None) -> str:
         """The folder with both sides of the call; "" when it is not saved."""
+        try:
+            return self._save(taken, found)
+        except (OSError, SettingError, snapshot.Unsupported) as error:  # a full disk, …
+            diagnostics.add("OpAutoCompare", taken.call.name, error)
+            return ""
+
+    def _save(self, taken: Taken, found: Gradients | None) -> str:
         call = taken.call
         where = self._folders.get(call.id)
         if where is None:
@@ -52,7 +60,7 @@ class Saver:
     def _wanted(self, call: Call, taken: Taken) -> bool:
         key = call.name, call.site.short if call.site is not None else ""
         self._saved[key] += 1
-        size = sum(tensor.nbytes for tensor in taken.after)
+        size = sum(tensor.nbytes for tensor in _given(call))
         return self._saved[key] <= EACH and results.budget.allows(4 * size)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from op_tools import names
 from op_tools.call import tensors
 from op_tools.host import mapped
-from op_tools.replay import ReplayError, function_of, writes
 from op_tools.store import Drawing, Opaque, Recorded
+from op_tools.trusted import ReplayError, function_of, writes
 
 TEMPLATE = '''"""@NAME@, as it was captured@WHERE@.
 

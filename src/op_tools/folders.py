@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from op_tools import report, results, store
-from op_tools.call import tensors
 from op_tools.snapshot import Snapshot
 from op_tools.store import PARTS, TAG, Part, Recorded
 
+# Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
+DIFFERENTIABLE = frozenset(
+    getattr(torch, name) for name in "float16 bfloat16 float32 float64 complex64 complex128".split()
+)
 WASTE = 2  # a strided tensor is written as it lies when its gaps at most double it
 
 
@@ -52,18 +55,14 @@ def write(where: Path, part: Part) -> int:
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{part.kind}.pth"
     header = part.header
-    found: list[Snapshot] = []
     data = {
         "name": header["name"],
-        "args": _filled(part.args, found),
-        "kwargs": _filled(part.kwargs, found),
+        "args": _filled(part.args),
+        "kwargs": _filled(part.kwargs),
         "identifier": f"{header['id']}/{header['time']}",
     }
-    more = {key: _filled(value, []) for key, value in part.more.items()}
-    devices = [snapshot.device for snapshot in found]
-    size = _save(
-        path, lambda file: torch.save({**data, **more, "devices": devices, "call": header}, file)
-    )
+    more = {key: _filled(value) for key, value in part.more.items()}
+    size = _save(path, lambda file: torch.save({**data, **more, "call": header}, file))
     shown = json.dumps(_description(part), indent=1, default=str).encode()
     size += _save(path.with_name(path.name + ".json"), lambda file: file.write(shown))
     results.budget.spend(size)
@@ -85,13 +84,12 @@ def _save(path: Path, write: Callable[[Any], object]) -> int:
     return size
 
 
-def _filled(tree: Any, found: list[Snapshot]) -> Any:
+def _filled(tree: Any) -> Any:
     """The tree with tensors in the place of snapshots; the same one for the same snapshot."""
     made: dict[int, Any] = {}
 
     def walk(value: Any) -> Any:
         if isinstance(value, Snapshot):
-            found.append(value)
             if id(value) not in made:
                 made[id(value)] = _tensor(value)
             return made[id(value)]
@@ -113,8 +111,8 @@ def _tensor(snapshot: Snapshot) -> Any:
     if dense.numel() and span > WASTE * dense.numel():
         return {TAG: "strided", "value": [dense, list(shape), list(stride)]}
     made = snapshot.tensor()
-    can = made.is_floating_point() or made.is_complex()
-    return made.detach().requires_grad_() if snapshot.requires_grad and can else made
+    wants = snapshot.requires_grad and made.dtype in DIFFERENTIABLE
+    return made.detach().requires_grad_() if wants else made
 
 
 def _description(part: Part) -> dict[str, Any]:
@@ -170,12 +168,11 @@ def read(folder: Path) -> Recorded:
     }
     args, kwargs = tuple(given["args"]), dict(given["kwargs"])
     ours = "call" in given  # the published tool writes gradients of the last node instead
-    count = sum(1 for _ in tensors(args, kwargs))
     return Recorded(
         header,
         args,
         kwargs,
-        given.get("devices") or [""] * count,
+        store.devices_of(header, args, kwargs),
         output["args"][0] if output else None,
         bool(output),
         {int(place): value for place, value in output.get("mutated", {}).items()},

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import diagnostics, engine, results, statistics, store
-from op_tools.snapshot import Blob, Snapshot, rebuild
+from op_tools.snapshot import Blob, Pool, Snapshot, rebuild
 from op_tools.store import PARTS, TAG, Part, Recorded
 
 SUFFIX = ".opcap"
@@ -50,6 +50,7 @@ class PackedStore:
         self.files = 1
         self.bytes = 0
         self.failed = ""
+        self.pool = Pool()  # of the values that wait
         self.saved = 0  # bytes that were not written again
         self._pid = os.getpid()
         self._contents: dict[tuple[int, int], Place] = {}
@@ -91,6 +92,7 @@ class PackedStore:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
+        self.pool.clear()
         if not self.failed:
             os.fsync(self._file)
 
@@ -139,6 +141,8 @@ class PackedStore:
     def _tensor(self, taken: Snapshot, number: int) -> dict[str, Any]:
         if taken.blob.place is None:
             taken.blob.place = self._values(taken.blob)
+            if taken.blob.values is not None:
+                self.pool.give(taken.blob.values)
             taken.blob.values = None
         else:
             self.saved += taken.blob.nbytes
@@ -260,11 +264,9 @@ class Archive:
         """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
         parts = {PARTS[found.part]: self._json(found) for found in self._calls[call]}
         given, output = parts["input"], parts.get("output", {})
-        devices: list[str] = []
         made: dict[int, Tensor] = {}
 
         def leaf(value: dict[str, Any]) -> Tensor:
-            devices.append(value["device"])
             if value["number"] not in made:
                 made[value["number"]] = self._tensor(value)
             return made[value["number"]]
@@ -282,7 +284,7 @@ class Archive:
             given["call"],
             tuple(args),
             kwargs,
-            devices,
+            store.devices_of(given["call"], args, kwargs),
             own(output["args"])[0] if output else None,
             bool(output),
             {int(place): own(value) for place, value in output.get("mutated", {}).items()},

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils import _device
 
@@ -162,20 +161,21 @@ class Again:
         """In the wider type; in its own where a kernel has no wider one."""
         try:
             return self.run(self.types, grad)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+        except NoReferenceError:
+            raise
+        except Exception as error:  # any function, also of the user's: it may raise anything
             if not self.types:
                 raise NoReferenceError(_why(error)) from None
         self.types = {}
-        try:
-            return self.run({}, grad)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            raise NoReferenceError(_why(error)) from None
+        return self.reference(grad)
 
     def plain_run(self, grad: bool) -> Run | None:
         """In the type that the device used; None where the CPU has no such kernel."""
         try:
             return self.run(self.plain, grad, self.inside)
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        except NoReferenceError:
+            raise
+        except Exception:  # as above; the run in the wider type tells the reason
             return None
 
     def run(self, types: Types, grad: bool, autocast: torch.dtype | None = None) -> Run:
@@ -198,7 +198,7 @@ class Again:
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
-        with _quiet(grad, autocast) as state:
+        with _quiet(grad, autocast) as state, _module_kept(self.call):
             args, kwargs = _for_host(self.call, stand_in)
             result = function_on_host(self.call)(*args, **kwargs)
             if not torch.equal(state, torch.get_rng_state()) and not _is_dropout(self.call):
@@ -246,6 +246,20 @@ def _quiet(grad: bool, autocast: torch.dtype | None) -> Iterator[Tensor]:
             stack.enter_context(torch.autocast("cpu", autocast))
         stack.enter_context(torch.set_grad_enabled(grad))
         yield torch.get_rng_state()
+
+
+@contextmanager
+def _module_kept(call: Call) -> Iterator[None]:
+    """What a module writes on itself in its second run is not seen by the program."""
+    cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
+    found = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
+    kept = [(module, dict(vars(module))) for root in found for module in root.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
 
 
 def _for_host(call: Call, stand_in: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -297,17 +311,30 @@ def writes(call: Call, versions: Sequence[int]) -> bool:
     """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
     if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
         return bool(call.func._schema.is_mutable)
-    now = (tensor._version for tensor in tensors(call.args, call.kwargs) if _counts(tensor))
-    return any(a != b for a, b in itertools.zip_longest(versions, now))
+    now = [_version(tensor) for tensor in tensors(call.args, call.kwargs)]
+    named = names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
+    return list(versions) != now or (named and NO_COUNT in now)
+
+
+def unwritten(call: Call, versions: Sequence[int]) -> set[int]:
+    """The places of the arguments that a call, which has been made, did not write, as it says."""
+    given = list(tensors(call.args, call.kwargs))
+    if isinstance(call.func, OpOverload):
+        named = {id(tensor) for tensor in written_by_schema(call)}
+        return {at for at, tensor in enumerate(given) if id(tensor) not in named}
+    return {at for at, t in enumerate(given) if versions[at] == _version(t) != NO_COUNT}
 
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    return [t._version for t in tensors(call.args, call.kwargs) if _counts(t)]
+    return [_version(tensor) for tensor in tensors(call.args, call.kwargs)]
 
 
-def _counts(tensor: Tensor) -> bool:
-    return not tensor.is_inference()
+NO_COUNT = -1  # of a tensor that was made in inference mode
+
+
+def _version(tensor: Tensor) -> int:
+    return NO_COUNT if tensor.is_inference() else tensor._version
 
 
 def autocast_of(device: torch.device) -> torch.dtype | None:

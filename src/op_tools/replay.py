@@ -1,7 +1,6 @@
 """A captured call made again, on any device, and held against what it gave then.
 
-for case in load_cases("op_tools_results"):
-    again = replay(case, "cpu")
+`load_cases(path)` finds captures, `replay(case, device)` makes one again, `differences` compares.
 """
 
 from __future__ import annotations
@@ -16,35 +15,18 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload, OpOverloadPacket
 
 from deeplink import vendor
 from deeplink.compare import Difference, compare
-from deeplink.errors import DeeplinkError
-from op_tools import engine, folders, names
+from op_tools import engine, folders
 from op_tools.call import tensors
 from op_tools.host import mapped
 from op_tools.packed import SUFFIX, Archive
 from op_tools.snapshot import rebuild, values
 from op_tools.store import Drawing, Opaque, Recorded
+from op_tools.trusted import ReplayError, function_of, writes
 
 Against = Literal["captured", "cpu", "float64"]
-SEED = 20
-# Where torch keeps functions that are called by name; anything else could be any code at all.
-SPACES = frozenset(
-    """
-    torch.nn.functional torch.nn.init torch.functional torch.special torch.linalg torch.fft
-    torch.sparse torch.nested torch.signal.windows
-    """.split()
-)
-
-NATIVE_SPACES = frozenset(
-    f"torch._C._{word}" for word in "nn sparse linalg fft special nested".split()
-)
-
-
-class ReplayError(DeeplinkError):
-    """A captured call that cannot be made again; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +112,7 @@ class Prepared:
         self.device = device
         self.dtype = dtype
         self.func = function_of(recorded, device, trust)
+        self._accelerated = any(d and not d.startswith("cpu") for d in recorded.devices)
         self.wants_backward = backward and bool(
             recorded.grad_outputs and any(g is not None for g in recorded.grad_outputs)
         )
@@ -140,13 +123,14 @@ class Prepared:
 
     def fresh(self) -> None:
         """The arguments as they were before the call."""
-        self._places: list[Tensor] = []
-        self._moved: dict[int, Tensor] = {}
-        self._leaf_of: dict[int, Tensor] = {}
-        self._devices = iter(self.recorded.devices)
+        recorded = self.recorded
+        was = list(tensors(recorded.args, recorded.kwargs))
+        self._first = {id(t): at for at, t in reversed(list(enumerate(was)))}
+        self._made: dict[int, Tensor] = {}  # by the captured tensor
+        self._leaves: dict[int, Tensor] = {}  # that want a gradient, by the tensor that is given
         with torch.no_grad():
-            pair = mapped((self.recorded.args, self.recorded.kwargs), self._value)
-        self.args, self.kwargs = pair
+            self.args, self.kwargs = mapped((recorded.args, recorded.kwargs), self._value)
+        self._given = [self._made[id(tensor)] for tensor in was]
         if "device" in self.kwargs and isinstance(self.kwargs["device"], (str, int)):
             self.kwargs["device"] = self.device
 
@@ -157,14 +141,14 @@ class Prepared:
             result = self.forward()
         drawn = _random_state(self.device) != state
         gradients = self.backward(result) if self.wants_backward else None
-        mutated = {at: self._places[at].detach() for at in self.recorded.mutated}
+        mutated = {at: self._given[at].detach() for at in self.recorded.mutated}
         return Replayed(result, mutated, gradients, drawn, self.device)
 
     def forward(self) -> Any:
         with torch.set_grad_enabled(self.wants_backward):
-            args = mapped(self.args, self._given)
-            kwargs = {key: mapped(value, self._given) for key, value in self.kwargs.items()}
-            return self.func(*args, **kwargs)
+            return self.func(
+                *mapped(self.args, self._through), **mapped(self.kwargs, self._through)
+            )
 
     def modes(self) -> AbstractContextManager[Any]:
         """Autocast as it was."""
@@ -181,18 +165,14 @@ class Prepared:
             if seed is not None and output.requires_grad:
                 outputs.append(output)
                 seeds.append(seed.detach().to(self.device).to(output.dtype))
-        leaves = list(dict.fromkeys(self._leaf_of.values()))
+        leaves = list(dict.fromkeys(self._leaves.values()))
         if not outputs or not leaves:
-            return [None] * len(self._places)
+            return [None] * len(self._given)
         with engine.unseen():
             found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
         by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
-        gradients: list[Tensor | None] = []
-        for place in self._places:
-            leaf = self._leaf_of.get(id(place))
-            # a tensor that was given twice has its gradient at its first place
-            gradients.append(by_leaf.pop(id(leaf), None) if leaf is not None else None)
-        return gradients
+        # a tensor that was given twice has its gradient at its first place
+        return [by_leaf.pop(id(self._leaves.get(id(given))), None) for given in self._given]
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -207,35 +187,30 @@ class Prepared:
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """On the device, with its strides; one that lay on the CPU beside others stays there."""
-        was = next(self._devices, "")
-        if id(tensor) not in self._moved:
-            # a capture of the published tool does not say where its tensors were
-            stays = was.startswith("cpu") and any(
-                d and d[:3] != "cpu" for d in self.recorded.devices
-            )
-            moved = _copy(tensor, torch.device("cpu") if stays else self.device, self.dtype)
-            wants = tensor.requires_grad or self._has_gradient(len(self._places))
-            if self.wants_backward and wants and (moved.is_floating_point() or moved.is_complex()):
-                self._leaf_of[id(moved)] = moved.requires_grad_()
-            self._moved[id(tensor)] = moved
-        self._places.append(self._moved[id(tensor)])
-        return self._moved[id(tensor)]
-
-    def _has_gradient(self, place: int) -> bool:
+        if id(tensor) in self._made:
+            return self._made[id(tensor)]
+        at = self._first.get(id(tensor), -1)
+        stays = at >= 0 and self.recorded.devices[at].startswith("cpu") and self._accelerated
+        made = _copy(tensor, torch.device("cpu") if stays else self.device, self.dtype)
         found = self.recorded.grad_inputs or []
-        return place < len(found) and found[place] is not None
+        wants = tensor.requires_grad or (0 <= at < len(found) and found[at] is not None)
+        if self.wants_backward and wants and (made.is_floating_point() or made.is_complex()):
+            self._leaves[id(made)] = made.requires_grad_()
+        self._made[id(tensor)] = made
+        return made
 
-    def _given(self, value: Any) -> Any:
-        """What the call gets: not a leaf itself, which it may not write."""
-        if isinstance(value, Tensor) and id(value) in self._leaf_of:
-            at = next(i for i, place in enumerate(self._places) if place is value)
-            if at in self.recorded.written or writes(self.recorded.name):
-                through: Tensor = _Identity.apply(value)  # type: ignore[no-untyped-call]
-                self._places = [through if place is value else place for place in self._places]
-                self._leaf_of[id(through)] = value
-                self._moved[-1 - at] = through  # kept alive
-                return through
-        return value
+    def _through(self, value: Any) -> Any:
+        """What the call gets: a leaf may not be written, so what is written is none."""
+        if not isinstance(value, Tensor) or id(value) not in self._leaves:
+            return value
+        places = [at for at, given in enumerate(self._given) if given is value]
+        if not (self.recorded.written.intersection(places) or writes(self.recorded.name)):
+            return value
+        passed: Tensor = _Identity.apply(value)  # type: ignore[no-untyped-call]
+        self._leaves[id(passed)] = value
+        for at in places:
+            self._given[at] = passed
+        return passed
 
     def _generator(self, drawing: Drawing) -> torch.Generator:
         made = torch.Generator(self.device)
@@ -279,12 +254,6 @@ def _wide(own: torch.dtype, wanted: torch.dtype) -> torch.dtype:
     return wanted
 
 
-def writes(name: str) -> bool:
-    """Whether an operator writes its first argument, by its name."""
-    word = names.last(name)
-    return (word.endswith("_") and not word.endswith("__")) or word.startswith("__i")
-
-
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from _leaves(list(value.values()))
@@ -303,52 +272,7 @@ def _random_state(device: torch.device) -> tuple[bytes, ...]:
     return tuple(state.numpy().tobytes() for state in states)
 
 
-# Which function, and where.
-
-
-def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] = ()) -> Any:
-    """The function that a capture names. Only operators are called: a file may name anything."""
-    name = recorded.name
-    if recorded.header.get("level") == "module":
-        raise ReplayError(f"{name} is a module: its code is not in the capture.")
-    word = names.last(name)
-    if word in names.TRANSFERS and word not in ("to", "cpu", "numpy", "pin_memory"):
-        return lambda tensor, *args, **kwargs: tensor.to(device)
-    trusted = name.split(".")[0] in trust
-    if not (trusted or name.startswith(("torch.", "aten.")) or "." in name):
-        raise ReplayError(f"{name!r} is no function of torch's.")
-    if not trusted and name.split(".")[0] not in ("torch", "aten"):
-        raise ReplayError(
-            f"{name} is not torch's, and a capture may name anything.",
-            f"if you know it, say --trust {name.split('.')[0]}.",
-        )
-    try:
-        func = names.resolve(names.ALIASES.get(name, name))
-    except LookupError as error:
-        raise ReplayError(str(error)) from None
-    if not (trusted or _is_operator(name, func)):
-        raise ReplayError(f"{name} is no operator.")
-    return func
-
-
-def _is_operator(name: str, func: Any) -> bool:
-    if isinstance(func, (OpOverload, OpOverloadPacket)) or name in names.known():
-        return True
-    space, _, word = name.rpartition(".")
-    home = str(getattr(func, "__module__", None) or "torch")
-    if space in NATIVE_SPACES:
-        return home.startswith("torch")
-    if space in SPACES:
-        return not word.startswith("_") and home.startswith("torch")
-    # a method of a tensor, or a function of torch's own C++
-    return space == "torch.Tensor" or (space == "torch" and func in _builtins())
-
-
-@cache
-def _builtins() -> frozenset[Any]:
-    space = torch._C._VariableFunctions
-    words = [word for word in dir(space) if word[:2] != "__" and word != "from_file"]
-    return frozenset(getattr(space, word) for word in words)
+# Where.
 
 
 def home(recorded: Recorded) -> torch.device:
@@ -413,3 +337,9 @@ def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -
         return None
     dtype = torch.float64 if against == "float64" else None
     return Prepared(recorded, torch.device("cpu"), dtype, trust).run()
+
+
+__all__ = [
+    "Case", "Prepared", "ReplayError", "Replayed", "default_device", "differences", "home",
+    "load_cases", "reference", "replay",
+]  # fmt: skip

@@ -20,7 +20,7 @@ from rich.progress import track
 from torch import Tensor
 
 from deeplink import settings
-from deeplink.compare import Difference, worst
+from deeplink.compare import EXACT, TOLERANCES, Difference, worst
 from deeplink.errors import DeeplinkError
 from deeplink.judge import judge
 from deeplink.table import console
@@ -148,6 +148,8 @@ def _judged(made: Outcome, recorded: Recorded, again: Replayed, plan: Plan) -> O
     rows = differences(recorded, again, expected)
     if not rows:
         return replace(made, status="ran", message="it returns nothing to compare")
+    own = {row.path: row.dtype for row in differences(recorded, again, again)}
+    rows = [replace(row, dtype=own.get(row.path, row.dtype)) for row in rows]
     if plan.against == "float64" and expected is not None:
         rows = [_second_opinion(row, recorded, again, expected) for row in rows]
     bad = [row for row in rows if not row.close]
@@ -226,17 +228,22 @@ def _show_time(name: str, number: int, column: str, took: float) -> None:
 
 def _show_check(outcome: Outcome) -> None:
     """The seeds' table of a comparison."""
-    columns = ("name", "allclose", "max_abs_diff", "max_relative_diff", "error_info")
-    rows = [
-        (
-            f"{outcome.name} {row.path}",
-            row.close,
-            f"{row.max_abs:.9f}",
-            f"{row.max_rel:.9f}",
-            "" if row.close else row.message,
-        )
-        for row in outcome.rows
-    ]
+    columns = (
+        "name",
+        "allclose",
+        "max_abs_diff",
+        "max_relative_diff",
+        "atol",
+        "rtol",
+        "error_info",
+    )
+    rows = []
+    for row in outcome.rows:
+        rtol, atol = TOLERANCES.get(getattr(torch, row.dtype or "int64"), EXACT)
+        figures = (row.max_abs, row.max_rel, atol, rtol)
+        error = "" if row.close else row.message
+        shown = (f"{figure:.9f}" for figure in figures)
+        rows.append((f"{outcome.name} {row.path}", row.close, *shown, error))
     if rows:
         report.say(report.grid(columns, rows))
 

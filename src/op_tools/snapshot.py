@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -72,16 +73,50 @@ def _address(tensor: Tensor) -> int:
     return tensor.data_ptr() if tensor.numel() else 0
 
 
-def values(tensor: Tensor) -> Tensor:
+def values(tensor: Tensor, pool: Pool | None = None) -> Tensor:
     """A copy of the values on the host: dense, in the order of its memory.
 
     A dimension that repeats its values (stride 0, as `expand` makes it) is kept once.
     """
     check(tensor)
     flat, _ = ordered(tensor)
-    if flat.device.type != "cpu":
-        return flat.contiguous().cpu()
-    return flat.clone(memory_format=torch.contiguous_format)
+    if pool is None:
+        copied = flat.contiguous().cpu()
+        return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
+    size = flat.numel() * flat.element_size()
+    return pool.take(size, flat.device).view(flat.dtype).view(flat.shape).copy_(flat)
+
+
+def host_memory(size: int, device: torch.device) -> Tensor:
+    """Bytes on the host; page-locked for a device that copies into such memory much faster."""
+    if device.type == "cuda" and size:
+        try:
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:  # "cuda" by another name, or none of it left
+            pass
+    return torch.empty(size, dtype=torch.uint8)
+
+
+class Pool:
+    """Memory on the host that is used again: pages that are new each time cost more."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, deque[Tensor]] = defaultdict(deque)
+
+    def take(self, size: int, device: torch.device) -> Tensor:
+        """So many bytes, to copy into from this device."""
+        try:
+            return self._free[size].pop()
+        except IndexError:
+            return host_memory(size, device)
+
+    def give(self, values: Tensor) -> None:
+        """Takes back what nobody looks at any more."""
+        dense = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
+        self._free[dense.numel()].append(dense)
+
+    def clear(self) -> None:
+        self._free.clear()
 
 
 def ordered(tensor: Tensor) -> tuple[Tensor, int]:
@@ -137,11 +172,12 @@ class Unchanged(Generic[T]):
     """What was made of a tensor, for as long as its memory holds the same values.
 
     Memory is known by a weak reference to it (an address is used again) and by autograd's count
-    of writes. Not every write counts (one through `.data`, a collective), so a few elements
-    are looked at as well, and a call that is seen to write a tensor says so.
+    of writes. Not every write counts (one through `.data`, a collective), so a few elements are
+    looked at as well, unless every kernel is seen: then `put` comes after each write.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sampled: bool = True) -> None:
+        self._sampled = sampled
         self._known: dict[Any, tuple[StorageWeakRef, int, bytes, T]] = {}
         self._sweep_at = SWEEP
         self._lock = threading.Lock()
@@ -152,7 +188,7 @@ class Unchanged(Generic[T]):
         entry = self._known.get(key) if key is not None else None
         if entry is None or entry[1] != tensor._version or entry[0].expired():
             return None
-        return entry[3] if entry[2] == sample(tensor) else None
+        return entry[3] if not self._sampled or entry[2] == sample(tensor) else None
 
     def put(self, tensor: Tensor, made: T, dense: Tensor) -> None:
         """Remembers; what was made of the same place before is forgotten.
@@ -163,16 +199,20 @@ class Unchanged(Generic[T]):
         if key is None:
             return
         weak = StorageWeakRef(tensor.untyped_storage())
-        few = _middle(dense) if len(key) == DENSE else sample(tensor)
+        few = b""
+        if self._sampled:
+            few = _middle(dense) if len(key) == DENSE else sample(tensor)
         with self._lock:
             self._known[key] = (weak, tensor._version, few, made)
             if len(self._known) > self._sweep_at:
                 kept = {k: e for k, e in self._known.items() if not e[0].expired()}
                 self._known, self._sweep_at = kept, len(kept) + SWEEP
 
-    def clear(self) -> None:
+    def forget(self, tensor: Tensor) -> None:
+        """A call has written it; autograd may count that only later."""
+        key = _key(tensor)
         with self._lock:
-            self._known.clear()
+            self._known.pop(key, None)
 
 
 def _key(tensor: Tensor) -> Any:

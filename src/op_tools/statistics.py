@@ -20,6 +20,7 @@ from torch import Tensor
 
 from op_tools import kernels, snapshot
 
+SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
 BLOCK = 16384  # words of 8 bytes that are summed before they are mixed
 MASK = (1 << 64) - 1
@@ -78,10 +79,10 @@ def _repeated(found: Statistics, times: int) -> Statistics:
 def _staged(tensor: Tensor) -> Tensor:
     """Its values on the host until the next call: memory that is new each time costs more."""
     size = tensor.numel() * tensor.element_size()
-    if size > STAGED:
+    if not SMALL < size <= STAGED:
         return tensor.contiguous().cpu()
     if _local.memory.numel() < size:
-        _local.memory = torch.empty(max(size, 1 << 20), dtype=torch.uint8)
+        _local.memory = snapshot.host_memory(max(size, 1 << 20), tensor.device)
     there = _local.memory[:size].view(tensor.dtype).view(tensor.shape)
     return there.copy_(tensor)
 

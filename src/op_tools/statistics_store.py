@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import results, statistics
+from op_tools.call import Call
 from op_tools.snapshot import Unchanged
-from op_tools.store import Header
 
 
 class _Names(dict[torch.dtype, str]):
@@ -30,7 +31,7 @@ _DTYPES = _Names()
 class StatisticsStore:
     """Writes lines; a tensor whose memory is as it was is not measured again."""
 
-    def __init__(self, hash_only: bool) -> None:
+    def __init__(self, hash_only: bool, known: Unchanged[str]) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}"
@@ -42,36 +43,32 @@ class StatisticsStore:
         self.bytes = 0
         self.files = 1
         self._hash_only = hash_only
-        self._known: Unchanged[str] = Unchanged()
+        self.known = known
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
-        self._open: dict[int, str] = {}
         self._pid = os.getpid()
 
-    def begin(self, header: Header, given: list[Tensor]) -> None:
-        """Before a call: its arguments, which it may write."""
-        self._open[header["id"]] = ",".join([self.text(tensor) for tensor in given])
+    def texts(self, given: list[Tensor]) -> str:
+        """The statistics of tensors, with commas between."""
+        return ",".join([self.text(tensor) for tensor in given])
 
-    def end(self, header: Header, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
-        """After a call: its line."""
-        given = self._open.pop(header["id"])
-        made = ",".join([self.text(tensor) for tensor in result])
-        line = f'{_head(header)},"inputs":[{given}],"outputs":[{made}]'
+    def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
+        """The line of a call: its arguments were measured before it, which may write them."""
+        line = f'{head},"inputs":[{given}],"outputs":[{self.texts(result)}]'
         if mutated:
             written = ",".join(f'"{at}":{self.text(tensor)}' for at, tensor in mutated.items())
             line += f',"mutated":{{{written}}}'
         self._add(line + "}\n")
 
-    def gradients(self, header: Header, inputs: list[Any], outputs: list[Any]) -> None:
+    def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
         """The line of a call's gradients."""
         texts = [",".join(text or "null" for text in side) for side in (inputs, outputs)]
-        line = f'{_head(header)},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n'
-        self._add(line)
+        self._add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON."""
-        known = self._known.get(tensor) if tensor.layout == torch.strided else None
+        known = self.known.get(tensor) if tensor.layout == torch.strided else None
         if known is None:
             known = self._measured(tensor)
         shape = ",".join(map(str, tensor.shape)) if not tensor.is_nested else ""
@@ -88,7 +85,7 @@ class StatisticsStore:
             numbers = zip(("min", "max", "mean", "norm"), found[1:5], strict=True)
             shown = ",".join([f'"{name}":{_number(value)}' for name, value in numbers])
             text = f'{shown},"nonfinite":{found.nonfinite},{text}'
-        self._known.put(tensor, text, host)
+        self.known.put(tensor, text, host)
         return text
 
     def _add(self, line: str) -> None:
@@ -115,12 +112,24 @@ class StatisticsStore:
             self._file.close()
 
 
-def _head(header: Header) -> str:
+def head(call: Call) -> str:
+    """The start of a line: which call it is."""
+    site = call.site
+    where = _place(site.file, site.line) if site is not None else '""'
     return (
-        f'{{"id":{header["id"]},"op":"{header["name"]}","direction":"{header["direction"]}",'
-        f'"step":{header["step"]},"module":{json.dumps(header["module"])},'
-        f'"site":{json.dumps(header["site"])}'
+        f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}","step":{call.step},'
+        f'"module":{_quoted(call.module)},"site":{where}'
     )
+
+
+@lru_cache(10_000)
+def _place(file: str, line: int) -> str:
+    return json.dumps(f"{os.path.basename(file)}:{line}")
+
+
+@lru_cache(10_000)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 def _number(value: float | None) -> str:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from op_tools import names, snapshot
+from op_tools.call import tensors
 from op_tools.snapshot import Unsupported
 
 TAG = "__op_tools__"
@@ -62,6 +63,12 @@ class Recorded:
     @property
     def name(self) -> str:
         return str(self.header["name"])
+
+
+def devices_of(header: Header, args: Any, kwargs: Any) -> list[str]:
+    """Where the tensors of a call were, each; "" when the capture does not say."""
+    count = sum(1 for _ in tensors(args, kwargs))
+    return list(header.get("devices") or [str(header.get("device") or "")] * count)
 
 
 class Opaque(str):

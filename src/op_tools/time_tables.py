@@ -16,7 +16,7 @@ COLUMNS = (
     *("name", "forward_id", "forward_elasped", "backward_elasped", "unit"),
     *("input", "output", "grad_inputs", "grad_outputs"),
 )
-_SHOWN: dict[View, int] = {"op": 15, "shape": 8, "module": 8, "line": 8}
+_SHOWN: dict[View, int] = {"op": 15, "shape": 6, "module": 6, "line": 6}
 _TITLES: dict[View, str] = {
     "op": "Operators, the slowest first",
     "shape": "By the shapes of their arguments",

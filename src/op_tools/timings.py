@@ -23,6 +23,7 @@ class Times:
     total: float = 0.0
     first: float = 0.0
     least: float = float("inf")  # of the others
+    most: float = 0.0
     classes: dict[int, int] = field(default_factory=dict)
 
     def add(self, ms: float) -> None:
@@ -30,6 +31,8 @@ class Times:
             self.first = ms
         elif ms < self.least:
             self.least = ms
+        if ms > self.most:
+            self.most = ms
         self.count += 1
         self.total += ms
         number = round(log(ms) * _STEPS) if ms > 0 else -(10**6)
@@ -42,6 +45,7 @@ class Times:
         if not self.count:
             self.first = other.first
         self.least = min(self.least, other.least)
+        self.most = max(self.most, other.most)
         self.count += other.count
         self.total += other.total
         for number, count in other.classes.items():
@@ -62,7 +66,7 @@ class Times:
         for number in sorted(self.classes):
             left -= self.classes[number]
             if left <= 0:
-                return 0.0 if number == -(10**6) else exp(number / _STEPS)
+                return min(max(exp(number / _STEPS), min(self.first, self.least)), self.most)
         return 0.0
 
 
@@ -86,6 +90,7 @@ class Group:
     flops: float = 0.0  # of a call
     backward_flops: float = 0.0
     bytes: float = 0.0
+    backward_bytes: float = 0.0  # of a kernel that is called there
     collective: Collective | None = None
 
 
@@ -142,7 +147,9 @@ def summed(groups: Iterable[Group], by: View, nested: bool = False) -> list[Line
             line.flops_ms += group.backward.total if group.backward_flops else 0.0
         if group.bytes:
             line.bytes += group.bytes * group.forward.count
+            line.bytes += group.backward_bytes * group.backward.count
             line.bytes_ms += group.forward.total
+            line.bytes_ms += group.backward.total if group.backward_bytes else 0.0
     found = sorted(lines.values(), key=lambda line: -line.total)
     every = [line.total for line in found]
     whole = max(every, default=0.0) if nested else sum(every)

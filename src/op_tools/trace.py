@@ -23,7 +23,7 @@ from op_tools import diagnostics, modules
 from op_tools.clock import Clock, HostClock, Mark
 
 if TYPE_CHECKING:
-    from op_tools.time_measure import Row
+    from op_tools.timed import Row
     from op_tools.timings import Group
 
 _BUFFER = 4096  # events that wait to be written

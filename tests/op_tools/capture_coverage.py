@@ -25,7 +25,7 @@ import torch
 from deeplink import samples
 from op_tools import diagnostics
 from op_tools.capture import OpCapture
-from op_tools.replay import load_cases
+from op_tools.replay import Case, load_cases
 from op_tools.run_op_from_data import Plan, run_case
 from tests.opinfo import core
 
@@ -97,11 +97,18 @@ def _replayed(op: str, dtype: str, index: int, folder: str) -> Iterator[Result]:
     for case in found:
         outcome = run_case(case, Plan())
         status = {"not comparable": "random"}.get(outcome.status, outcome.status)
-        if outcome.status == "error" and not case.load().has_output:
+        if outcome.status == "error" and not _has_output(case):
             status = "ran"  # it raised then, too
         elif outcome.status not in ("ok", "ran", "not comparable"):
             status = f"{outcome.status}: {outcome.message}"
         yield Result(op, dtype, index, outcome.name, status)
+
+
+def _has_output(case: Case) -> bool:
+    try:
+        return case.load().has_output
+    except Exception:  # it cannot be read at all: that is what is wrong
+        return True
 
 
 def sampled(ops: dict[str, Any], every: int = EVERY) -> list[str]:

@@ -105,7 +105,7 @@ CASES = {
 LARGE = {
     "transformer": Case(lambda: Transformer(1000, 256, 8, 4, 128), _tokens(2, 128, 1000)),
     "convnet": Case(ConvNet, lambda: (torch.randn(16, 3, 48, 48), torch.randint(0, 10, (16,)))),
-    "recurrent": Case(Recurrent, lambda: (torch.randn(32, 50, 12), torch.randint(0, 5, (32,)))),
+    "recurrent": Case(Recurrent, lambda: (torch.randn(16, 20, 12), torch.randint(0, 5, (16,)))),
 }
 
 

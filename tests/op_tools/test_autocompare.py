@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,49 @@ def test_what_is_not_compared_has_a_reason(made: Callable[[], Tensor], reason: s
     healthy(tool)
 
 
+def test_what_the_cpu_cannot_do_is_said() -> None:
+    class Particular(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.device.type == "dipu", "here only"
+            return x + 1
+
+    with OpAutoCompare(level="module") as tool:
+        Particular()(on_device(2))
+    assert [why for why, _ in tool.skipped] == ["the CPU cannot do it: here only"]
+    healthy(tool)
+
+
+def test_in_inference_mode() -> None:
+    with OpAutoCompare() as tool, torch.inference_mode():
+        x = on_device(4, 4)
+        y = (x @ x).softmax(-1)
+        y.mul_(2)
+        torch.add(x, y, out=y)
+    assert tool.compared >= 4
+    healthy(tool)
+
+
+def test_from_several_threads() -> None:
+    with OpAutoCompare() as tool, ThreadPoolExecutor(3) as pool:
+        work = [pool.submit(lambda: (leaf(8, 8) @ leaf(8, 8)).sum().backward()) for _ in range(6)]
+        for done in work:
+            done.result()
+    assert tool.compared >= 12
+    healthy(tool)
+
+
+def test_under_a_default_device() -> None:
+    torch.set_default_device("dipu")
+    try:
+        with OpAutoCompare() as tool:
+            made = torch.ones(3) * 2 + torch.arange(3) + torch.linspace(0, 1, 3).exp()
+    finally:
+        torch.set_default_device(None)
+    assert made.device.type == "dipu"
+    assert tool.compared == 7
+    healthy(tool)
+
+
 # Verdicts.
 
 
@@ -280,6 +324,14 @@ def test_an_argument_that_is_changed_is_found() -> None:
     (failure,) = tool.failures
     assert (failure.name, failure.item) == ("torch.add", "memory")
     assert failure.verdict.message == "8 bytes behind the result were written"
+
+
+def test_neighbours_that_are_written_together_are_no_overrun() -> None:
+    flat = torch.zeros(20, device="dipu")
+    with OpAutoCompare() as tool:
+        torch._foreach_add_([flat[:10], flat[10:]], 1.0)
+        flat[:10].mul_(2)
+    healthy(tool)
 
 
 def test_among_ties_any_index_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +418,21 @@ def test_modules_are_compared_as_one(capsys: pytest.CaptureFixture[str]) -> None
     assert next(f.module for f in tool.failures if f.name.endswith("ReLU")) == "1"
 
 
+def test_what_a_module_writes_on_itself_is_its_first_run() -> None:
+    class Remembers(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = x * 2
+            self.calls = getattr(self, "calls", 0) + 1
+            return self.seen + 1
+
+    model = Remembers()
+    with OpAutoCompare(level="module") as tool:
+        model(on_device(3))
+    assert (model.seen.device.type, model.seen.dtype, model.calls) == ("dipu", torch.float32, 1)
+    assert tool.compared == 1
+    healthy(tool)
+
+
 # Modes.
 
 
@@ -400,12 +467,31 @@ def test_in_the_background_the_same_is_found() -> None:
     assert diagnostics.problems() == []
 
 
+@pytest.mark.parametrize("background", (False, True))
+def test_a_backward_after_the_end_is_still_compared(background: bool) -> None:
+    x = leaf(3)
+    with OpAutoCompare(background=background) as tool:
+        y = (x * 2).sum()
+    y.backward()
+    assert [row["name"] for row in rows()][-1] == "torch.Tensor.mul grad[0]"
+    healthy(tool)
+
+
+def test_a_part_of_a_backward_is_not_compared() -> None:
+    x = leaf(3, 3)
+    with OpAutoCompare(ops=".*bilinear") as tool:
+        y = functional.bilinear(x, x, leaf(2, 3, 3), leaf(2))
+        torch.autograd.grad(y.sum(), x)
+    healthy(tool)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"mode": "often"}, "'often' is not allowed"),
         ({"standard": "mine"}, "'mine' is not allowed"),
         ({"speed": 3}, "takes no speed"),
+        ({"sample": 0}, "sample 0"),
     ],
 )
 def test_a_bad_option_is_told_at_the_start(options: dict[str, object], message: str) -> None:
@@ -499,13 +585,36 @@ def test_an_error_inside_the_tool_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*args: object) -> None:
         raise ZeroDivisionError("inside")
 
-    monkeypatch.setattr("op_tools.comparison.forward", broken)
+    monkeypatch.setattr("op_tools.bitwise.forward", broken)
     with OpAutoCompare() as tool:
         assert (torch.ones(2, device="dipu") * 2).tolist() == [2.0, 2.0]
     assert tool.failures == []
     assert {(problem.tool, problem.message) for problem in diagnostics.problems()} == {
         ("OpAutoCompare", "ZeroDivisionError: inside")
     }
+
+
+def test_a_disk_that_fills_up_costs_the_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    x = on_device(3)
+    with torch.dipu.quirk("nan", "mul"), OpAutoCompare() as tool:
+        monkeypatch.setattr("op_tools.folders.write", full)
+        monkeypatch.setattr(Path, "open", full)
+        x * 2
+    assert [failure.name for failure in tool.failures] == ["torch.Tensor.mul"]
+    assert tool.failures[0].saved == ""
+    assert all("No space left on device" in p.message for p in diagnostics.problems())
+
+
+def test_a_folder_that_cannot_be_written_is_told_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / "file"))
+    with pytest.raises(SettingError, match="cannot be written"):
+        OpAutoCompare().start()
 
 
 def test_it_is_exported() -> None:

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from op_tools import OpAutoCompare, diagnostics
+from op_tools import OpAutoCompare, diagnostics, reference
 from tests.op_tools.compared_models import CASES, LARGE, Case, train
 
 TYPES: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
@@ -20,12 +20,14 @@ TYPES: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
 SGD = functools.partial(torch.optim.SGD, momentum=0.9)
 
 
-def accused(case: Case, types: str, level: str, steps: int = 1, seed: int = 0) -> tuple[int, str]:
+def accused(
+    case: Case, types: str, level: str, steps: int = 1, seed: int = 0, bitwise: bool = True
+) -> tuple[int, str]:
     """How many results were compared, and which are said to be wrong."""
     dtype, autocast = TYPES[types]
     # AdamW's epsilon is nothing in float16
     optimizer = SGD if dtype == torch.float16 else torch.optim.AdamW
-    with OpAutoCompare(level=level) as tool:  # type: ignore[arg-type]
+    with OpAutoCompare(level=level, bitwise=bitwise) as tool:  # type: ignore[arg-type]
         train(case, "dipu", dtype, autocast, steps, seed, optimizer)
     assert diagnostics.problems() == []
     return tool.items, "\n".join(f"{f.name} {f.item}: {f.verdict}" for f in tool.failures)
@@ -38,6 +40,29 @@ def test_a_healthy_model_is_right(name: str, types: str, level: str) -> None:
     compared, wrong = accused(CASES[name], types, level)
     assert compared > 50
     assert wrong == ""
+
+
+@pytest.mark.parametrize("types", ("float32", "bfloat16", "amp bfloat16"))
+@pytest.mark.parametrize("name", ("transformer", "convnet"))
+def test_float64_accuses_nobody_either(name: str, types: str) -> None:
+    compared, wrong = accused(CASES[name], types, "api", bitwise=False)
+    assert compared > 50
+    assert wrong == ""
+
+
+@pytest.mark.parametrize("types", ("float32", "amp bfloat16"))
+def test_the_envelope_alone_accuses_nobody(types: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference.Again, "plain_run", lambda self, grad: None)
+    _, wrong = accused(CASES["convnet"], types, "aten", bitwise=False)
+    assert wrong == ""
+
+
+def test_where_the_cpu_itself_is_inexact_the_envelope_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference.Again, "plain_run", lambda self, grad: None)
+    _, wrong = accused(CASES["convnet"], "bfloat16", "aten", bitwise=False)
+    assert {line.split(" ")[0] for line in wrong.splitlines()} == {"aten.native_batch_norm.default"}
 
 
 @pytest.mark.parametrize("types", ("float32", "bfloat16"))

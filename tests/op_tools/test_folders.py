@@ -114,6 +114,14 @@ def test_values_and_strides_are_kept(make: Any) -> None:
     assert call.args[0].stride() == x.stride() and call.args[0].dtype == x.dtype
 
 
+def test_a_type_that_torch_cannot_load_with_a_gradient(tmp_path: Path) -> None:
+    x = torch.ones(3, dtype=torch.complex64, requires_grad=True)
+    with OpCapture(devices=["cpu"]):
+        x.to(torch.complex32)
+    (call,) = captured("torch.Tensor.to")
+    assert call.args[0].requires_grad and call.output.dtype == torch.complex32
+
+
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024 - as users have them
 
 

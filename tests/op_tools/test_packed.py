@@ -93,6 +93,21 @@ def test_a_write_between_two_calls_is_seen() -> None:
     assert [call.args[0][7].item() for call in calls()] == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])
+def test_kernels_that_write_in_place(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+    x = torch.ones(1000, device="dipu")
+    with OpCapture(format="packed", level="aten"):
+        x.mul_(3)
+        torch._foreach_add_([x], 1)
+        x.neg()
+    multiplied, added, negated = calls()
+    assert multiplied.args[0][0].item() == 1.0 and multiplied.output[0].item() == 3.0
+    assert added.args[0][0][0].item() == 3.0 and added.mutated[0][0].item() == 4.0
+    assert negated.args[0][0].item() == 4.0
+
+
 def test_a_late_backward_is_written_too() -> None:
     x = torch.ones(3, device="dipu", requires_grad=True)
     with OpCapture(format="packed"):
@@ -213,3 +228,28 @@ def test_a_full_disk_ends_the_archive_and_not_the_program(monkeypatch: pytest.Mo
     assert x[0].item() == sum(range(30))
     assert "No space left" in tool._run.store.failed  # type: ignore[union-attr]
     assert archive().lost == 0 and len(archive()) >= 1
+
+
+UNSTOPPED = """
+import torch, torch_dipu
+from op_tools import OpCapture
+OpCapture(format="packed").start()
+for i in range(30):
+    x = torch.full((100, 100), float(i), device="dipu") + i
+"""
+
+
+def test_what_waits_is_written_at_the_exit_also_of_two_processes(tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", UNSTOPPED], cwd=tmp_path, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in running:
+        said, _ = process.communicate(timeout=100)
+        assert process.returncode == 0 and b"OpCapture: 60 calls of 2 operators" in said
+    paths = sorted(Path("op_tools_results/op_capture_results").glob("*.opcap"))
+    assert {path.name.split("-")[1] for path in paths} == {str(p.pid) for p in running}
+    for held in map(Archive, paths):
+        found = [held.load(call) for call in held]
+        assert held.lost == 0 and len(found) == 60
+        assert found[-1].output[5, 5].item() == 58.0

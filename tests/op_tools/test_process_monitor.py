@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,26 @@ from op_tools import process_monitor
 from op_tools.process_monitor import Devices, Usage, find, samples, watch
 
 
-def sleeper(seconds: float) -> subprocess.Popen[bytes]:
-    source = f"import time\nx = bytearray(50 << 20)\ntime.sleep({seconds})"
-    return subprocess.Popen([sys.executable, "-c", source])
+def sleeper() -> subprocess.Popen[bytes]:
+    """A process that holds 50 MB until its standard input is closed."""
+    source = "import sys\nx = b'1' * (50 << 20)\nprint('ready', flush=True)\nsys.stdin.read()"
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", source], stdin=pipe, stdout=pipe)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    return process
 
 
 def test_it_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("label", "night")
     monkeypatch.setattr(process_monitor, "devices", Devices)
-    with sleeper(1.5) as process:
-        path = watch(process.pid, 0.1)
-    assert path.parent == Path("op_tools_results/process_monitor_result")
+    with sleeper() as process, ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch, process.pid, 0.05)
+        folder = Path("op_tools_results/process_monitor_result")
+        while sum(len(path.read_text().splitlines()) for path in folder.glob("*.csv")) < 4:
+            assert not watching.done()
+        process.kill()
+        path = watching.result(timeout=60)
+    assert path.parent == folder
     assert path.name.startswith(f"process_monitor_result__pid{process.pid}_night_")
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
@@ -36,9 +46,12 @@ def test_it_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_ended_but_was_not_buried_counts_as_ended() -> None:
-    process = sleeper(0.3)
-    assert list(samples(find(process.pid), 0.1, Devices()))  # ends, though it is a zombie now
-    process.wait()
+    with sleeper() as process:
+        rows = samples(find(process.pid), 0.05, Devices())
+        assert next(rows)
+        process.kill()  # it stays as a zombie until somebody waits for it
+        for _ in rows:
+            pass
 
 
 def test_what_the_cpu_does_is_percent_of_one() -> None:

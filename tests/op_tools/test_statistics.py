@@ -183,6 +183,25 @@ def test_the_hash_mode_holds_hashes_alone(tmp_path: Path) -> None:
     assert line["outputs"] == [{**expected, "hash": statistics.of(torch.full((3,), 2.0)).hex}]
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])
+def test_kernels_that_write_in_place(
+    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    x, y = torch.ones(1000, device="dipu"), torch.ones(10, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        x.mul_(3)
+        x.neg()
+        torch._foreach_add_([x, y], 1)
+    first, second, third = lines(tmp_path)
+    assert first["op"] == "aten.mul_.Tensor" and third["op"].startswith("aten._foreach_add_")  # type: ignore[attr-defined]
+    assert [t["max"] for t in (*first["inputs"][:1], *first["outputs"])] == [1.0, 3.0]  # type: ignore[index, misc]
+    assert second["inputs"][0]["max"] == 3.0  # type: ignore[index]
+    after = third["mutated"]
+    assert (after["0"]["max"], after["1"]["max"]) == (4.0, 2.0)  # type: ignore[index]
+
+
 def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
     x = torch.ones(1000, device="dipu")
     tool = OpCapture(mode="statistics", ops="torch.Tensor.sum")

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from math import exp
@@ -110,8 +111,8 @@ def test_the_whole_backward_of_a_call_is_timed_and_no_more() -> None:
     with OpTimeMeasure(mode="sync") as tool:
         (composite(x) * 2).sum().backward()
     found = {line.name.rsplit(".", 1)[-1]: line for line in tool.summary()}
-    assert 100 <= found["composite"].backward.total < 1000
-    assert found["mul"].backward.total < 50
+    assert found["composite"].backward.total >= 100
+    assert found["mul"].backward.total < found["composite"].backward.total
 
 
 def test_a_graph_that_is_thrown_away_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +222,7 @@ def test_kernels_of_backward_and_optimizer_at_the_aten_level() -> None:
     found = {line.name: line for line in tool.summary()}
     assert found["aten.mm.default"].forward.count == 1
     assert found["aten.mm.default"].backward.count == 2
+    assert found["aten.mm.default"].flops == 3 * 2 * 4**3
     assert any("add" in name for name in found)
 
 
@@ -231,6 +233,27 @@ def test_modules_at_the_module_level() -> None:
     found = {line.name: line for line in tool.summary()}
     assert found["torch.nn.modules.container.Sequential"].share == 1
     assert found["torch.nn.modules.linear.Linear"].backward.count == 1
+    (linear,) = [row for row in rows() if row["name"].endswith("Linear")]
+    assert linear["input"] == "float32(2, 4)"  # without its parameters
+    assert linear["grad_inputs"] == ""  # the input needs no gradient, the parameters are its own
+
+
+def test_no_row_is_lost_between_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "7")
+    x = torch.ones(4, device="dipu")
+
+    def work() -> None:
+        for _ in range(100):
+            torch.exp(x)
+
+    with OpTimeMeasure(ops="torch.exp") as tool:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert tool.summary()[0].calls == 400
+    assert len({row["forward_id"] for row in rows()}) == 400
 
 
 def test_retained_graphs_add_up() -> None:
@@ -369,6 +392,15 @@ def test_the_first_call_is_apart() -> None:
     for value in (50.0, 2.0, 1.0, 3.0):
         times.add(value)
     assert (times.first, times.warm, times.mean) == (50.0, 1.0, 14.0)
+
+
+def test_a_percentile_lies_among_the_times() -> None:
+    times = Times()
+    for _ in range(5):
+        times.add(2.6821)
+    assert times.percentile(0.5) == times.percentile(0.95) == 2.6821
+    times.add(0.0)
+    assert times.percentile(0.01) == 0.0
 
 
 @pytest.mark.parametrize(

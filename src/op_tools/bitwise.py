@@ -1,0 +1,75 @@
+"""Bit for bit: what is the CPU's own result, in the same type, needs no other judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.judge.verdict import name_of
+from op_tools import comparison
+from op_tools.call import tensors
+from op_tools.comparison import Item, Taken
+from op_tools.reference import written_by_schema
+
+
+def forward(taken: Taken) -> list[Item] | None:
+    """The verdicts on a call that the CPU does alike, bit for bit; None: it does not."""
+    run = taken.plain
+    if run is None or _has_tolerance(taken):
+        return None
+    mine, theirs = list(comparison.leaves_of(taken.result)), list(comparison.leaves_of(run.result))
+    before = list(tensors(taken.call.args, taken.call.kwargs))
+    if len(mine) != len(theirs):
+        return None
+    named = {id(tensor) for tensor in written_by_schema(taken.call)}
+    rows = zip(before, taken.after, run.given, run.wrote, strict=True)
+    for was, now, should, wrote in rows:
+        written = wrote or id(was) in named
+        if now is not None and not comparison.identical(now, should if written else was):
+            return None
+    if not all(_same(a, b) for a, b in zip(mine, theirs, strict=True)):
+        return None
+    inputs = zip(comparison.labels_of("input", taken.call), taken.after, strict=True)
+    read = [(label, now) for label, now in inputs if now is not None]
+    return [Item(label, comparison.unchanged(t)) for label, t in (*read, *_named_results(mine))]
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        return comparison.identical(mine, theirs)
+    return type(mine) is type(theirs) and bool(mine == theirs)
+
+
+def backward(
+    taken: Taken, outputs: Sequence[Tensor | None], inputs: Sequence[Tensor | None]
+) -> list[Item] | None:
+    """The same for the gradients of a call."""
+    run = taken.plain
+    if run is None:
+        return None
+    try:
+        theirs = run.gradients(outputs)
+    except RuntimeError:  # no such kernel in this type
+        return None
+    found = []
+    for label, a, b in zip(comparison.labels_of("grad", taken.call), inputs, theirs, strict=True):
+        if a is None:
+            continue
+        if b is None or not comparison.identical(a, b.to(a.dtype)):
+            return None
+        found.append(Item(label, comparison.unchanged(a)))
+    return found
+
+
+def _has_tolerance(taken: Taken) -> bool:
+    types = {name_of(tensor.dtype) for tensor in taken.results}
+    return any(settings.op_tolerance(taken.call.operator, t) is not None for t in types)
+
+
+def _named_results(leaves: list[Any]) -> Iterator[tuple[str, Tensor]]:
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            yield ("output" if len(leaves) == 1 else f"output[{number}]"), leaf

@@ -1,0 +1,66 @@
+"""What OpCapture shows of a call, as the seeds do; see also report.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from op_tools import report
+from op_tools.call import Call
+from op_tools.gradients import Gradients
+from op_tools.snapshot import Snapshot
+from op_tools.store import Header
+
+Rows = list[tuple[object, ...]]
+
+
+def input_rows(call: Call) -> Rows:
+    """The arguments; to be made before the call, which may write them."""
+    rows = report.tensor_rows(f"{call.name} inputs", call.args)
+    for key, value in call.kwargs.items():
+        rows += report.tensor_rows(f"{call.name} inputs {key}", value)
+    return rows
+
+
+def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
+    """The line of the program in the header, then the table."""
+    title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
+    rows = rows + report.tensor_rows(f"{call.name} outputs", result)
+    report.say("\n".join([title, report.call_table(call, rows), "", "", "", ""]))
+
+
+def show_gradients(header: Header, found: Gradients) -> None:
+    """The gradients of a call, of its results and of its arguments."""
+    name = header["name"]
+    rows = _gradient_rows(f"{name} grad_output", found.outputs)
+    rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
+    table = report.grid(report.TENSOR_COLUMNS[:-1], rows)
+    report.say("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
+
+
+def _gradient_rows(label: str, found: list[Any]) -> Rows:
+    single = sum(isinstance(taken, Snapshot) for taken in found) == 1
+    return [
+        (
+            label if single else f"{label}[{place}]",
+            taken.device,
+            str(taken.dtype).removeprefix("torch."),
+            torch.Size(taken.shape).numel(),
+            str(taken.shape),
+            str(taken.stride),
+            False,
+            "torch.strided",
+            taken.data_ptr,
+        )
+        for place, taken in enumerate(found)
+        if isinstance(taken, Snapshot)
+    ]
+
+
+def size(count: int) -> str:
+    """A number of bytes, short."""
+    for unit, each in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
+        if count >= each:
+            return f"{count / each:.1f} {unit}"
+    return f"{count} bytes"

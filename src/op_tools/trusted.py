@@ -1,0 +1,81 @@
+"""Which functions a captured call may name: operators, and no other code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from deeplink.errors import DeeplinkError
+from op_tools import names
+from op_tools.store import Recorded
+
+# Where torch keeps functions that are called by name; anything else could be any code at all.
+SPACES = frozenset(
+    """
+    torch.nn.functional torch.nn.init torch.functional torch.special torch.linalg torch.fft
+    torch.sparse torch.nested torch.signal.windows
+    """.split()
+)
+
+NATIVE_SPACES = frozenset(
+    f"torch._C._{word}" for word in "nn sparse linalg fft special nested".split()
+)
+
+
+class ReplayError(DeeplinkError):
+    """A captured call that cannot be made again; the text says why."""
+
+
+def writes(name: str) -> bool:
+    """Whether an operator writes its first argument, by its name."""
+    word = names.last(name)
+    return (word.endswith("_") and not word.endswith("__")) or word.startswith("__i")
+
+
+def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] = ()) -> Any:
+    """The function that a capture names. Only operators are called: a file may name anything."""
+    name = recorded.name
+    if recorded.header.get("level") == "module":
+        raise ReplayError(f"{name} is a module: its code is not in the capture.")
+    word = names.last(name)
+    if word in names.TRANSFERS and word not in ("to", "cpu", "numpy", "pin_memory"):
+        return lambda tensor, *args, **kwargs: tensor.to(device)
+    trusted = name.split(".")[0] in trust
+    if not (trusted or name.startswith(("torch.", "aten.")) or "." in name):
+        raise ReplayError(f"{name!r} is no function of torch's.")
+    if not trusted and name.split(".")[0] not in ("torch", "aten"):
+        raise ReplayError(
+            f"{name} is not torch's, and a capture may name anything.",
+            f"if you know it, say --trust {name.split('.')[0]}.",
+        )
+    try:
+        func = names.resolve(names.ALIASES.get(name, name))
+    except LookupError as error:
+        raise ReplayError(str(error)) from None
+    if not (trusted or _is_operator(name, func)):
+        raise ReplayError(f"{name} is no operator.")
+    return func
+
+
+def _is_operator(name: str, func: Any) -> bool:
+    if isinstance(func, (OpOverload, OpOverloadPacket)) or name in names.known():
+        return True
+    space, _, word = name.rpartition(".")
+    home = str(getattr(func, "__module__", None) or "torch")
+    if space in NATIVE_SPACES:
+        return home.startswith("torch")
+    if space in SPACES:
+        return not word.startswith("_") and home.startswith("torch")
+    # a method of a tensor, or a function of torch's own C++
+    return space == "torch.Tensor" or (space == "torch" and func in _builtins())
+
+
+@cache
+def _builtins() -> frozenset[Any]:
+    space = torch._C._VariableFunctions
+    words = [word for word in dir(space) if word[:2] != "__" and word != "from_file"]
+    return frozenset(getattr(space, word) for word in words)
