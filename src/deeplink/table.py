@@ -34,7 +34,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return made
 
 
-WIDTH = 160  # of a report in a file or a pipe, where nobody says how wide a line may be
+WIDTH = 100  # of a report in a file or a pipe, where nobody says how wide a line may be
 
 
 def console(stderr: bool = False) -> Console:

@@ -14,10 +14,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import Buffer, Parameter
 
 # "function": one function, by apply_feature; no mode of torch is needed for it.
 Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
+
+PLAIN = frozenset({Tensor, Parameter, Buffer})  # the tensors that tools look into
+_NOTHING: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +83,42 @@ def tensors(*values: Any) -> Iterator[Tensor]:
             yield from tensors(*value.values())
 
 
+def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
+    """The device that a call works on, and a tensor of an unusual type; None where there is none.
+
+    Hot path: one pass over the arguments, for each call that a tool wants.
+    """
+    device: torch.device | None = None
+    strange: Any = None
+    values = [*args, *kwargs.values()] if kwargs else args
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            if device is None or device.type == "cpu":
+                device = value.device
+        elif isinstance(value, (list, tuple, dict)):
+            inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
+            found, odd = scan(inner, _NOTHING)
+            strange = strange if odd is None else odd
+            if found is not None and (device is None or device.type == "cpu"):
+                device = found
+        elif isinstance(value, Tensor):
+            strange = value
+            if device is None or device.type == "cpu":
+                device = value.device
+        elif kind is torch.device and device is None:
+            device = value
+    if device is None and "device" in kwargs and isinstance(kwargs["device"], (str, int)):
+        device = torch.device(kwargs["device"])
+    return device, strange
+
+
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
     """The device that a call works on: of its tensors, else of a device that it is given.
 
     None means that there is none; a tensor on an accelerator goes before one on the CPU.
     """
-    found = None
-    for tensor in tensors(args, kwargs):
-        device = tensor.device
-        if device.type != "cpu":
-            return device
-        found = device
-    if found is not None:
-        return found
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.device):
-            return value
-    named = kwargs.get("device")
-    if isinstance(named, (str, int)):
-        return torch.device(named)
-    return None
+    return scan(args, kwargs)[0]
 
 
 def call_site() -> Site | None:

@@ -10,14 +10,10 @@ from typing import Any
 
 import torch
 from torch._C import _functorch
-from torch.nn.parameter import Buffer, Parameter
-
-from op_tools.call import tensors
 
 _lock = threading.Lock()
 _problems: dict[tuple[str, str, str], Problem] = {}
 _unfit: Counter[str] = Counter()
-_PLAIN = (torch.Tensor, Parameter, Buffer)
 
 
 @dataclass
@@ -62,15 +58,14 @@ def clear() -> None:
         _unfit.clear()
 
 
-def fit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def fit(device: torch.device | None, strange: Any) -> bool:
     """Whether a call's tensors hold values; the others are counted by the reason."""
     if _functorch.peek_interpreter_stack() is not None:
         return refuse("inside torch.func (vmap, grad, …)")
-    for tensor in tensors(args, kwargs):
-        if type(tensor) not in _PLAIN:
-            return refuse(f"tensor subclass {type(tensor).__name__}")
-        if tensor.device.type == "meta":
-            return refuse("a tensor without values")
+    if strange is not None:
+        return refuse(f"tensor subclass {type(strange).__name__}")
+    if device is not None and device.type == "meta":
+        return refuse("a tensor without values")
     return True
 
 

@@ -13,9 +13,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._ops import OpOverload
@@ -25,11 +25,11 @@ from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools import diagnostics, kernels, modules, names, report, steps, watching
-from op_tools.call import Call, Level, call_site, device_of
+from op_tools.call import Call, Level, call_site, scan
 from op_tools.host import own_graph
 
 if TYPE_CHECKING:
-    from op_tools.tool import Substitute, Tool
+    from op_tools.tool import Observer, Substitute, Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
 _decided: dict[str, dict[Any, tuple[Tool, ...]]] = {
@@ -150,9 +150,10 @@ def _selected(
     """The record of a call and the tools that work on it."""
     previous, local.busy = local.busy, True
     try:
-        device = device_of(args, kwargs) or _device.CURRENT_DEVICE
+        device, strange = scan(args, kwargs)
+        device = device or _device.CURRENT_DEVICE
         tools = [tool for tool in wanted if tool.works_on(device)]
-        if not tools or not diagnostics.fit(args, kwargs):
+        if not tools or not diagnostics.fit(device, strange):
             return None, []
         call = record(level, name or names.name_of(func), func, args, kwargs, module)
         return call, [tool for tool in tools if tool.selects(call)]
@@ -187,9 +188,10 @@ def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     _observed.reset(token)
     if call is None or not tools:
         return None
-    for tool in tools:
+    observers = cast("list[Observer]", tools)  # only they are observed with
+    for tool in observers:
         tool.started.applied += 1
-    return call, [(tool, guarded(tool, call, tool.before, call)) for tool in tools]
+    return call, [(tool, guarded(tool, call, tool.before, call)) for tool in observers]
 
 
 def _after_kernel(seen: tuple[Call, list[tuple[Any, Any]]], results: list[Any]) -> None:
