@@ -4,6 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 BUILD_CMD := $(PY) -m torch_dipu.build
+BUILD_TOOLS_CMD := $(PY) -m deeplink.build ditorch op_tools
 DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
 FAULT_CMD := $(PY) examples/wrong_loss.py
 BENCH_CMD := $(PY) benchmarks/bench_device.py
@@ -23,9 +24,11 @@ help: ## List the commands
 setup: ## Make .venv: pinned torch, this package, the tools (repeats in a second)
 	@PYTHON="$(PYTHON)" bash scripts/setup
 
-build: setup ## Build the native part of the reference device (cached)
+build: setup ## Build the native parts of the reference device and the tools (cached)
 	@echo "[build] native part of the reference device"
 	@$(BUILD_CMD)
+	@echo "[build] native parts of ditorch and op_tools"
+	@$(BUILD_TOOLS_CMD)
 
 demo: setup build ## Train on the reference device, then find and mend a fault of it
 	@echo "[demo] $(DEMO_CMD)"
