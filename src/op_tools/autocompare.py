@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _device as _default
 
 from deeplink import settings
 from deeplink.errors import SettingError
@@ -63,6 +64,7 @@ class _Before:
     given: gradients.Arguments | None
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
+    random: list[Tensor] | None = None
 
 
 class OpAutoCompare(Observer):
@@ -148,7 +150,8 @@ class OpAutoCompare(Observer):
         copies = host.Copies(host.host_copy)
         on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
         requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
-        return _Before(on_host, requires, versions, given, memory.guards(call))
+        random = reference.random_state(call, _device(call))
+        return _Before(on_host, requires, versions, given, memory.guards(call), random=random)
 
     def _after(self, call: Call, state: _Before, result: Any) -> None:
         reason = reference.kind(tensors(result))
@@ -160,12 +163,19 @@ class OpAutoCompare(Observer):
             if wrote or call.operator.endswith("_"):
                 return  # it turns its argument into a view of itself
             state = _view(call, state, result)
-        device = device_of(call.args, call.kwargs) or torch.device("cpu")
+        device = _device(call)
+        if state.random is not None:
+            now = reference.random_state(call, device) or []
+            if not all(map(torch.equal, state.random, now)):
+                self._skip(call, "it draws random numbers")
+                return
         autocast = reference.autocast_of(device)
         types = [tensor.dtype for tensor in tensors(result)]
         wants = state.given is not None and any(t.requires_grad for t in tensors(result))
+        again = reference.again(state.call, state.requires, wrote, autocast, types)
+        again.draws_nothing = state.is_view or state.random is not None
         taken = Taken(
-            reference.again(state.call, state.requires, wrote, autocast, types),
+            again,
             None,
             [],
             wants,
@@ -330,6 +340,10 @@ def _how(options: Options) -> _How:
                 f"OpAutoCompare: {what} {value!r} is not allowed.", f"one of {', '.join(allowed)}."
             )
     return how
+
+
+def _device(call: Call) -> torch.device:
+    return device_of(call.args, call.kwargs) or _default.CURRENT_DEVICE or torch.device("cpu")
 
 
 def _kind(value: object) -> Hashable:

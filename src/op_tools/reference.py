@@ -146,6 +146,7 @@ class Again:
     rounded: torch.dtype | None = None  # autocast rounded float32 arguments to this type first
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
+    draws_nothing: bool = False  # known from the device's own call
 
     @property
     def stored(self) -> torch.dtype:
@@ -198,10 +199,10 @@ class Again:
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
-        with _quiet(grad, autocast) as state, _module_kept(self.call):
+        with _quiet(grad, autocast, self.draws_nothing) as state, _module_kept(self.call):
             args, kwargs = _for_host(self.call, stand_in)
             result = function_on_host(self.call)(*args, **kwargs)
-            if not torch.equal(state, torch.get_rng_state()) and not _is_dropout(self.call):
+            if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
                 raise NoReferenceError("it draws random numbers")
         return Run(
             result,
@@ -229,15 +230,12 @@ def _why(error: Exception) -> str:
     return f"the CPU cannot do it: {text}" if text else "the CPU cannot do it"
 
 
-def _is_dropout(call: Call) -> bool:
-    return names.last(call.name) in _MAY_DRAW
-
-
 @contextmanager
-def _quiet(grad: bool, autocast: torch.dtype | None) -> Iterator[Tensor]:
+def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Iterator[Tensor]:
     """Nothing of the program's state is used or changed: randomness, autocast, default device."""
     with ExitStack() as stack:
-        stack.enter_context(host.random_state_kept())
+        if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
+            stack.enter_context(host.random_state_kept())
         stack.enter_context(host.own_graph())  # inside a checkpoint, what is saved is counted
         stack.enter_context(host.no_autocast(torch.device("cpu")))
         if _device.CURRENT_DEVICE is not None:
@@ -245,7 +243,16 @@ def _quiet(grad: bool, autocast: torch.dtype | None) -> Iterator[Tensor]:
         if autocast is not None:
             stack.enter_context(torch.autocast("cpu", autocast))
         stack.enter_context(torch.set_grad_enabled(grad))
-        yield torch.get_rng_state()
+        yield torch.empty(0) if draws_nothing else torch.get_rng_state()
+
+
+def random_state(call: Call, device: torch.device) -> list[Tensor] | None:
+    """The states of the generators that a call may draw from; None where they cannot be had."""
+    module = getattr(torch, device.type, torch)
+    if not hasattr(module, "get_rng_state"):
+        return None
+    states = [module.get_rng_state() if module is torch else module.get_rng_state(device)]
+    return [*states, torch.get_rng_state()] if call.level == "module" else states
 
 
 @contextmanager

@@ -83,9 +83,10 @@ def test_a_healthy_large_model_is_right(name: str, types: str, level: str, seed:
     assert wrong == ""
 
 
-def test_losses_are_the_same_to_the_last_bit() -> None:
+@pytest.mark.parametrize("background", (False, True))
+def test_losses_are_the_same_to_the_last_bit(background: bool) -> None:
     plain = train(CASES["transformer"], "dipu", steps=3)
-    with OpAutoCompare():
+    with OpAutoCompare(background=background):
         seen = train(CASES["transformer"], "dipu", steps=3)
     assert plain == seen
 
