@@ -30,7 +30,14 @@ from op_tools import (
 from op_tools.background import Background
 from op_tools.call import Call, device_of, tensors
 from op_tools.comparison import Item, Taken
-from op_tools.comparison_report import Failure, Rows, show_call, show_gradients, show_summary
+from op_tools.comparison_report import (
+    Failure,
+    Rows,
+    device_rows,
+    show_call,
+    show_gradients,
+    show_summary,
+)
 from op_tools.comparison_store import Saver
 from op_tools.options import Options
 from op_tools.reference import NoReferenceError
@@ -180,6 +187,7 @@ class OpAutoCompare(Observer):
             [],
             wants,
             str(device),
+            device_rows(call, result) if report.verbose() else [],
         )
         if not wrote and memory.lies_in_arguments(result, call):  # nothing was computed
             with self._lock:

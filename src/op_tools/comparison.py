@@ -58,6 +58,7 @@ class Taken:
     after: list[Tensor | None]  # the arguments after the call; None: not read again
     wants_gradient: bool
     device: str = ""
+    rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
 
     @property

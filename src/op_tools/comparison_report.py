@@ -131,14 +131,18 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
 # The seeds' tables.
 
 
+def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
+    """The arguments and the results of a call as they are on the device."""
+    rows = report.tensor_rows(f"{call.name} inputs", call.args)
+    rows += _named(f"{call.name} inputs", call.kwargs)
+    return rows + report.tensor_rows(f"{call.name} outputs", result)
+
+
 def show_call(taken: Taken, items: Sequence[Item]) -> None:
     """Both sides of a call, and what the comparison gave."""
     call = taken.call
     run = taken.reference()
-    rows = report.tensor_rows(f"{call.name} inputs", call.args)
-    rows += _named(f"{call.name} inputs", call.kwargs)
-    rows += report.tensor_rows(f"{call.name} outputs", taken.result)
-    rows += report.tensor_rows(f"{call.name} inputs(cpu)", tuple(run.given))
+    rows = taken.rows + report.tensor_rows(f"{call.name} inputs(cpu)", tuple(run.given))
     rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
     report.show_call(_header(taken), call, rows, _items(call, items))
 
