@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,14 @@ def call_table(call: Call, rows: Iterable[Sequence[object]]) -> str:
 
 def show_call(header: str, call: Call, rows: Iterable[Sequence[object]], *more: str) -> None:
     """One call, as the seeds show it: a header, where it was made, its table."""
-    say("\n".join([header, call.where, call_table(call, rows), *more, "", "", ""]))
+    say("\n".join([header, call.where, *_stack(), call_table(call, rows), *more, "", "", ""]))
+
+
+def _stack() -> list[str]:
+    """What led to the call, when OP_TOOLS_PRINT_STACK asks for it."""
+    if not settings.OP_TOOLS_PRINT_STACK.get():
+        return []
+    return [line.rstrip() for line in traceback.format_stack()[:-3]]
 
 
 # The summary at the end.

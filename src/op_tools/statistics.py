@@ -53,7 +53,17 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
     if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         raise ValueError(f"no statistics of a tensor of layout {tensor.layout}")
     flat, times = snapshot.ordered(tensor)
-    return (_staged(flat) if flat.device.type != "cpu" else flat.contiguous()), times
+    if flat.device.type == "cpu":
+        return flat.contiguous(), times
+    seen = _seen_by_host(flat)
+    return (_staged(flat) if seen is None else seen.contiguous()), times
+
+
+def _seen_by_host(tensor: Tensor) -> Tensor | None:
+    """The device's memory itself, where the device lets the host read it."""
+    view = getattr(torch.get_device_module(tensor.device), "host_view", None)
+    found: Tensor | None = view(tensor) if view is not None and tensor.numel() else None
+    return found
 
 
 def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistics:

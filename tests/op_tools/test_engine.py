@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import op_tools
 from op_tools import diagnostics
 from op_tools.call import Call
 from op_tools.tool import Observer, Substitute
@@ -252,3 +253,12 @@ with op_tools.OpFallback(devices=["cpu", "dipu"]) as tool:
     print(os.waitpid(child, 0)[1])
 """
     assert output_of(source).splitlines()[0] == "0"
+
+
+def test_the_stack_is_shown_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_PRINT_STACK", "1")
+    with op_tools.OpObserve(ops="torch.sin"):
+        torch.sin(vector())
+    assert "torch.sin(vector())" in capsys.readouterr().out.split("| ")[0]

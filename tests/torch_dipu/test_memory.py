@@ -281,3 +281,14 @@ ctypes.string_at(16, 4)
     )
     assert done.returncode == -signal.SIGSEGV
     assert "dipu:" not in done.stderr
+
+
+def test_a_host_view_is_the_memory_itself_once_it_is_written() -> None:
+    x = torch.ones(1000, device="dipu")
+    with torch.dipu.quirk("latency", "mul", ms=20.0):
+        y = x * 3
+        seen = torch.dipu.host_view(y)
+    assert seen is not None and seen.device.type == "cpu" and seen.unique().tolist() == [3.0]
+    y.add_(1)
+    torch.dipu.synchronize()
+    assert seen[0].item() == 4.0  # no copy

@@ -12,6 +12,7 @@ from torch_dipu.dipu.device import Device, index_of
 __all__ = [
     "OutOfMemoryError",
     "empty_cache",
+    "host_view",
     "ipc_collect",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -28,6 +29,18 @@ __all__ = [
 ]
 
 OutOfMemoryError = torch.OutOfMemoryError
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor's memory as the host sees it, once the device is done with it; to be read only,
+    while nothing writes it. None where the chip's memory has no window for the host.
+    """
+    index = index_of(tensor.device)
+    if tensor.layout != torch.strided or not _C.host_reachable(index):
+        return None
+    torch.accelerator.current_stream(index).synchronize()
+    alias: torch.Tensor = _C.alias_host(tensor.detach())
+    return alias
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
