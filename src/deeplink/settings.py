@@ -224,7 +224,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def tolerance(name: str, doc: str) -> Setting[tuple[float, float] | None]:
-    """`atol,rtol`, as the seeds write it; None when it is not set."""
+    """`atol,rtol`, as the classic tools write it; None when it is not set."""
 
     def parse(value: str) -> tuple[float, float]:
         try:
@@ -566,5 +566,5 @@ def world() -> int:
 
 
 def label() -> str:
-    """Free text in the name of the process monitor's file, by the seeds' variable `label`."""
-    return os.environ.get("label", "")  # noqa: SIM112 (as the seeds write it)
+    """Free text in the name of the process monitor's file, by the classic variable `label`."""
+    return os.environ.get("label", "")  # noqa: SIM112 (as the classic tools write it)

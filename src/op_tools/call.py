@@ -43,7 +43,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of one operator. `id` is the seeds' forward_id: one count for the whole process."""
+    """One call of one operator. `id` is the classic forward_id: one count for the whole process."""
 
     id: int
     name: str

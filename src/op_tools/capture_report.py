@@ -1,4 +1,4 @@
-"""What OpCapture shows of a call, as the seeds do; see also report.py."""
+"""What OpCapture shows of a call, as the classic tools do; see also report.py."""
 
 from __future__ import annotations
 

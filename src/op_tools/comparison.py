@@ -222,7 +222,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def _value(mine: Any, theirs: Any) -> Verdict:
-    """A plain number: equal, or within 1e-6 as in the seeds."""
+    """A plain number: equal, or within 1e-6 as in the classic tools."""
     same = mine == theirs or (mine != mine and theirs != theirs)
     if not same and isinstance(mine, float) and isinstance(theirs, (int, float)):
         same = math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-6)

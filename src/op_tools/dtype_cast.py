@@ -44,7 +44,7 @@ class OpDtypeCast(Substitute):
         self._casts()  # a dict that cannot be is told at the start
 
     def _casts(self) -> dict[torch.dtype, torch.dtype]:
-        """Read for each call: the seeds change it while a tool is at work."""
+        """Read for each call: the classic tools change it while a tool is at work."""
         given = self._given
         if isinstance(given, dict):
             return {_dtype(a): _dtype(b) for a, b in given.items()}

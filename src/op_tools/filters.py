@@ -1,4 +1,4 @@
-"""Which calls a tool sees: lists of names with the seeds' meaning, and a selection beside them."""
+"""Which calls a tool sees: lists of names with the classic meaning, and a selection beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the seeds' tables."""
+"""Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the classic tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def saved(path: object) -> None:
         say(f"{path} saved")
 
 
-# The seeds' tables.
+# The classic tables.
 
 
 def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -111,7 +111,7 @@ def call_table(call: Call, rows: Iterable[Sequence[object]]) -> str:
 
 
 def show_call(header: str, call: Call, rows: Iterable[Sequence[object]], *more: str) -> None:
-    """One call, as the seeds show it: a header, where it was made, its table."""
+    """One call, as the classic tools show it: a header, where it was made, its table."""
     say("\n".join([header, call.where, *_stack(), call_table(call, rows), *more, "", "", ""]))
 
 

@@ -35,7 +35,7 @@ def folder(kind: str) -> Path:
 
 
 def owner(path: Path) -> str:
-    """The name of this process under a folder: its pid, as in the seeds.
+    """The name of this process under a folder: its pid, as in the classic tools.
 
     A pid may be another process's too: of another host or container on the same file system, or
     of an earlier run. Who comes second gets the host's name behind it, and then a number.

@@ -227,7 +227,7 @@ def _show_time(name: str, number: int, column: str, took: float) -> None:
 
 
 def _show_check(outcome: Outcome) -> None:
-    """The seeds' table of a comparison."""
+    """The classic table of a comparison."""
     columns = (
         "name",
         "allclose",
@@ -371,7 +371,7 @@ def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> N
 
 
 def arguments(given: Sequence[str]) -> list[str]:
-    """The command line, with the oldest seed's `--only_run_forward True` as a plain flag."""
+    """The command line, with the oldest `--only_run_forward True` as a plain flag."""
     kept: list[str] = []
     for word in given:
         if kept and kept[-1] in FLAGS and word.lower() in ("true", "false", "1", "0"):

@@ -70,7 +70,7 @@ class _Run:
 class OpTimeMeasure(Observer):
     """Times every call: `with OpTimeMeasure(): …`, `OpTimeMeasure(trace="trace.json")`.
 
-    By events of the device, which nothing waits for; `mode="sync"` waits as the seeds do.
+    By events of the device, which nothing waits for; `mode="sync"` waits as the classic tools do.
     """
 
     key = "TIME_MEASURE"
@@ -199,7 +199,7 @@ class OpTimeMeasure(Observer):
             self._collect(run)
         return summed(run.groups.values(), by, self.started.options.level == "module")
 
-    # The seeds' tables, with OP_TOOLS_VERBOSE.
+    # The classic tables, with OP_TOOLS_VERBOSE.
 
     def _show(self, call: Call, given: gradients.Arguments | None, result: Any, row: Row) -> None:
         ms = row.clock.between(row.start, row.end)

@@ -89,7 +89,7 @@ class Tool:
             started, self._active = self._active, None
             self.finish(started)
 
-    end = stop  # the seeds' other word
+    end = stop  # the classic other word
 
     def __enter__(self) -> Self:
         return self.start()

@@ -1,4 +1,4 @@
-"""The command: the seeds' flags and prints, outcomes for machines, one bad case that stops none."""
+"""The command: the classic flags and prints, outcomes for machines, a bad case that stops none."""
 
 from __future__ import annotations
 

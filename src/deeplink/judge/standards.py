@@ -14,7 +14,7 @@ from deeplink.judge.evidence import Evidence
 from deeplink.judge.formats import FORMATS, spacing
 from deeplink.judge.verdict import Verdict, equal, name_of, place, wide, with_figures
 
-# allclose, as the seeds: atol = rtol.
+# allclose, as the classic tools: atol = rtol.
 ALLCLOSE = {
     torch.float16: 1e-4,
     torch.complex32: 1e-4,
