@@ -437,3 +437,11 @@ def test_the_ulp_standard_counts_steps() -> None:
     far = torch.full((10000,), 1 + 100 * 2.0**-23)
     assert not judge(far, wide, standard="ulp").passed
     assert judge(torch.full((10000,), 1 + 40 * 2.0**-23), wide, standard="ulp").passed
+
+
+def test_a_result_is_only_read() -> None:
+    result = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    reference = result * (1 + 2e-16)
+    before = result.clone(), reference.clone()
+    judge(result, reference)
+    assert torch.equal(result, before[0]) and torch.equal(reference, before[1])

@@ -105,7 +105,7 @@ def _quick(evidence: Evidence) -> Verdict | None:
         if torch.equal(y, rounded) or figures.add_one_step(y, rounded):
             continue
         r = r.double()
-        scaled = y.double().sub_(r).div_(spacing(r, form))
+        scaled = (y.double() - r).div_(spacing(r, form))  # not in place: y may be float64
         squares += float(torch.dot(scaled, scaled))
         size = scaled.abs_()
         largest = float(size.max())
