@@ -1,0 +1,17 @@
+"""The standard operator interface: what each operator takes, means and is known as."""
+
+from diopi.legacy import call
+from diopi.op import MISSING, Argument, Kind, Op, all_ops, by_aten, by_legacy, get, signature
+
+__all__ = [
+    "MISSING",
+    "Argument",
+    "Kind",
+    "Op",
+    "all_ops",
+    "by_aten",
+    "by_legacy",
+    "call",
+    "get",
+    "signature",
+]

@@ -1,0 +1,297 @@
+"""The adaptor: a kernel that lacks types or layouts, wrapped so that its op has them.
+
+Compiled at load to one closure per op. An op without a rule keeps its kernel, the same object.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink.errors import KernelError, UnknownOpError
+from diopi import catalogue, convert_config, inference
+from diopi.convert_config import Casts, Config, Layout, Rule
+from diopi.inference import Described
+from diopi.op import Op, all_ops, by_legacy, get
+
+FILE = "convert_config.yaml"
+Kernel = Callable[..., Any]
+
+
+def read(path: Path) -> Config:
+    """A vendor's convert_config.yaml, checked against the ops."""
+    return convert_config.read(path, names, _known())
+
+
+def parse(text: str, file: str = FILE) -> Config:
+    """As `read`, of a text."""
+    return convert_config.parse(text, names, _known(), file)
+
+
+def names(written: str) -> tuple[str, Mapping[str, str]] | None:
+    """An op by its name or by one of the C headers, and its tensors by their names there."""
+    try:
+        op = by_legacy(written) if written in catalogue.functions() else get(written)
+    except UnknownOpError:
+        return None
+    known = {a.name: a.name for a in op.arguments if a.type.startswith("Tensor")}
+    known |= {name: name for name in op.result_names}
+    function = catalogue.functions().get(written)
+    if function is not None:
+        known |= {theirs: ours for ours, theirs in function.renames if ours in known}
+        outs = [p.name for p in function.parameters if p.direction in ("out", "alloc")]
+        known |= dict(zip(outs, op.result_names, strict=False))
+    return op.name, known
+
+
+def _known() -> list[str]:
+    return [*all_ops(), *catalogue.functions()]
+
+
+def adapt(op: Op, kernel: Kernel, config: Config) -> Kernel:
+    """The kernel with the conversions of the config around it; itself where there are none.
+
+    A kernel with an attribute `into(results, *args, **kwargs)` gets its results to write to.
+    """
+    places = [
+        _Place(index, a.name, a.kwarg_only, a.written, rule)
+        for index, a in enumerate(op.arguments)
+        if a.type.startswith("Tensor") and _matters(rule := config.rule(op.name, a.name))
+    ]
+    results = [config.rule(op.name, name) for name in op.result_names]
+    if not places and not any(map(_matters, results)):
+        return kernel
+    return _closure(op, kernel, tuple(places), tuple(results))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One tensor argument with a rule."""
+
+    index: int
+    name: str
+    kwarg_only: bool
+    written: bool
+    rule: Rule
+
+
+def _matters(rule: Rule) -> bool:
+    return bool(rule.casts) or any(layout.format is not None for layout in rule.layouts or ())
+
+
+def _closure(
+    op: Op, kernel: Kernel, places: tuple[_Place, ...], results: tuple[Rule, ...]
+) -> Kernel:
+    into = getattr(kernel, "into", None)
+    # a result of another type than these is one that the kernel means
+    suspect = frozenset(target for rule in results for target in (rule.casts or {}).values())
+
+    def adapted(*args: Any, **kwargs: Any) -> Any:  # hot path
+        taken, named = list(args), dict(kwargs)
+        changed: list[tuple[Tensor, Tensor]] = []
+        written: list[tuple[Tensor, Tensor]] = []
+        for place in places:
+            if place.name in named:
+                source: Any = named
+                at: Any = place.name
+            elif not place.kwarg_only and place.index < len(taken):
+                source, at = taken, place.index
+            else:
+                continue
+            before = len(changed)
+            source[at] = _converted(source[at], op, place, changed)
+            if place.written:
+                written += changed[before:]
+        if into is not None:
+            return _into(op, into, results, (args, kwargs), (taken, named), written)
+        found = kernel(*taken, **named)
+        for original, copy in written:  # only here: a kernel that failed has written nothing
+            original.copy_(copy)
+        if not changed and not _suspicious(found, suspect, args):
+            return found
+        return _restored(op, found, args, kwargs, changed, results)
+
+    # what the kernel says of itself, such as its limits, is true of the adapted one
+    return functools.update_wrapper(adapted, kernel, assigned=("__name__", "__doc__"))
+
+
+def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Tensor]]) -> Any:
+    """What the kernel takes instead; each tensor that is another one is noted."""
+    if isinstance(value, Tensor):
+        other = _cast(value, op, place)
+        other = laid_out(other, place.rule.layouts)
+        if other is not value:
+            changed.append((value, other))
+        return other
+    if isinstance(value, (list, tuple)):
+        return [_converted(item, op, place, changed) for item in value]
+    return value
+
+
+def _cast(tensor: Tensor, op: Op, place: _Place) -> Tensor:
+    target = (place.rule.casts or {}).get(tensor.dtype)
+    if target is None or target == tensor.dtype:
+        return tensor
+    if _narrows(tensor.dtype, target):
+        _check_range(tensor, target, op, place)
+    return tensor.to(target)
+
+
+def _narrows(source: torch.dtype, target: torch.dtype) -> bool:
+    if _floats(source) or _floats(target) or torch.bool in (source, target):
+        return False
+    a, b = torch.iinfo(source), torch.iinfo(target)
+    return a.min < b.min or a.max > b.max
+
+
+def _floats(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _check_range(tensor: Tensor, target: torch.dtype, op: Op, place: _Place) -> None:
+    if tensor.numel() == 0:
+        return
+    limits = torch.iinfo(target)
+    for value in map(int, tensor.aminmax()):
+        if not limits.min <= value <= limits.max:
+            raise KernelError(
+                f"{op.name}: the value {value} of {place.name!r} ({_name(tensor.dtype)}) does not "
+                f"fit {_name(target)}, which the vendor's {FILE} converts it to "
+                f"[{limits.min}, {limits.max}].",
+                f"give {op.name} a kernel for {_name(tensor.dtype)}, or leave this conversion out "
+                f"for {place.name!r}: `tensor_dtype: {{{place.name}: ''}}`.",
+            )
+
+
+def laid_out(tensor: Tensor, layouts: Sequence[Layout] | None) -> Tensor:
+    """The tensor in one of the layouts; those for another rank say nothing of it."""
+    fitting = [layout for layout in layouts or () if layout.rank in (None, tensor.dim())]
+    if not fitting or any(_lies(tensor, layout.format) for layout in fitting):
+        return tensor
+    wanted = fitting[0].format
+    assert wanted is not None  # a layout without a format fits every tensor
+    return tensor.contiguous(memory_format=wanted)
+
+
+def _lies(tensor: Tensor, wanted: torch.memory_format | None) -> bool:
+    return wanted is None or tensor.is_contiguous(memory_format=wanted)
+
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+def _into(
+    op: Op,
+    into: Kernel,
+    rules: Sequence[Rule],
+    given: Call,
+    taken: Call,
+    written: list[tuple[Tensor, Tensor]],
+) -> Any:
+    """The kernel writes to results of types that it has; then they become those asked for."""
+    expected = inference.results(op.meaning, tuple(given[0]), given[1])
+    if expected is None:  # the kernel makes its results itself
+        found = into(None, *taken[0], **taken[1])
+        for original, copy in written:
+            original.copy_(copy)
+        return found
+    device = _device(given)
+    mine = [_room(kind, rule, device) for kind, rule in zip(expected, rules, strict=True)]
+    into(mine, *taken[0], **taken[1])
+    for original, copy in written:
+        original.copy_(copy)
+    found = [_restored_one(m, e, device) for m, e in zip(mine, expected, strict=True)]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _room(kind: Any, rule: Rule, device: torch.device) -> Any:
+    return _mapped(kind, lambda one: _reduced(one, rule).empty(device))
+
+
+def _reduced(kind: Described, rule: Rule) -> Described:
+    dtype = (rule.casts or {}).get(kind.dtype, kind.dtype)
+    shaped = torch.empty_strided(kind.shape, kind.stride, device="meta", dtype=dtype)
+    return inference.describe(laid_out(shaped, rule.layouts))
+
+
+def _restored(
+    op: Op,
+    found: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    changed: list[tuple[Tensor, Tensor]],
+    rules: Sequence[Rule],
+) -> Any:
+    """The results as they would be without conversions: types, strides, and written arguments."""
+    originals = {id(copy): original for original, copy in changed}
+    single = isinstance(found, Tensor) or not isinstance(found, (tuple, list))
+    parts = [found] if single else list(found)
+    expected = inference.results(op.meaning, args, kwargs)
+    if expected is None or len(expected) != len(parts):
+        back = {target: source for rule in rules for source, target in (rule.casts or {}).items()}
+        sources = {original.dtype for original, _ in changed}
+        casts = {t: s for t, s in back.items() if s in sources}
+        restored = [_mapped(part, lambda t: _guessed(t, originals, casts)) for part in parts]
+    else:
+        restored = [_mapped(part, lambda t: originals.get(id(t), t)) for part in parts]
+        restored = [
+            _restored_one(part, kind, None) for part, kind in zip(restored, expected, strict=True)
+        ]
+    return restored[0] if single else tuple(restored)
+
+
+def _guessed(tensor: Tensor, originals: Mapping[int, Tensor], casts: Casts) -> Tensor:
+    """Where the meaning cannot say: a type that an argument was converted from comes back."""
+    original = originals.get(id(tensor))
+    if original is not None:
+        return original
+    return tensor.to(casts.get(tensor.dtype, tensor.dtype))
+
+
+def _restored_one(value: Any, kind: Any, device: torch.device | None) -> Any:
+    if isinstance(value, Tensor) and isinstance(kind, Described):
+        if value.dtype == kind.dtype and (value.stride() == kind.stride or value.numel() == 0):
+            return value
+        if tuple(value.shape) != kind.shape:
+            return value  # a wrong shape is not ours to hide
+        return kind.empty(device or value.device).copy_(value)
+    if isinstance(value, (list, tuple)) and isinstance(kind, tuple):
+        return [_restored_one(v, k, device) for v, k in zip(value, kind, strict=True)]
+    return value
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, (Tensor, Described)):
+        return change(value)
+    return [_mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _suspicious(value: Any, dtypes: frozenset[torch.dtype], args: Sequence[Any]) -> bool:
+    """Whether a result may have the type that the kernel has instead of the one asked for."""
+    if isinstance(value, Tensor):
+        if value.dtype not in dtypes:
+            return False
+        # positions are never of a floating type, and all else follows the arguments
+        same = any(isinstance(a, Tensor) and a.dtype == value.dtype for a in args)
+        return not (same and value.dtype.is_floating_point)
+    return isinstance(value, (list, tuple)) and any(
+        _suspicious(item, dtypes, args) for item in value
+    )
+
+
+def _device(call: Call) -> torch.device:
+    for value in (*call[0], *call[1].values()):
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, Tensor):
+                return item.device
+    return torch.device("cpu")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,236 @@
+"""A vendor's shared library over the C ABI: loaded with dlopen, its functions as kernels of ops.
+
+Any subset of the functions of diopi.h may be there. A function that fails returns a status, which
+becomes an exception with the library's own words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import c_char_p, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink.errors import KernelError, LibraryError, NoKernelError
+from diopi import handles, inference
+from diopi.cfunction import Bound, functions, is_number
+from diopi.handles import Context
+from diopi.inference import Described
+from diopi.op import Op, all_ops
+from diopi.resolve import device_of
+
+STATUS = {
+    handles.ERROR: "diopiErrorOccurred",
+    handles.NO_IMPLEMENT: "diopiNoImplement",
+    handles.NO_DTYPE: "diopiDtypeNotSupported",
+    handles.INVALID: "diopiInvalidArgument",
+    handles.OUT_OF_MEMORY: "diopiOutOfMemory",
+}
+ERRORS: dict[int, type[Exception]] = {
+    handles.NO_IMPLEMENT: NoKernelError,
+    handles.NO_DTYPE: NoKernelError,
+    handles.OUT_OF_MEMORY: torch.OutOfMemoryError,
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """A loaded library: the functions that it has, and the kernels that they make."""
+
+    path: Path
+    vendor: str
+    version: str
+    functions: tuple[str, ...]
+    kernels: Mapping[str, Kernel]
+
+
+def load(path: Path, vendor: str = "") -> Library:
+    """The library's kernels by op; LibraryError when it cannot be loaded or called."""
+    library = _open(path)
+    _handshake(library, path)
+    found = [f for f in functions() if hasattr(library, f.name)]
+    if not found:
+        raise LibraryError(
+            f"{path.name} has none of the {len(functions())} functions of diopi.h.",
+            'declare them by including diopi.h: a function of C++ needs its extern "C", and one '
+            "that is hidden its DIOPI_API.",
+        )
+    name = vendor or _text(library, "diopiGetVendorName") or path.stem
+    by_op: dict[str, list[Bound]] = {}
+    for function in found:
+        bound = Bound(function, all_ops()[function.op], getattr(library, function.name))
+        by_op.setdefault(function.op, []).append(bound)
+    kernels = {
+        op: Kernel(all_ops()[op], tuple(bounds), name, library) for op, bounds in by_op.items()
+    }
+    return Library(
+        path, name, _text(library, "diopiGetImplVersion"), tuple(f.name for f in found), kernels
+    )
+
+
+def include() -> Path:
+    """The folder of diopi.h and diopi_runtime.h, for a compiler."""
+    return Path(__file__).with_name("include")
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+    except OSError as error:
+        hint = "build it first, or correct the path."
+        if path.exists():
+            hint = "`ldd` shows which of its own libraries is not found."
+        if "undefined symbol: diopi" in str(error):
+            hint = (
+                "one unit of the library has to say `#define DIOPI_IMPLEMENTATION` before it "
+                "includes diopi_runtime.h."
+            )
+        raise LibraryError(f"{path.name} does not load: {error}.", hint) from error
+
+
+def _handshake(library: ctypes.CDLL, path: Path) -> None:
+    if not hasattr(library, "diopiAbiVersion") or not hasattr(library, "diopiSetRuntime"):
+        raise LibraryError(
+            f"{path.name} is no library of the operator interface: it exports no diopiAbiVersion.",
+            "one unit of it has to say `#define DIOPI_IMPLEMENTATION` before it includes "
+            "diopi_runtime.h.",
+        )
+    library.diopiAbiVersion.restype = ctypes.c_uint32
+    version = int(library.diopiAbiVersion())
+    if version != handles.ABI:
+        raise LibraryError(
+            f"{path.name} speaks ABI {version}; this diopi speaks ABI {handles.ABI}.",
+            "build it against the diopi_runtime.h of this version.",
+        )
+    library.diopiSetRuntime.argtypes = [c_void_p]
+    status = library.diopiSetRuntime(ctypes.addressof(handles.RUNTIME))
+    if status != handles.OK:
+        raise LibraryError(f"{path.name} refuses the runtime: {STATUS.get(status, status)}.")
+
+
+def _text(library: ctypes.CDLL, name: str) -> str:
+    if not hasattr(library, name):
+        return ""
+    function = getattr(library, name)
+    function.restype = c_char_p
+    return (function() or b"").decode(errors="replace")
+
+
+class Kernel:
+    """The functions of a library that do one op, as one kernel with the op's arguments.
+
+    It raises NoKernelError for arguments that none of them takes.
+    """
+
+    def __init__(
+        self, op: Op, functions: tuple[Bound, ...], vendor: str, library: ctypes.CDLL
+    ) -> None:
+        self.op = op
+        self.__name__ = op.name
+        self.may_refuse = True  # then the op takes its next route
+        self.functions = functions
+        self._vendor = vendor
+        self._library = library
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self._bound(args, kwargs)
+        return self._run(given, inference.results(self.op.meaning, *self._ordered(given)), None)
+
+    def into(self, results: Sequence[Any] | None, *args: Any, **kwargs: Any) -> Any:
+        """The same, written to results of the caller; None: the library makes them."""
+        return self._run(self._bound(args, kwargs), None, results)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = self.op.arguments
+        if len(args) > len(arguments):
+            raise TypeError(f"{self.op.name} takes {len(arguments)} arguments, not {len(args)}")
+        given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+        for argument in arguments:
+            if argument.name not in given:
+                if argument.required:
+                    raise TypeError(f"{self.op.name} lacks its argument {argument.name!r}")
+                given[argument.name] = argument.default
+        unknown = given.keys() - {a.name for a in arguments}
+        if unknown:
+            raise TypeError(f"{self.op.name} has no argument {', '.join(sorted(unknown))}")
+        return given
+
+    def _ordered(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """By position where that is how the op takes them."""
+        arguments = self.op.arguments
+        return (
+            tuple(given[a.name] for a in arguments if not a.kwarg_only),
+            {a.name: given[a.name] for a in arguments if a.kwarg_only},
+        )
+
+    def _run(
+        self,
+        given: dict[str, Any],
+        expected: inference.Results | None,
+        results: Sequence[Any] | None,
+    ) -> Any:
+        function, taken = self._fitting(given)
+        device = device_of((), given)
+        if results is None and expected is not None:
+            results = [_made(kind, device) for kind in expected]
+        if results is None:
+            if not function.allocates:
+                inference.explain(self.op.meaning, *self._ordered(given))
+                raise KernelError(f"{self.op.name}: what it returns cannot be told beforehand.")
+            results = [None] * len(self.op.returns)
+        with Context(device) as call:
+            arguments = function.arguments(call, taken, results)
+            self._check(function, function.entry(call.address, *arguments), call)
+            found = function.results(call, arguments, results)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _fitting(self, given: dict[str, Any]) -> tuple[Bound, dict[str, Any]]:
+        """The function that takes these arguments; a number becomes a tensor where none does."""
+        for function in self.functions:
+            if function.fits(given):
+                return function, given
+        tensors = {a.name for a in self.op.arguments if a.type == "Tensor"}
+        wrapped = {
+            name: _wrapped(value, given) if name in tensors and is_number(value) else value
+            for name, value in given.items()
+        }
+        for function in self.functions:
+            if function.fits(wrapped):
+                return function, wrapped
+        names = ", ".join(function.name for function in self.functions)
+        raise NoKernelError(
+            f"{self._vendor}'s {names} cannot take these arguments of {self.op.name}: "
+            f"{'; '.join(filter(None, (f.refusal(given) for f in self.functions)))}.",
+            f"give {self.op.name} a kernel in Python, which sees every argument.",
+        )
+
+    def _check(self, function: Bound, status: int, call: Context) -> None:
+        if status == handles.OK:
+            return
+        said = call.error or _text(self._library, "diopiGetLastErrorString")
+        kind = ERRORS.get(status, KernelError)
+        text = (
+            f"{self._vendor}'s {function.name} failed with "
+            f"{STATUS.get(status, f'status {status}')}: {said or 'it gave no reason'}."
+        )
+        raise kind(text)
+
+
+def _made(kind: Any, device: torch.device) -> Any:
+    if isinstance(kind, Described):
+        return kind.empty(device)
+    return [_made(one, device) for one in kind] if isinstance(kind, tuple) else None
+
+
+def _wrapped(value: Any, given: Mapping[str, Any]) -> Tensor:
+    """A number as a tensor without dimensions, of the type it has beside the other arguments."""
+    others = [v for v in given.values() if isinstance(v, Tensor)]
+    dtype = torch.result_type(others[0], value) if others else torch.tensor(value).dtype
+    # the number itself is not rounded to a half type: kernels compute in float32
+    wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+    return torch.tensor(value, dtype=wide.get(dtype, dtype), device=device_of((), given))

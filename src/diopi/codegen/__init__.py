@@ -1,0 +1,1 @@
+"""What is written from the registry: C header, Protocol, reference pages, tables."""

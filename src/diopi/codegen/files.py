@@ -1,0 +1,48 @@
+"""Which files are written from the registry, and which of them are out of date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diopi import catalogue
+from diopi.codegen import header, pages, protocol
+
+HEADER = catalogue.FOLDER / "include" / "diopi.h"
+PROTOCOL = catalogue.FOLDER / "protocol.py"
+PAGES = catalogue.FOLDER.parents[1] / "docs" / "diopi"
+
+
+def wanted() -> dict[Path, str]:
+    """Every generated file with the text that it should have."""
+    found = {HEADER: header.render(), PROTOCOL: protocol.render()}
+    if PAGES.parent.is_dir():  # an installed package has no docs
+        found |= {PAGES / name: text for name, text in pages.render().items()}
+    return found
+
+
+def stale() -> list[Path]:
+    """The files that differ from what the registry says, and those that it no longer names."""
+    texts = wanted()
+    differing = [path for path, text in texts.items() if _text(path) != text]
+    return differing + [path for path in PAGES.glob("*.md") if _is_left_over(path, texts)]
+
+
+def _is_left_over(path: Path, texts: dict[Path, str]) -> bool:
+    """A page of a family that is gone; pages written by hand may stand beside ours."""
+    return path not in texts and (_text(path) or "").startswith(pages.NOTE)
+
+
+def write() -> list[Path]:
+    """Bring every file up to date; those that changed."""
+    texts, changed = wanted(), stale()
+    for path in changed:
+        if path in texts:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(texts[path], "utf-8")
+        else:
+            path.unlink()
+    return changed
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.is_file() else None

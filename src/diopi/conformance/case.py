@@ -1,0 +1,125 @@
+"""A case: the recipe of one call of one op, small enough to be a name, and what became of it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+from deeplink.errors import DeeplinkError
+
+PLAIN = "plain"
+STATUSES = ("passed", "failed", "crashed", "hung", "skipped")
+BAD = frozenset({"failed", "crashed", "hung"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """`op/dtype/source.index/profile/layout`: from its id alone the call is made anew.
+
+    `source` is where its arguments come from: an entry of op_db and one of its lists
+    (`softmax+samples`), our own (`own`), or a model (`model:bert`).
+    """
+
+    op: str
+    dtype: str
+    source: str
+    index: int
+    profile: str = PLAIN
+    layout: str = PLAIN
+
+    @property
+    def id(self) -> str:
+        """Stable: the same call on every machine and in every run."""
+        return f"{self.op}/{self.dtype}/{self.source}.{self.index}/{self.profile}/{self.layout}"
+
+    @property
+    def seed(self) -> int:
+        """The seed of what is drawn for this case."""
+        return zlib.crc32(self.id.encode())
+
+    @property
+    def group(self) -> Group:
+        """The list of arguments that it is taken from."""
+        return Group(self.op, self.dtype, self.source)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cases of one op in one dtype from one source: they are made together."""
+
+    op: str
+    dtype: str
+    source: str
+
+    @property
+    def seed(self) -> int:
+        """The seed under which the arguments are made."""
+        return zlib.crc32(f"{self.source}/{self.dtype}".encode())
+
+    def __str__(self) -> str:
+        return f"{self.op}/{self.dtype}/{self.source}"
+
+
+def parse(text: str) -> Case:
+    """The case of an id."""
+    parts = text.split("/")
+    place, _, index = parts[2].rpartition(".") if len(parts) == 5 else ("", "", "")
+    if not place or not index.isdigit():
+        raise DeeplinkError(
+            f"{text!r} is not the id of a case; it should be op/dtype/source.index/profile/layout.",
+            hint="copy it from a report, as add/float32/add+samples.0/plain/plain.",
+        )
+    return Case(parts[0], parts[1], place, int(index), parts[3], parts[4])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has against a result. `grade` B: worth knowing, not wrong; F: wrong."""
+
+    check: str
+    message: str
+    grade: str = "F"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case."""
+
+    case: str  # its id
+    status: str
+    grade: str = ""  # A, B or F; "" when it was not judged
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[str, ...] = ()  # those that were made
+    error: float = 0.0  # the worst, as a multiple of what is allowed
+    absolute: float = 0.0  # the worst, as a number
+    seconds: float = 0.0
+    reason: str = field(default="")  # why it was skipped
+
+    @property
+    def bad(self) -> bool:
+        return self.status in BAD
+
+    @property
+    def op(self) -> str:
+        return self.case.partition("/")[0]
+
+    @property
+    def dtype(self) -> str:
+        return self.case.split("/")[1]
+
+    @property
+    def check(self) -> str:
+        """The first check that failed; else the first that has something to say."""
+        graver = [f.check for f in self.findings if f.grade == "F"]
+        return next(iter([*graver, *(f.check for f in self.findings)]), "")
+
+    @property
+    def message(self) -> str:
+        """All findings, the graver first."""
+        found = sorted(self.findings, key=lambda finding: finding.grade != "F")
+        return "; ".join(f"{finding.check}: {finding.message}" for finding in found)
+
+
+def reproduce(case: str, vendor: str) -> str:
+    """The line that runs this case alone."""
+    return f"python -m diopi.conformance --vendor {vendor} --case '{case}'"

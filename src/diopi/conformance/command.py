@@ -1,0 +1,245 @@
+"""`python -m diopi.conformance`: run the suite on a vendor, or one case of it."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from deeplink.errors import DeeplinkError
+from deeplink.table import console
+from diopi.conformance import gaps as known_gaps
+from diopi.conformance import page, plan, report, results, store
+from diopi.conformance.case import Group, Result, parse
+from diopi.conformance.device_config import DeviceConfig
+from diopi.conformance.pool import Pool
+from diopi.conformance.results import Summary, Writer
+from diopi.conformance.subject import Subject, open_subject
+from diopi.conformance.worker import run_one
+from diopi.op import Op, all_ops
+
+EVERY = 10.0  # seconds between two lines of progress where there is no terminal
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be run, and where the results go."""
+
+    vendor: str
+    tier: str = "quick"
+    ops: tuple[str, ...] = ()  # names or patterns; none: all
+    dtypes: tuple[str, ...] = ()
+    jobs: int = 2
+    limit: float = 60.0
+    folder: Path = Path("conformance_results")
+    resume: bool = False
+    gaps: Path | None = None  # instead of the vendor's own
+    config: DeviceConfig = DeviceConfig()  # noqa: RUF009 - frozen
+    baselines: Path | None = None  # None: computed anew
+
+
+def run(request: Request, out: Console) -> Summary:
+    """Runs the suite and writes its reports."""
+    started = time.monotonic()
+    if request.baselines is not None:
+        store.Bundle(request.baselines).check()
+    path = request.folder / "results.jsonl"
+    earlier = results.read(path) if request.resume else []
+    subject = open_subject(request.vendor)
+    ops = [op for op in select(request.ops) if subject.has(op.name)]
+    groups = [
+        group
+        for group in plan.groups(plan.tier_of(request.tier), ops, request.dtypes)
+        if request.config.wants(group.op, group.dtype)
+    ]
+    groups.sort(key=lambda group: group.seed)  # dear and cheap ones mixed: the time left is steady
+    done: dict[Group, list[str]] = defaultdict(list)
+    for result in earlier:
+        done[parse(result.case).group].append(result.case)
+    found = list(earlier)
+    with (
+        Pool(*_pool(request), _options(request)) as pool,
+        Writer(path, append=request.resume) as writer,
+        _progress(pool, len(groups), out) as tell,
+    ):
+        for result in pool.run(groups, done):
+            found.append(result)
+            writer.add(result)
+            tell(result)
+    if len(ops) < len(select(request.ops)):
+        out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
+    return conclude(request, subject, found, time.monotonic() - started, out)
+
+
+def _pool(request: Request) -> tuple[str, str, int, float]:
+    return request.vendor, request.tier, request.jobs, request.limit
+
+
+def _options(request: Request) -> dict[str, str]:
+    return {"baselines": str(request.baselines)} if request.baselines else {}
+
+
+def generate(request: Request, folder: Path, out: Console) -> int:
+    """Makes the baselines of a tier; how many."""
+    groups = list(plan.groups(plan.tier_of(request.tier), select(request.ops), request.dtypes))
+    count = 0
+    with (
+        Pool("cpu", *_pool(request)[1:], {"mode": "generate"}) as pool,
+        store.Writer(folder) as writer,
+        _progress(pool, len(groups), out) as tell,
+    ):
+        for made in pool.run(groups, {}):
+            if isinstance(made, store.Made):
+                writer.add(made)
+                count += 1
+                tell(Result(made.case, "passed"))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    out.print(f"{count} baselines in {folder}, {size / 2**20:.1f} MiB", soft_wrap=True)
+    return count
+
+
+def conclude(
+    request: Request, subject: Subject, found: Sequence[Result], seconds: float, out: Console
+) -> Summary:
+    """The reports of a run."""
+    gaps = known_gaps.read(request.gaps or subject.gaps)
+    whole = not request.ops and not request.dtypes and request.tier in ("quick", "full")
+    complaints = known_gaps.complaints(gaps, found, all_ops(), whole)
+    if all(result.status == "skipped" for result in found):
+        reason = next((result.reason for result in found), "no op has cases here")
+        complaints.append(f"nothing was run: {reason}")
+    summary = results.summarise(found, gaps, request.vendor, request.tier, complaints, seconds)
+    folder = request.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    report.errors(folder / "error_report.csv", found, gaps, request.vendor)
+    report.junit(folder / "junit.xml", found, gaps, request.vendor)
+    report.summary_json(folder / "summary.json", summary)
+    page.write(folder / "report.html", summary, found, gaps)
+    report.show(summary, found, gaps, out)
+    out.print(f"Reports: {folder}/report.html, error_report.csv, junit.xml, summary.json")
+    return summary
+
+
+def select(names: Sequence[str]) -> list[Op]:
+    """The ops of some names or patterns; an old name of a function counts too."""
+    if not names:
+        return list(all_ops().values())
+    found = {
+        op.name: op
+        for op in all_ops().values()
+        for name in names
+        if fnmatch.fnmatch(op.name, name) or name in op.legacy
+    }
+    if not found:
+        raise DeeplinkError(
+            f"no op matches {', '.join(names)}.", hint="see `python -m diopi.conformance --list`."
+        )
+    return list(found.values())
+
+
+@contextmanager
+def _progress(pool: Pool, total: int, out: Console) -> Iterator[Teller]:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
+        yield Teller(pool, total, out, bar)
+
+
+class Teller:
+    """Says how far a run is: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, pool: Pool, total: int, out: Console, bar: Progress) -> None:
+        self._pool, self._total, self._out, self._bar = pool, total, out, bar
+        self._task = bar.add_task("starting", total=total)
+        self._started = self._last = time.monotonic()
+        self._cases = self._bad = 0
+
+    def __call__(self, result: Result) -> None:
+        self._cases += result.status != "skipped"
+        self._bad += result.bad
+        done = self._pool.groups_done
+        self._bar.update(
+            self._task, completed=done, description=f"{self._cases} cases, {self._bad} wrong"
+        )
+        now = time.monotonic()
+        if not self._out.is_terminal and now - self._last > EVERY:
+            self._last = now
+            left = (now - self._started) / max(1, done) * (self._total - done)
+            self._out.print(
+                f"{self._cases} cases, {self._bad} wrong; group {done} of {self._total}, "
+                f"about {left:.0f} s left"
+            )
+
+
+def one(text: str, vendor: str, out: Console) -> Result:
+    """One case, in this process."""
+    result = run_one(parse(text), open_subject(vendor))
+    grade = f", grade {result.grade}" if result.grade else ""
+    out.print(f"{result.case}: {result.status}{grade} {result.reason}", soft_wrap=True)
+    for finding in result.findings:
+        out.print(f"  {finding.grade} {finding.check}: {finding.message}", soft_wrap=True)
+    if result.checks:
+        out.print(f"  checks made: {', '.join(result.checks)}", soft_wrap=True)
+    return result
+
+
+def main(line: Sequence[str] | None = None) -> int:
+    """The exit code: 0 when everything passed or is a known gap."""
+    given = _parser().parse_args(line)
+    out = console()
+    if given.list:
+        for op in select(given.ops):
+            out.print(f"{op.name:32} {op.kind:15} {', '.join(op.legacy)}", soft_wrap=True)
+        return 0
+    try:
+        if given.case:
+            return int(one(given.case, given.vendor, out).bad)
+        request = Request(
+            given.vendor, given.tier, tuple(given.ops), tuple(given.dtypes), given.jobs,
+            given.limit, given.results, given.resume, given.gaps,
+            baselines=None if given.recompute else given.baselines,
+        )  # fmt: skip
+        if given.generate:
+            return int(not generate(request, given.generate, out))
+        return int(not run(request, out).passed)
+    except DeeplinkError as error:
+        console(stderr=True).print(str(error), soft_wrap=True)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m diopi.conformance",
+        description="Check the operators of a vendor, one report for all of them.",
+    )
+    add = parser.add_argument
+    add("--vendor", default="reference", help="a vendor's name, or module:attribute of kernels")
+    add("--tier", choices=list(plan.TIERS), default="quick", help="how many cases")
+    add("--ops", nargs="*", default=[], metavar="OP", help="these only; patterns, as conv*")
+    add("--dtypes", nargs="*", default=[], metavar="DTYPE", help="these only, as float32")
+    add("--case", metavar="ID", help="one case by its id, in this process")
+    add("--jobs", "-j", type=int, default=2, help="processes at a time")
+    add("--limit", type=float, default=60.0, metavar="SECONDS", help="for one case")
+    add("--results", type=Path, default=Path("conformance_results"), help="where reports go")
+    add("--resume", action="store_true", help="keep what an interrupted run found")
+    add("--gaps", type=Path, metavar="FILE", help="instead of the vendor's own gaps.toml")
+    add("--generate", type=Path, metavar="DIR", help="make the baselines, and run nothing")
+    add("--baselines", type=Path, metavar="DIR", help="compare with these, made elsewhere")
+    add("--recompute", action="store_true", help="without baselines: computed here (the default)")
+    add("--list", action="store_true", help="show the ops and run nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""What a call should give: in float64, as the CPU does it, and what rounding may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from deeplink.judge import envelope
+from deeplink.judge.envelope import FLOAT32, FLOAT64
+from deeplink.judge.formats import FORMATS, coarser
+from diopi.conformance.running import Run, host, run
+from diopi.conformance.sample import Callee, Sample
+
+# What they do depends on the type itself: their reference is the CPU's run in that type.
+BY_TYPE = frozenset(
+    """
+    nextafter nan_to_num frexp linalg.matrix_rank linalg.pinv pinverse histc view_as type
+    linalg.matrix_rank.hermitian linalg.pinv.hermitian linalg.lstsq special.spherical_bessel_j0
+    finfo byte char short int long bool half bfloat16 float double to item
+    """.split()
+)
+Values = list[Tensor | None]
+
+
+class Expected:
+    """Made when asked for, each part once; forward first, gradients after it."""
+
+    def __init__(self, callee: Callee, sample: Sample) -> None:
+        self._callee, self._sample = callee, sample
+
+    def picked(self, tensor: Tensor) -> Tensor:
+        """The elements of a result that are compared: all."""
+        return tensor
+
+    @cached_property
+    def plain(self) -> Run:
+        """As the CPU does it; raises what the CPU raises."""
+        return run(self._callee, self._sample)
+
+    @cached_property
+    def _by_type(self) -> bool:
+        return self._callee.name in BY_TYPE
+
+    @cached_property
+    def _wide(self) -> Run:
+        if self._by_type:
+            return self.plain
+        try:
+            return run(self._callee, self._sample, wide=True)
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            return self.plain  # not for these types: the CPU's own result then
+
+    @cached_property
+    def results(self) -> list[Tensor]:
+        """In float64."""
+        return [host(t) for t in self._wide.tensors]
+
+    @cached_property
+    def given(self) -> list[Tensor]:
+        """The arguments after the call, in float64."""
+        return [host(t) for t in self._wide.given]
+
+    @cached_property
+    def plain_results(self) -> list[Tensor]:
+        return [host(t) for t in self.plain.tensors]
+
+    @cached_property
+    def sigma(self) -> Values | None:
+        """Of each result; None where the call cannot be taken apart."""
+
+        def once() -> Values:
+            return list(run(self._callee, self._sample, wide=True, grad=False).tensors)
+
+        return self._noise(once, self.results)
+
+    # Gradients.
+
+    @cached_property
+    def seeds(self) -> list[Tensor]:
+        """A random gradient for each result that has one, in its own type."""
+        generator = torch.Generator().manual_seed(len(self._sample.tensors))
+        return [_normal(root, generator) for root in self.plain.roots]
+
+    @cached_property
+    def gradients(self) -> Values:
+        """In float64; empty where there are none."""
+        if len(self._wide.roots) != len(self.plain.roots):
+            return []
+        return [None if g is None else host(g) for g in self._wide.gradients(self.seeds)]
+
+    @cached_property
+    def plain_gradients(self) -> Values:
+        return [None if g is None else host(g) for g in self.plain.gradients(self.seeds)]
+
+    @cached_property
+    def gradient_sigma(self) -> Values | None:
+        """Of each gradient."""
+
+        def once() -> Values:
+            return run(self._callee, self._sample, wide=True).gradients(self.seeds)
+
+        return self._noise(once, self.gradients)
+
+    def _noise(self, once: Callable[[], Values], centre: Sequence[Tensor | None]) -> Values | None:
+        if self._by_type:
+            return None
+        floats = [t if t is not None and t.dtype in FORMATS else None for t in centre]
+        stored = self.stored
+        wide = stored in (torch.float64, torch.complex128)
+
+        def checked() -> Values:
+            return [None if c is None else t for t, c in zip(once(), floats, strict=True)]
+
+        try:
+            return envelope(
+                checked,
+                floats,
+                inside=2 * FLOAT64 if wide else FLOAT32,  # there the reference errs as well
+                between=FORMATS[stored].roundoff,
+            )
+        except Exception:  # torch raises anything when a call cannot be taken apart
+            return None
+
+    @cached_property
+    def stored(self) -> torch.dtype:
+        """The coarsest floating type of the call."""
+        found = torch.float64
+        for tensor in [*self._sample.tensors, *self.plain.tensors]:
+            if tensor.dtype in FORMATS:
+                found = coarser(found, tensor.dtype)
+        return found
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    real = like.real if like.is_complex() else like
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return drawn.to(real.dtype).to(like.dtype)

@@ -1,0 +1,86 @@
+"""Grades: A is as exact as rounding lets it be, B is usable and worth knowing, F is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink.judge import Verdict, judge, same_choice
+from deeplink.judge.formats import FORMATS
+from diopi.conformance.sample import Sample
+
+LOOSER = {True: 4.0, False: 8.0}  # of half types and others: so many times the bound is still B
+STATISTICAL = ("rms", "bias")
+SPECIAL = ("nan", "inf")
+DISTINCT = ("sort", "argsort", "topk", "msort")
+ORDER = "ABF"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One result of a call, graded."""
+
+    grade: str
+    verdict: Verdict
+    note: str = ""
+
+    @property
+    def message(self) -> str:
+        return f"{self.verdict}{f' ({self.note})' if self.note else ''}"
+
+
+def grade(
+    result: Tensor,
+    reference: Tensor,
+    plain: Callable[[], Tensor | None],
+    sigma: Callable[[], Tensor | None],
+) -> Judged:
+    """The grade of a result; the CPU's own run can lift a result to B, never to A."""
+    result, reference = result.clone(), reference.clone()  # whoever judges may compute in place
+    if result.dtype not in FORMATS:
+        verdict = judge(result, reference, run_plain=plain)
+        return Judged("A" if verdict.passed else "F", verdict)
+    verdict = judge(result.clone(), reference, run_envelope=sigma)
+    if verdict.passed:
+        return Judged("A", verdict)
+    lenient = judge(result.clone(), reference, run_plain=plain, run_envelope=sigma)
+    if lenient.passed:
+        return Judged("B", verdict, f"{lenient.rule}, in this type")
+    looser = LOOSER[FORMATS[result.dtype].is_half]
+    if verdict.rule == "bound" and verdict.ratio <= looser:
+        return Judged("B", verdict, f"within {looser:g} times the bound")
+    if verdict.rule in STATISTICAL and verdict.ratio <= 2.0:
+        return Judged("B", verdict, "each within its bound")
+    return Judged("F", verdict)
+
+
+def worse(grades: Sequence[str]) -> str:
+    """The worst of some grades; A for none."""
+    return max(grades, key=ORDER.index, default="A")
+
+
+def chose_equal(name: str, sample: Sample, result: Tensor, reference: Tensor) -> bool:
+    """Whether indices differ only among equal values, where any of them is right."""
+    if result.dtype != torch.int64 or not sample.tensors:
+        return False
+    values = sample.tensors[0].detach()
+    if "max_pool" in name:
+        flat = [t.flatten(2 if t.dim() > 2 else 1) for t in (values, result, reference)]
+        return same_choice(flat[0], flat[1], flat[2], -1)
+    distinct = name.partition(".")[0] in DISTINCT
+    for dim in _dims(sample):
+        try:
+            if same_choice(values, result, reference, dim, distinct):
+                return True
+        except (RuntimeError, IndexError):  # not along this one
+            continue
+    return False
+
+
+def _dims(sample: Sample) -> list[int | None]:
+    given: list[Any] = [sample.kwargs.get("dim"), *sample.args[1:], -1, None]
+    return [dim for dim in given if dim is None or isinstance(dim, int)]

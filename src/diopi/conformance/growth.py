@@ -1,0 +1,79 @@
+"""Other sizes for the same call: op_db's are tiny, and kernels fail at tiles, tails and nothing.
+
+One map of sizes for all tensors of a call, so that those which belong together stay so. Numbers
+among the arguments stay as they are; where that makes no sense, the CPU refuses and it is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+MOST = 1 << 16  # elements of all arguments
+LEAST = 4  # smaller sizes are channels, kernels, pairs: they keep their meaning
+
+Sizes = Callable[[int], int]
+
+
+def _odd() -> Iterator[Sizes]:
+    yield lambda size: 4 * size - 1 if size >= LEAST else size
+
+
+def _large() -> Iterator[Sizes]:
+    for factor in (210, 50, 16, 6):  # the largest that fits
+        yield lambda size, factor=factor: factor * size + 3 if size >= LEAST else size  # type: ignore[misc]
+
+
+def _empty() -> Iterator[Sizes]:
+    yield lambda size: 0 if size >= LEAST else size
+
+
+GROWTHS: dict[str, Callable[[], Iterator[Sizes]]] = {
+    "odd": _odd,
+    "large": _large,
+    "empty": _empty,
+}
+
+
+class NoGrowthError(Exception):
+    """The sizes of this call cannot be changed; the text says why."""
+
+
+def apply(name: str, values: Any, generator: torch.Generator) -> Any:
+    """The arguments with other sizes, drawn from the range of those that they had."""
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+    if any(t.layout != torch.strided or t.is_quantized or not t.numel() for t in tensors):
+        raise NoGrowthError("it has a tensor that is not plain")
+    if not any(size >= LEAST for t in tensors for size in t.shape):
+        raise NoGrowthError("its sizes are all small")
+    for sizes in GROWTHS[name]():
+        if sum(_count(t, sizes) for t in tensors) <= MOST:
+            grown = partial(_grown, sizes=sizes, generator=generator)
+            return pytree.tree_map_only(Tensor, grown, values)
+    raise NoGrowthError(f"it would have more than {MOST} elements")
+
+
+def _count(tensor: Tensor, sizes: Sizes) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= sizes(size)
+    return count
+
+
+def _grown(tensor: Tensor, sizes: Sizes, generator: torch.Generator) -> Tensor:
+    shape = [sizes(size) for size in tensor.shape]
+    flat = tensor.detach().reshape(-1)
+
+    def drawn() -> Tensor:
+        return flat[torch.randint(0, flat.numel(), shape, generator=generator)]
+
+    made = drawn()
+    if tensor.is_floating_point():
+        share = torch.rand(shape, generator=generator, dtype=torch.float64)
+        made = torch.lerp(made.double(), drawn().double(), share).to(tensor.dtype)
+    return made.requires_grad_(tensor.requires_grad)

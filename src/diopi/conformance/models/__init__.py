@@ -1,0 +1,1 @@
+"""Cases from full-size models: traced without weights, stored as shapes."""

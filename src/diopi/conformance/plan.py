@@ -1,0 +1,184 @@
+"""The plan: which cases there are, by tier. A group's list is made where its samples are made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from deeplink.judge.verdict import name_of
+from diopi.conformance import own, recipes, statistics
+from diopi.conformance.case import PLAIN, Case, Group
+from diopi.conformance.checks import CHECKS
+from diopi.conformance.models import stored
+from diopi.conformance.sample import Sample
+from diopi.op import Op, all_ops
+
+# What the numbers should be like depends on what an op does with them.
+PROFILES = {
+    "exact": ("ties", "specials"),
+    "index": ("ties", "normal"),
+    "elementwise": ("specials", "wide", "normal", "positive"),
+    "transcendental": ("specials", "normal", "wide", "small"),
+    "reduction": ("positive", "offset", "wide", "normal"),
+    "contraction": ("normal", "positive", "wide", "offset"),
+    "composite": ("normal", "offset", "positive", "small"),
+    "random": (),
+    "linalg": ("positive",),
+}
+LAYOUTS = ("strided", "transposed", "offset", "expanded", "channels_last")
+# Where an index stands twice nobody says which value is kept, and larger indices repeat.
+ONCE = frozenset("index_copy index_put scatter masked_scatter put index_fill unique".split())
+GROWTHS = ("odd", "large", "empty")
+CHEAP = ("structure", "dtype", "shape", "strides", "values", "inputs", "backward")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How much of everything."""
+
+    name: str
+    read: int  # samples that are made at most
+    base: int  # samples that run as they are
+    thorough: int  # those of them with all checks
+    profiled: int  # samples that run with each profile
+    profiles: int
+    laid: int
+    layouts: int
+    grown: int
+    dtypes: tuple[torch.dtype, ...] = ()  # none: all
+    wider: bool = False  # op_db's longer lists as well
+    forced: str = ""  # a layout that every case gets
+
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MODELS = "model"
+TIERS = {
+    "smoke": Tier("smoke", 8, 1, 1, 0, 0, 1, 2, 0, (torch.float32,)),
+    "quick": Tier("quick", 60, 6, 2, 1, 3, 1, 3, 1, (*_FLOATS, torch.int64, torch.bool)),
+    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True),
+    MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0),
+}
+
+
+def tier_of(name: str) -> Tier:
+    """A tier by its name; `quick:nhwc` with images as NHWC, `model:bert` of one model."""
+    base, _, rest = name.partition(":")
+    if base == "model":
+        return replace(TIERS["full"], name=name, base=TIERS["full"].read)
+    return replace(TIERS[base], name=name, forced="channels_last") if rest else TIERS[base]
+
+
+def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
+    """Every group of some ops."""
+    if tier.name.startswith(stored.PREFIX) or tier.name == MODELS:
+        yield from _model_groups(tier, {op.name for op in ops}, dtypes)
+        return
+    for op in ops:
+        for source in _sources(op, tier):
+            for dtype in _dtypes(op, source, tier):
+                if not dtypes or dtype in dtypes:
+                    yield Group(op.name, dtype, source)
+
+
+def _model_groups(tier: Tier, ops: Collection[str], dtypes: Collection[str]) -> Iterator[Group]:
+    """Those of one model, or of all."""
+    one = tier.name.removeprefix(stored.PREFIX)
+    for name in stored.names() if tier.name == MODELS else [one]:
+        for op, dtype in stored.calls(name):
+            if op in ops and (not dtypes or dtype in dtypes):
+                yield Group(op, dtype, f"{stored.PREFIX}{name}")
+
+
+def _sources(op: Op, tier: Tier) -> Iterator[str]:
+    if op.name in own.MAKERS:
+        yield own.OWN
+    if op.name in statistics.DRAWN:
+        yield statistics.SOURCE
+    for entry in recipes.entries_of(op):
+        if op.name.endswith("backward") or op.name.endswith("backward_overrideable"):
+            if op.aten:
+                yield f"{entry}+{recipes.CAPTURED}"
+            continue
+        yield f"{entry}+{recipes.SAMPLES}"
+        if recipes.op_db()[entry].error_inputs_func is not None:
+            yield f"{entry}+{recipes.ERRORS}"
+        if tier.wider:
+            yield f"{entry}+{recipes.WIDER}"
+
+
+def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
+    wanted = [d for d in op.dtypes if not tier.dtypes or d in tier.dtypes]
+    if source.endswith(f"+{recipes.ERRORS}") or source == statistics.SOURCE:
+        yield "float32"
+        return
+    if source != own.OWN:
+        entry, _ = recipes.entry_of(source)
+        wanted = [d for d in wanted if d in entry.supported_dtypes("cpu")]
+        if source.endswith(f"+{recipes.CAPTURED}"):
+            wanted = [d for d in wanted if d in entry.supported_backward_dtypes("cpu")]
+    for dtype in wanted:
+        yield name_of(dtype)
+
+
+def cases(
+    group: Group, samples: Sequence[Sample], tier: Tier
+) -> Iterator[tuple[Case, tuple[str, ...]]]:
+    """The cases of a group with the checks to make, from the samples that it has."""
+    every = range(len(samples))
+    if group.source.startswith(stored.PREFIX):
+        yield from ((_case(group, i), CHEAP) for i in every)
+    elif group.source.endswith(f"+{recipes.ERRORS}") or group.source == statistics.SOURCE:
+        yield from ((_case(group, i), tuple(CHECKS)) for i in every)
+    elif tier.forced:
+        chosen = _spread(len(samples), tier.base)
+        yield from ((_case(group, i, PLAIN, tier.forced), CHEAP) for i in chosen)
+    else:
+        for place, index in enumerate(_spread(len(samples), tier.base)):
+            yield _case(group, index), tuple(CHECKS) if place < tier.thorough else CHEAP
+        rich = sorted(every, key=lambda i: (-_size(samples[i]), i))
+        yield from _varied(group, rich, tier)
+
+
+def _case(group: Group, index: int, profile: str = PLAIN, layout: str = PLAIN) -> Case:
+    return Case(group.op, group.dtype, group.source, index, profile, layout)
+
+
+def _varied(
+    group: Group, rich: Sequence[int], tier: Tier
+) -> Iterator[tuple[Case, tuple[str, ...]]]:
+    """The samples with the most in them, with other values, layouts and sizes."""
+    kind = all_ops()[group.op].kind
+    turn = group.seed  # so that a short tier sees each of them somewhere
+    # what a forward op handed to its backward belongs together: its values stay
+    captured = group.source.endswith(f"+{recipes.CAPTURED}")
+    changeable = getattr(torch, group.dtype).is_floating_point and not captured
+    for index in rich[: tier.profiled]:
+        for profile in _some(PROFILES[kind] if changeable else (), tier.profiles, turn):
+            yield _case(group, index, profile), CHEAP
+    # values that repeat are none that were handed on, and nothing can be written to them
+    no_repeats = captured or bool(all_ops()[group.op].written)
+    layouts = [layout for layout in LAYOUTS if not (no_repeats and layout == "expanded")]
+    checks = tuple(CHECKS) if tier.name == "full" else (*CHEAP, "inplace")
+    for index in rich[: tier.laid]:
+        for layout in _some(layouts, tier.layouts, turn):
+            yield _case(group, index, PLAIN, layout), checks
+    if kind != "random" and not captured and group.op not in ONCE:
+        for index in rich[: tier.grown]:
+            for growth in GROWTHS:
+                yield _case(group, index, growth), CHEAP
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """So many of the numbers below `count`, evenly, the first among them."""
+    step = max(1.0, count / wanted)
+    return [int(at * step) for at in range(min(count, wanted))]
+
+
+def _some(words: Sequence[str], wanted: int, turn: int) -> list[str]:
+    return [words[(turn + at) % len(words)] for at in range(min(wanted, len(words)))]
+
+
+def _size(sample: Sample) -> int:
+    return sum(tensor.numel() for tensor in sample.tensors)

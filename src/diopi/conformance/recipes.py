@@ -1,0 +1,168 @@
+"""Recipes: where the arguments of cases come from, made anew wherever the suite runs."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from diopi.conformance import growth, layouts, own, profiles, statistics
+from diopi.conformance.capturing import captured
+from diopi.conformance.case import PLAIN, Case, Group
+from diopi.conformance.models import stored
+from diopi.conformance.own import OWN
+from diopi.conformance.sample import Callee, Sample
+from diopi.op import Op, get
+
+SAMPLES, WIDER, ERRORS = "samples", "wider", "errors"  # the lists of an op_db entry
+FOREACH = tuple(f"foreach_{kind}_op_db" for kind in "unary binary pointwise reduce other".split())
+CAPTURED = "captured"  # the calls of the op inside of those samples, forward and backward
+
+
+class NoRecipeError(Exception):
+    """There is no such case, or the CPU cannot make it; the text says why."""
+
+
+@cache
+def op_db() -> Mapping[str, Any]:
+    """Every entry of torch's op_db by its full name."""
+    with warnings.catch_warnings():
+        # it scripts and deprecates while it is imported; none of that is ours to judge
+        warnings.simplefilter("ignore")
+        from torch.testing._internal import common_methods_invocations as lists
+    found: dict[str, Any] = {}
+    for name in ("op_db", *FOREACH):
+        for entry in getattr(lists, name, ()):
+            found.setdefault(entry.full_name, entry)
+    return found
+
+
+@cache
+def _names() -> Mapping[str, tuple[str, ...]]:
+    """The entries by other names for them: of all variants, or with `_` for the last dot."""
+    found: dict[str, tuple[str, ...]] = {}
+    for full, entry in op_db().items():
+        for name in {full, entry.name, entry.formatted_name, f"{full.replace('.', '_')}"}:
+            found[name] = (*found.get(name, ()), full)
+    return found
+
+
+def entries_of(op: Op) -> list[str]:
+    """The full names of the entries of op_db that an op names."""
+    found = [full for name in op.opinfo for full in _names().get(name, ())]
+    return list(dict.fromkeys(found))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The generators of torch, numpy and Python at a seed, and back where they were."""
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+
+
+def entry_of(source: str) -> tuple[Any, str]:
+    """The entry of op_db and the list of it that a source names."""
+    name, _, listed = source.partition("+")
+    if name not in op_db() or listed not in (SAMPLES, WIDER, ERRORS, CAPTURED):
+        raise NoRecipeError(f"this torch's op_db has no {source!r}")
+    return op_db()[name], listed
+
+
+def callee(group: Group, index: int = 0) -> Callee:
+    """The function that a group is about; in a model it depends on the call."""
+    if group.source.startswith(stored.PREFIX):
+        return stored.callee(_calls(group)[index])
+    if group.source == statistics.SOURCE:
+        return Callee(statistics.SOURCE, statistics.function(group.op), draws=True)
+    if group.source == OWN or group.source.endswith(f"+{CAPTURED}"):
+        op = get(group.op)
+        return Callee(op.name, op.meaning, draws=op.kind == "random", direct=True)
+    entry, _ = entry_of(group.source)
+    return Callee(
+        entry.full_name,
+        entry,
+        entry.inplace_variant,
+        entry.supports_out and not entry.name.startswith("_foreach"),
+        entry.is_factory_function,
+        get(group.op).kind == "random",
+    )
+
+
+def samples(group: Group, most: int) -> list[Sample]:
+    """The arguments of a group's calls, in order, at most so many."""
+    with seeded(group.seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if group.source.startswith(stored.PREFIX):
+            return [stored.sample(call) for call in _calls(group)[:most]]
+        if group.source == statistics.SOURCE:
+            return [statistics.sample(group.op)]
+        if group.source == OWN:
+            return own.samples(group.op, getattr(torch, group.dtype))[:most]
+        return list(islice(_of_entry(group), most))
+
+
+def _calls(group: Group) -> list[dict[str, Any]]:
+    name = group.source.removeprefix(stored.PREFIX)
+    return stored.calls(name).get((group.op, group.dtype), [])
+
+
+def _of_entry(group: Group) -> Iterator[Sample]:
+    entry, listed = entry_of(group.source)
+    dtype = getattr(torch, group.dtype)
+    if listed == ERRORS:
+        return (_plain(error.sample_input) for error in entry.error_inputs("cpu"))
+    wants = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+    make = entry.reference_inputs if listed == WIDER else entry.sample_inputs
+    found = (_plain(sample) for sample in make("cpu", dtype, requires_grad=wants))
+    return found if listed != CAPTURED else captured(get(group.op), entry, found)
+
+
+def _plain(sample: Any) -> Sample:
+    args = (sample.input, *sample.args)
+    return Sample(args, dict(sample.kwargs), sample.output_process_fn_grad)
+
+
+def varied(sample: Sample, case: Case) -> Sample:
+    """The sample with the profile and the layout of a case."""
+    if case.profile == case.layout == PLAIN:
+        return sample
+    generator = torch.Generator().manual_seed(case.seed)
+    values: Any = (sample.args, sample.kwargs)
+    if case.profile in growth.GROWTHS:
+        values = growth.apply(case.profile, values, generator)
+    elif case.profile != PLAIN:
+        values = pytree.tree_map_only(
+            Tensor, lambda t: profiles.apply(case.profile, t, generator), values
+        )
+    if case.layout != PLAIN:
+        values = pytree.tree_map_only(Tensor, lambda t: layouts.apply(case.layout, t), values)
+    return replace(sample, args=values[0], kwargs=values[1])
+
+
+def changes(sample: Sample, made: Sample) -> bool:
+    """Whether a variation says anything about this sample; if not, it is no case of its own."""
+    pairs = zip(sample.tensors, made.tensors, strict=True)
+    return any(
+        a is not b
+        and (a.shape != b.shape or a.stride() != b.stride()
+             or a.storage_offset() != b.storage_offset() or not torch.equal(a, b))
+        for a, b in pairs
+    )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Results on disk as they come, and what they add up to."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from diopi.conformance.case import BAD, Finding, Result
+from diopi.conformance.gaps import Gap, find
+from diopi.conformance.grading import worse
+
+
+def read(path: Path) -> list[Result]:
+    """The results of an earlier run, the last of each case; a line that was cut off is left out."""
+    found: dict[str, Result] = {}
+    if path.is_file():
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                fields = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            fields["findings"] = tuple(Finding(**finding) for finding in fields["findings"])
+            fields["checks"] = tuple(fields["checks"])
+            found[fields["case"]] = Result(**fields)
+    return list(found.values())
+
+
+class Writer:
+    """Adds results to a file of one line each: what is written survives an interruption."""
+
+    def __init__(self, path: Path, append: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[str] = path.open("a" if append else "w", encoding="utf-8")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, result: Result) -> None:
+        self._file.write(json.dumps(asdict(result)) + "\n")
+        self._file.flush()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One op in one dtype."""
+
+    op: str
+    dtype: str
+    cases: int
+    bad: int
+    known: int  # of these, explained by a gap
+    grade: str
+    error: float  # the worst, as a multiple of what is allowed
+    worst: str = ""  # the id of the case to look at
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run found."""
+
+    vendor: str
+    tier: str
+    counts: dict[str, int]  # by status
+    grades: dict[str, int]
+    checks: dict[str, int]  # how often each was made
+    unexplained: int
+    cells: tuple[Cell, ...]
+    complaints: tuple[str, ...]
+    seconds: float
+
+    @property
+    def cases(self) -> int:
+        """Those that ran."""
+        return sum(count for status, count in self.counts.items() if status != "skipped")
+
+    @property
+    def ops(self) -> int:
+        return len({cell.op for cell in self.cells})
+
+    @property
+    def passed(self) -> bool:
+        return not self.unexplained and not self.complaints
+
+
+def summarise(
+    results: Sequence[Result],
+    gaps: Sequence[Gap],
+    vendor: str,
+    tier: str,
+    complaints: Iterable[str],
+    seconds: float,
+) -> Summary:
+    """The figures of a run."""
+    ran = [result for result in results if result.status != "skipped"]
+    by_cell: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in ran:
+        by_cell[result.op, result.dtype].append(result)
+    return Summary(
+        vendor,
+        tier,
+        dict(Counter(result.status for result in results)),
+        dict(sorted(Counter(result.grade for result in ran).items())),
+        dict(Counter(check for result in ran for check in result.checks)),
+        sum(result.bad and find(gaps, result) is None for result in ran),
+        tuple(_cell(key, rows, gaps) for key, rows in sorted(by_cell.items())),
+        tuple(complaints),
+        seconds,
+    )
+
+
+def _cell(key: tuple[str, str], rows: list[Result], gaps: Sequence[Gap]) -> Cell:
+    bad = [row for row in rows if row.status in BAD]
+    worst = max(rows, key=lambda row: ("ABF".find(row.grade), row.error))
+    return Cell(
+        *key,
+        len(rows),
+        len(bad),
+        sum(find(gaps, row) is not None for row in bad),
+        worse([row.grade for row in rows if row.grade]),
+        max((row.error for row in rows if row.error < float("inf")), default=0.0),
+        worst.case if worst.grade != "A" else "",
+    )

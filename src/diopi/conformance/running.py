@@ -1,0 +1,177 @@
+"""One call on one device: arguments copied as they lie in memory, results, arguments afterwards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from deeplink.samples import PLACES, STAYS_ON_HOST
+from diopi.conformance.sample import Callee, Sample
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call gave. `given` are its tensor arguments after it, in the order of the sample."""
+
+    result: Any
+    given: list[Tensor]
+    drew: bool = False  # the CPU's random numbers
+    graded: Any = None  # the part of the result that has gradients
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in pytree.tree_leaves(self.result) if isinstance(leaf, Tensor)]
+
+    @property
+    def roots(self) -> list[Tensor]:
+        """The results that have gradients."""
+        found = pytree.tree_leaves(self.graded)
+        return [out for out in found if isinstance(out, Tensor) and out.requires_grad]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        return [tensor for tensor in self.given if tensor.requires_grad]
+
+    def gradients(self, seeds: Sequence[Tensor]) -> list[Tensor | None]:
+        """Of the arguments that want one, from one for each root."""
+        roots, leaves = self.roots, self.leaves
+        if not roots or not leaves:
+            return []
+        given = [s.to(r.device, r.dtype) for s, r in zip(seeds, roots, strict=True)]
+        found = torch.autograd.grad(roots, leaves, given, allow_unused=True, retain_graph=True)
+        return list(found)
+
+
+def run(
+    callee: Callee,
+    sample: Sample,
+    device: str = "cpu",
+    *,
+    wide: bool = False,
+    function: Callable[..., Any] | None = None,
+    extra: dict[str, Any] | None = None,
+    seed: int = 20,
+    grad: bool = True,
+) -> Run:
+    """The call on a copy of the sample; `wide` in float64, `function` instead of the callee's."""
+    move = _Mover(device, wide, grad)
+    host = STAYS_ON_HOST.get(callee.name, frozenset())
+    args = [a if i - 1 in host else move(a) for i, a in enumerate(sample.args)]
+    kwargs = {
+        key: device if key == "device" and arg is not None else move(arg)
+        for key, arg in sample.kwargs.items()
+    }
+    if callee.factory:
+        kwargs["device"] = device  # some samples leave it out and would stay on the CPU
+    torch.manual_seed(seed)
+    before = torch.get_rng_state()
+    with _quiet(), _default(wide), torch.set_grad_enabled(grad):
+        result = (function or callee.function)(*args, **kwargs, **(extra or {}))
+    drew = not torch.equal(before, torch.get_rng_state())
+    graded = sample.graded(result) if grad else result
+    return Run(result, move.moved, drew, graded)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what an op warns of is not compared
+        yield
+
+
+@contextmanager
+def _default(wide: bool) -> Iterator[None]:
+    """In float64, whole numbers become float64 as well."""
+    before = torch.get_default_dtype()
+    if wide:
+        torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class _Mover:
+    """Copies arguments; tensors that share storage share it afterwards, strides stay."""
+
+    def __init__(self, device: str, wide: bool, grad: bool) -> None:
+        self.moved: list[Tensor] = []
+        self._device, self._wide, self._grad = device, wide, grad
+        self._flat: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def __call__(self, value: Any) -> Any:
+        return pytree.tree_map(self._one, value)
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            with torch.no_grad():
+                made = self._tensor(value.detach())
+            if value.requires_grad and self._grad:
+                made.requires_grad_()
+            self.moved.append(made)
+            return made
+        if isinstance(value, torch.device) or (isinstance(value, str) and value in PLACES):
+            return torch.device(self._device)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(self._device).manual_seed(20)
+        if isinstance(value, torch.dtype) and self._wide:
+            return WIDE.get(value, value)
+        return value
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        dtype = WIDE.get(tensor.dtype, tensor.dtype) if self._wide else tensor.dtype
+        simple = type(tensor) is Tensor and tensor.layout == torch.strided
+        if not simple or tensor.is_quantized or tensor.device.type != "cpu":
+            return tensor.to(self._device, dtype, copy=True)
+        if tensor.is_conj():
+            return self._tensor(tensor.conj()).conj()
+        if tensor.is_neg():
+            return torch._neg_view(self._tensor(torch._neg_view(tensor)))
+        storage = tensor.untyped_storage()
+        key = storage._cdata, tensor.dtype
+        if key not in self._flat:
+            count = storage.nbytes() // tensor.itemsize
+            flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
+            self._flat[key] = flat.to(self._device, dtype, copy=True)
+        flat = self._flat[key]
+        return torch.empty(0, dtype=dtype, device=self._device).set_(
+            flat.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
+
+
+def host(tensor: Tensor) -> Tensor:
+    """Its values on the CPU, plain."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    # torch can compare nothing of complex32
+    return tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Equal, a NaN being equal to a NaN."""
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if torch.equal(first, second):
+        return True
+    if not (first.is_floating_point() or first.is_complex()):
+        return False
+    return bool(((first == second) | ((first != first) & (second != second))).all())

@@ -1,0 +1,119 @@
+"""Random ops have no right values, only right distributions: they are held against those.
+
+The Kolmogorov-Smirnov distance of many draws from the distribution function, at a level at which a
+correct generator fails once in a million runs; what is drawn is reproducible from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diopi.conformance.case import Finding
+from diopi.conformance.running import host
+from diopi.conformance.sample import Sample
+
+DRAWS = 20_000
+LEVEL = 1e-6
+SOURCE = "statistics"
+
+Distribution = Callable[[Tensor], Tensor]  # P(X <= x)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A call that draws, and how its numbers are spread; `steps` for whole numbers."""
+
+    call: Callable[[torch.device], Tensor]
+    distribution: Distribution
+    discrete: bool = False
+
+
+def _normal(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _room(device: torch.device) -> Tensor:
+    return torch.empty(DRAWS, device=device)
+
+
+DRAWN: dict[str, Draw] = {
+    "rand": Draw(lambda d: torch.rand(DRAWS, device=d), lambda x: x.clamp(0, 1)),
+    "randn": Draw(lambda d: torch.randn(DRAWS, device=d), _normal),
+    "uniform": Draw(lambda d: _room(d).uniform_(-1, 3), lambda x: ((x + 1) / 4).clamp(0, 1)),
+    "normal": Draw(lambda d: _room(d).normal_(2, 3), lambda x: _normal((x - 2) / 3)),
+    "exponential": Draw(
+        lambda d: _room(d).exponential_(2.0), lambda x: 1 - torch.exp(-2 * x.clamp(min=0))
+    ),
+    "bernoulli": Draw(
+        lambda d: torch.bernoulli(torch.full((DRAWS,), 0.3, device=d)),
+        lambda x: torch.where(x < 0, 0.0, torch.where(x < 1, 0.7, 1.0)),
+        discrete=True,
+    ),
+    "randint": Draw(
+        lambda d: torch.randint(0, 10, (DRAWS,), device=d),
+        lambda x: ((x.floor() + 1) / 10).clamp(0, 1),
+        discrete=True,
+    ),
+    "randperm": Draw(
+        lambda d: torch.randperm(DRAWS, device=d),
+        lambda x: ((x.floor() + 1) / DRAWS).clamp(0, 1),
+        discrete=True,
+    ),
+    "multinomial": Draw(
+        lambda d: torch.multinomial(torch.tensor([1.0, 3.0], device=d), DRAWS, replacement=True),
+        lambda x: torch.where(x < 0, 0.0, torch.where(x < 1, 0.25, 1.0)),
+        discrete=True,
+    ),
+    "dropout": Draw(
+        lambda d: torch.nn.functional.dropout(torch.ones(DRAWS, device=d), 0.3),
+        lambda x: torch.where(x < 0, 0.0, torch.where(x < 1.42, 0.3, 1.0)),
+        discrete=True,
+    ),
+}
+
+
+def sample(op: str) -> Sample:
+    """The one call of an op: it is told where to draw."""
+    return Sample((), {"device": torch.device("cpu"), "_op": op})
+
+
+def function(op: str) -> Callable[..., Any]:
+    """What a case calls."""
+
+    def draw(device: Any, _op: str) -> Tensor:
+        return DRAWN[op].call(torch.device(device))
+
+    return draw
+
+
+def check(op: str, result: Tensor, again: Callable[[int], Tensor]) -> list[Finding]:
+    """How far the draws are from their distribution; `again` draws from another seed."""
+    drawn = host(result).double().reshape(-1)
+    found = []
+    distance = distance_of(drawn, DRAWN[op].distribution, DRAWN[op].discrete)
+    allowed = math.sqrt(-0.5 * math.log(LEVEL / 2)) / math.sqrt(drawn.numel())
+    if not distance <= allowed:
+        text = f"its draws are {distance:.3g} from their distribution, allowed {allowed:.3g}"
+        found.append(Finding("statistics", text))
+    if torch.equal(host(again(21)).double().reshape(-1), drawn):
+        found.append(Finding("statistics", "another seed gives the same numbers"))
+    return found
+
+
+def distance_of(drawn: Tensor, distribution: Distribution, discrete: bool) -> float:
+    """The largest gap between the share of draws below a value and its probability."""
+    values = drawn.sort().values
+    count = values.numel()
+    share = torch.arange(1, count + 1, dtype=torch.float64) / count
+    wanted = distribution(values)
+    if discrete:  # only at the last of equal values is the share what it should be
+        last = torch.ones(count, dtype=torch.bool)
+        last[:-1] = values[1:] != values[:-1]
+        return float((share - wanted)[last].abs().max())
+    return float(torch.maximum((share - wanted).abs(), (share - 1 / count - wanted).abs()).max())

@@ -1,0 +1,123 @@
+"""The vendor under test: a torch device, or kernels of the interface on the host."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deeplink import vendor as vendors
+from diopi import implementation
+from diopi.conformance.sample import Callee
+from diopi.implementation import Implementation
+from diopi.resolve import Resolved
+from diopi.schema import RENAMED
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Where cases run. `active` is entered around each call: it puts the kernels in place."""
+
+    name: str
+    device: str
+    gaps: Path | None = None
+    active: Callable[[], AbstractContextManager[Any]] = nullcontext
+    kernels: Mapping[str, Resolved] = field(default_factory=dict, repr=False)
+
+    def ready(self) -> None:
+        """Raises what the device raises when it cannot be used at all."""
+        torch.ones(1, device=self.device).cpu()
+
+    def has(self, op: str) -> bool:
+        """Whether it claims to do an op."""
+        return not self.kernels or op in self.kernels
+
+    def takes(self, callee: Callee) -> Callee:
+        """The callee, by the vendor's kernel where an op is called by its own name."""
+        if not callee.direct or callee.name not in self.kernels:
+            return callee
+        return replace(callee, function=self.kernels[callee.name].call)
+
+
+def open_subject(name: str) -> Subject:
+    """A vendor by its name, or `module` or `module:attribute` that holds kernels."""
+    if "." in name or ":" in name:
+        module, _, attribute = name.partition(":")
+        source: Any = importlib.import_module(module)
+        source = getattr(source, attribute) if attribute else source
+        return of_kernels(name, implementation.of(source, name))
+    chosen = vendors.choose(name).vendor
+    if chosen.device_module:
+        importlib.import_module(chosen.device_module)
+    gaps = gaps_of(chosen)
+    if chosen.kernels:
+        return of_kernels(name, implementation.load(chosen), chosen.device, gaps)
+    return Subject(name, chosen.device, gaps)
+
+
+def gaps_of(vendor: vendors.Vendor) -> Path | None:
+    """The vendor's gaps.toml, where it has one."""
+    if not vendor.gaps:
+        return None
+    folder, _, rest = vendor.gaps.partition("/")
+    return Path(str(importlib.import_module(folder).__file__)).parent / rest
+
+
+def of_kernels(
+    name: str, kernels: Implementation, device: str = "cpu", gaps: Path | None = None
+) -> Subject:
+    """A vendor of kernels: each stands in for its ATen overloads on the vendor's device."""
+    runs = {
+        op: found
+        for op, found in kernels.resolve().items()
+        if found.route in ("kernel", "decomposition")
+    }
+    routed = {
+        overload: (found, form) for found in runs.values() for overload, form in _forms(found)
+    }
+    return Subject(name, device, gaps, lambda: _Routed(routed), runs)
+
+
+def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
+    rows = []
+    for overload in found.op.aten:
+        base, _, rest = overload.removeprefix("aten::").partition(".")
+        schema = getattr(getattr(torch.ops.aten, base), rest or "default")._schema
+        if any(argument.is_out for argument in schema.arguments):
+            rows.append((overload, found.out))
+        elif schema.is_mutable and base.endswith("_"):
+            rows.append((overload, found.inplace))
+        else:
+            rows.append((overload, found.call))
+    return rows
+
+
+class _Routed(TorchDispatchMode):
+    """Sends the ATen overloads of ops to the vendor's kernels; the rest goes on as it was."""
+
+    def __init__(self, routed: dict[str, tuple[Resolved, Callable[..., Any]]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._routed = routed
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(func).replace("aten.", "aten::", 1).removesuffix(".default")
+        if name not in self._routed:
+            return func(*args, **kwargs)
+        found, form = self._routed[name]
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        outs = [a.name for a in func._schema.arguments if a.is_out]
+        known = {argument.name for argument in found.op.arguments}
+        call = {RENAMED.get(key, key): value for key, value in given.items() if key not in outs}
+        call = {key: value for key, value in call.items() if key in known}
+        call |= dict(zip(found.op.result_names, (given[out] for out in outs), strict=False))
+        if form is found.inplace:
+            first = found.op.arguments[0].name
+            return form(call.pop(first), **call)
+        return form(**call)

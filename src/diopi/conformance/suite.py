@@ -1,0 +1,56 @@
+"""The suite as pytest tests, without a plug-in: a vendor's own test file has two lines.
+
+from diopi.conformance.suite import conformance
+test_conformance = conformance("acme")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from diopi.conformance import gaps as known_gaps
+from diopi.conformance import plan
+from diopi.conformance.case import Result, reproduce
+from diopi.conformance.command import select
+from diopi.conformance.pool import Pool
+from diopi.conformance.subject import open_subject
+
+
+def conformance(
+    vendor: str,
+    tier: str = "quick",
+    ops: Sequence[str] = (),
+    gaps: Path | None = None,
+    limit: float = 60.0,
+) -> Callable[[str], None]:
+    """A test, parametrized by op: it fails with the lines that reproduce what is wrong."""
+    import pytest
+
+    names = [op.name for op in select(ops)]
+
+    @pytest.mark.parametrize("op", names)
+    def test(op: str) -> None:
+        wrong = failures(vendor, op, tier, gaps, limit)
+        if wrong == []:
+            return
+        if wrong is None:
+            pytest.skip("no cases")
+        lines = [f"{r.status}: {r.message}\n  {reproduce(r.case, vendor)}" for r in wrong[:20]]
+        pytest.fail(f"{len(wrong)} cases of {op} are wrong\n" + "\n".join(lines), pytrace=False)
+
+    return test
+
+
+def failures(
+    vendor: str, op: str, tier: str, gaps: Path | None = None, limit: float = 60.0
+) -> list[Result] | None:
+    """The wrong results of one op that no gap explains; None when it has no cases."""
+    subject = open_subject(vendor)
+    known = known_gaps.read(gaps or subject.gaps)
+    groups = list(plan.groups(plan.tier_of(tier), select([op]))) if subject.has(op) else []
+    with Pool(vendor, tier, 1, limit) as pool:
+        found: list[Result] = list(pool.run(groups, {}))
+    if all(result.status == "skipped" for result in found):
+        return None
+    return [r for r in found if r.bad and known_gaps.find(known, r) is None]

@@ -1,0 +1,139 @@
+"""A worker process: it runs the cases of one group after the other, and says which it starts.
+
+python -m diopi.conformance.worker FD OPTIONS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diopi.conformance import plan, recipes, store
+from diopi.conformance.case import Case, Group, Result
+from diopi.conformance.sample import Sample
+from diopi.conformance.store import Bundle
+from diopi.conformance.subject import Subject, open_subject
+from diopi.conformance.trial import attempt, vary
+
+# What it says: it is up; a case begins; the CPU is through with it and the vendor's turn begins; a
+# result; the group is finished.
+READY, START, VENDOR, DONE, END = "ready", "start", "vendor", "done", "end"
+LOST = "lost"  # the device is lost to this process; it ends
+Say = Callable[[str, Any], None]
+
+
+def serve(pipe: Connection, options: dict[str, str]) -> None:
+    """Answers groups with results until the pipe closes."""
+
+    def say(kind: str, what: Any) -> None:
+        # by value: torch's own way through a pipe shares the memory of a process that may die
+        pipe.send_bytes(pickle.dumps((kind, what)))
+
+    torch.set_num_threads(int(options.get("threads", "1")))
+    for folder in reversed(options.get("path", "").split("\n")):
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
+    try:
+        subject = open_subject(options["vendor"])
+        subject.ready()
+    except Exception:  # told to the parent, whatever it is: nothing can be checked
+        say(END, traceback.format_exc(limit=-3))
+        return
+    bundle = Bundle(Path(options["baselines"])) if options.get("baselines") else None
+    say(READY, "")
+    while True:
+        try:
+            group, tier, done = pipe.recv()
+        except EOFError:
+            return
+        if options.get("mode") == "generate":
+            generate(group, tier, say)
+        else:
+            run_group(group, tier, done, subject, say, bundle)
+        say(END, "")
+
+
+def run_group(
+    group: Group,
+    tier: str,
+    done: Collection[str],
+    subject: Subject,
+    say: Say,
+    bundle: Bundle | None = None,
+) -> None:
+    """Says the id of each case and then its result; those in `done` are left out."""
+    limits = plan.tier_of(tier)
+    try:
+        samples = recipes.samples(group, limits.read)
+    except Exception as error:  # op_db's own limits: they are no vendor's
+        nothing = f"{group}.0/plain/plain"
+        if nothing not in done:
+            reason = f"no samples: {type(error).__name__}: {error}"
+            say(DONE, Result(nothing, "skipped", reason=reason))
+        return
+    for case, checks in plan.cases(group, samples, limits):
+        if case.id not in done:
+            say(START, case.id)
+            callee, sample = recipes.callee(group, case.index), samples[case.index]
+            turn = partial(say, VENDOR, "")
+            result = attempt(case, callee, sample, subject, checks, turn, bundle)
+            say(DONE, result)
+            if subject.device != "cpu" and (result.bad or "errors" in result.checks):
+                _survived(subject, say)
+
+
+def _survived(subject: Subject, say: Say) -> None:
+    """After an error of the device no later call works: this process ends, another goes on."""
+    try:
+        subject.ready()
+    except Exception:  # whatever it is: the device is lost to this process
+        say(LOST, "")
+        os._exit(1)
+
+
+def generate(group: Group, tier: str, say: Say) -> None:
+    """Says the baseline of each case of a group that has one."""
+    limits = plan.tier_of(tier)
+    try:
+        samples = recipes.samples(group, limits.read)
+    except Exception:  # op_db's own limits
+        return
+    if group.source.endswith(f"+{recipes.ERRORS}"):
+        return  # nothing to be stored
+    for case, _ in plan.cases(group, samples, limits):
+        callee = recipes.callee(group, case.index)
+        if callee.draws:
+            continue
+        say(START, case.id)
+        try:
+            made = store.make(case, callee, vary(case, callee, samples[case.index]))
+        except Exception:  # the CPU's own limits: no baseline then
+            continue
+        say(DONE, made)
+
+
+def run_one(case: Case, subject: Subject) -> Result:
+    """One case by its id, with all checks."""
+    samples: list[Sample] = recipes.samples(case.group, case.index + 1)
+    if case.index >= len(samples):
+        return Result(case.id, "skipped", reason=f"there are {len(samples)} samples only")
+    callee = recipes.callee(case.group, case.index)
+    return attempt(case, callee, samples[case.index], subject)
+
+
+def main() -> None:
+    serve(Connection(int(sys.argv[1])), json.loads(Path(sys.argv[2]).read_text("utf-8")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Ops by other ops: torch's own decompositions, run on the kernels that a vendor has.
+
+decompositions.csv holds one step for each overload: what its decomposition calls. From it follows,
+without running anything, which ops a set of kernels carries. diopi.decomposition_trace writes it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._decomp
+import torch._refs
+import torch._refs.fft
+import torch._refs.linalg
+import torch._refs.nn.functional
+import torch._refs.special
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deeplink.errors import NoKernelError, OpDeclarationError
+from diopi import catalogue, schema
+from diopi.op import Op, all_ops
+
+FILE = Path(__file__).with_name("decompositions.csv")
+EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+Kernel = Callable[..., Any]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+# Memory, views, constants and copies are the device's own work, not kernels of an op.
+COPIES = """
+copy_ copy _to_copy to clone contiguous detach alias lift_fresh lift_fresh_copy fill_ fill zero_
+_local_scalar_dense item convert_element_type copy_to copy_strided device_put resize resize_
+resize_as_ set_ as_strided_ as_strided_scatter equal is_same_size _reshape_alias
+_unsafe_view reshape result_type is_nonzero broadcast_in_dim broadcast_tensors meshgrid
+size stride storage_offset numel dim sym_size sym_stride sym_numel sym_storage_offset
+""".split()
+FACTORIES = """
+empty empty_like empty_strided empty_permuted new_empty new_empty_strided full full_like new_full
+zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor arange iota eye linspace logspace
+tril_indices triu_indices
+""".split()
+FREE = frozenset(COPIES) | frozenset(FACTORIES)
+
+
+def _integer_division(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    whole = all(not (isinstance(a, Tensor) and _floats(a)) for a in args)
+    return args, {"rounding_mode": "trunc"} if whole else {}
+
+
+def _floats(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+# prim -> the op that does it, and how its arguments become the op's
+PRIMS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Call]]] = {
+    "sum": ("sum", lambda a, k: ((a[0],), {"dim": list(a[1]), "dtype": k.get("output_dtype")})),
+    "amax": ("amax", lambda a, k: ((a[0],), {"dim": list(a[1])})),
+    "amin": ("amin", lambda a, k: ((a[0],), {"dim": list(a[1])})),
+    "var": (
+        "var",
+        lambda a, k: ((a[0],), {"dim": list(a[1]), "correction": a[2] if len(a) > 2 else 1}),
+    ),
+    "div": ("div", _integer_division),
+    "rev": ("flip", lambda a, k: (a, k)),
+    "erf_inv": ("erfinv", lambda a, k: (a, k)),
+    "shift_left": ("bitwise_left_shift", lambda a, k: (a, k)),
+    "shift_right_arithmetic": ("bitwise_right_shift", lambda a, k: (a, k)),
+    "cat": ("cat", lambda a, k: (a, k)),
+    "where": ("where", lambda a, k: (a, k)),
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """The op that does an overload, and how: its form, and its call in the op's arguments."""
+
+    op: str
+    form: str
+    bind: Callable[[tuple[Any, ...], dict[str, Any]], Call]
+
+
+@cache
+def served(overload: str) -> Served | None:
+    """Who does "aten.add.Tensor" or "prims.add.default"; None where no op does."""
+    space, _, name = overload.partition(".")
+    if space == "prims":
+        prim = name.removesuffix(".default")
+        op, bind = PRIMS.get(prim, (prim, lambda a, k: (a, k)))
+        return Served(op, "functional", bind) if op in all_ops() else None
+    return _aten().get(name.removesuffix(".default"))
+
+
+@cache
+def _aten() -> dict[str, Served]:
+    """Every ATen overload whose arguments an op takes under the same names."""
+    found = {}
+    for op in all_ops().values():
+        for full in op.aten:
+            name = full.removeprefix("aten::")
+            row = catalogue.overloads().get(name)
+            text = row.schema if row else schema.torch_schemas().get(name)
+            bound = _binding(op, text) if text else None
+            if bound is not None:
+                found[name] = Served(op.name, row.form if row else "functional", bound)
+    return found
+
+
+def _binding(op: Op, text: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Call] | None:
+    try:
+        theirs = schema.read(text).arguments
+    except OpDeclarationError:  # an overload for names or storages
+        return None
+    taken = {argument.name for argument in op.arguments}
+    names = [argument.name for argument in theirs]
+    given = {name for name in names if name in taken}
+    outs = {a.name for a in theirs if a.written and a.kwarg_only}
+    required = {argument.name for argument in op.arguments if argument.required}
+    if not required <= given or set(names) - given - outs:
+        return None
+
+    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        bound = dict(zip(names, args, strict=False))
+        bound |= {schema.RENAMED.get(name, name): value for name, value in kwargs.items()}
+        values = {name: value for name, value in bound.items() if name in taken}
+        return (), values
+
+    return bind
+
+
+@cache
+def steps() -> dict[str, tuple[str, ...]]:
+    """Overload (or `op:name`) -> what its decomposition calls."""
+    if not FILE.exists():
+        return {}
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return {row["overload"]: tuple(row["calls"].split()) for row in csv.DictReader(file)}
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What an op comes down to on a vendor: the kernels that it uses, and those that it lacks."""
+
+    uses: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    known: bool = True  # whether a decomposition is known at all
+
+
+def carried(op: Op, kernels: Iterable[str]) -> Carried:
+    """How far a set of kernels carries an op that is not among them."""
+    roots = [root for root in (f"op:{op.name}", *_overloads(op)) if root in steps()]
+    if not roots:
+        return Carried(known=False)
+    uses: set[str] = set()
+    lacks: set[str] = set()
+    seen: set[str] = set()
+    _walk(steps()[roots[0]], frozenset(kernels) - {op.name}, seen, uses, lacks)
+    return Carried(tuple(sorted(uses)), tuple(sorted(lacks)))
+
+
+def _overloads(op: Op) -> list[str]:
+    names = (full.removeprefix("aten::") for full in op.aten)
+    return [f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names]
+
+
+def _walk(
+    calls: Iterable[str], kernels: frozenset[str], seen: set[str], uses: set[str], lacks: set[str]
+) -> None:
+    for overload in calls:
+        if overload in seen:
+            continue
+        seen.add(overload)
+        owner = served(overload)
+        if owner is not None and owner.op in kernels:
+            uses.add(owner.op)
+        elif overload.split(".")[1] in FREE:
+            continue
+        elif overload in steps():
+            _walk(steps()[overload], kernels, seen, uses, lacks)
+        else:
+            lacks.add(owner.op if owner is not None else overload)
+
+
+class OnKernels(TorchDispatchMode):
+    """Runs what is called below on a vendor's kernels, and what has none by its decomposition."""
+
+    def __init__(self, op: str, vendor: str, kernels: Mapping[str, Kernel]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._op = op
+        self._vendor = vendor
+        self._kernels = kernels
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        owner = served(str(func))
+        if owner is not None and owner.op in self._kernels and owner.op != self._op:
+            taken, named = owner.bind(args, kwargs)
+            result = self._kernels[owner.op](*taken, **named)
+            return _given_back(owner.form, func, args, kwargs, result)
+        if is_free(func):
+            return func(*args, **kwargs)
+        decompose = step(func) if str(func) in steps() else None
+        if decompose is not None:
+            with self:
+                result = decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        raise NoKernelError(
+            f"{self._vendor} runs {self._op} by its decomposition, which came to {func}, and "
+            f"{self._vendor} has no kernel for that.",
+            f"write the kernel {self._op!r}, or {owner.op if owner else str(func)!r}.",
+        )
+
+
+def _given_back(
+    form: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> Any:
+    """A functional result, in the form that was asked for."""
+    if form == "inplace":
+        return args[0].copy_(result)
+    if form != "out":
+        return result
+    outs = [kwargs[a.name] for a in func._schema.arguments if a.is_out]
+    values = result if isinstance(result, (tuple, list)) else (result,)
+    for out, value in zip(outs, values, strict=True):
+        out.resize_(value.shape).copy_(value)
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+@cache
+def step(func: OpOverload) -> Kernel | None:
+    """The decomposition of an overload: torch's table, or what torch itself makes of it."""
+    known = torch._decomp.decomposition_table.get(func)
+    if known is not None:
+        return known
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return func.decompose
+    composed = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), EXPLICIT.name)
+    if composed and func.namespace == "aten":
+        return partial(func._op_dk, EXPLICIT)  # one call of other overloads: foreach, rand_like
+    return None
+
+
+@cache
+def is_free(func: OpOverload) -> bool:
+    """Whether an overload is the device's own work: memory, views, constants, copies."""
+    if str(func).split(".")[1] in FREE:
+        return True
+    returned = [value.alias_info for value in func._schema.returns]
+    return bool(returned) and all(alias and not alias.is_write for alias in returned)

@@ -1,0 +1,1 @@
+"""The declarations, one file per family; importing a file registers its ops."""

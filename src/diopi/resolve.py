@@ -1,0 +1,310 @@
+"""How each op runs on a vendor, decided once: kernel, decomposition, CPU, or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from deeplink.errors import KernelError, NoKernelError
+from diopi import decomposition, inference
+from diopi.inference import Described
+from diopi.op import Op, all_ops
+
+Kernel = Callable[..., Any]
+
+Route = Literal[
+    "kernel",  # the vendor's own
+    "torch",  # torch has this device: its kernels
+    "decomposition",  # other ops' kernels, by torch's decomposition
+    "cpu",  # copied to the host and back, where that was asked for
+    "missing",
+]
+
+
+class Kernels(Protocol):
+    """What is known of a vendor here."""
+
+    @property
+    def vendor(self) -> str: ...
+    @property
+    def kernels(self) -> Mapping[str, Kernel]: ...
+    @property
+    def forms(self) -> Mapping[str, Kernel]: ...
+    @property
+    def whole(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """One op on one vendor: `call` runs it, `out` and `inplace` are its other forms."""
+
+    op: Op
+    vendor: str
+    route: Route
+    call: Kernel
+    out: Kernel
+    inplace: Kernel
+    uses: tuple[str, ...] = ()  # the kernels that a decomposition runs on
+    lacks: tuple[str, ...] = ()  # the ones that would make a missing op run
+    derived: tuple[str, ...] = ("out", "inplace")  # the forms that the vendor did not give
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+def resolve(vendor: Kernels, *, cpu_fallback: bool = False) -> dict[str, Resolved]:
+    """Every op with its route on a vendor."""
+    return {
+        name: _resolved(op, vendor, *_route(op, vendor, cpu_fallback))
+        for name, op in all_ops().items()
+    }
+
+
+def wanted(resolved: Mapping[str, Resolved]) -> list[tuple[str, int]]:
+    """The kernels to write next: each with how many missing ops it is in the way of, most first."""
+    missing = [one for one in resolved.values() if one.route == "missing"]
+    found = Counter(name for one in missing for name in one.lacks)
+    return sorted(found.items(), key=lambda row: (-row[1], row[0]))
+
+
+def _route(
+    op: Op, vendor: Kernels, cpu_fallback: bool
+) -> tuple[Route, Kernel, tuple[str, ...], tuple[str, ...]]:
+    """The route, what runs, the kernels that it uses and those that it lacks."""
+    if vendor.whole and op.available:
+        return "torch", op.meaning, (), ()
+    if op.name in vendor.kernels:
+        kernel = vendor.kernels[op.name]
+        supports = getattr(kernel, "supports", None)
+        refuses = getattr(kernel, "may_refuse", False)
+        if supports is None and not refuses:
+            return "kernel", kernel, (), ()
+        next_route, otherwise, uses, lacks = _route(op, _without(vendor, op.name), cpu_fallback)
+        if supports is not None:
+            kernel = _limited(kernel, supports, otherwise)
+        if refuses and next_route != "missing":
+            kernel = _refusing(kernel, otherwise)
+        return "kernel", kernel, uses, lacks
+    found = decomposition.carried(op, vendor.kernels)
+    if found.known and not found.lacks and vendor.kernels:
+        return "decomposition", _decomposed(op, vendor), found.uses, ()
+    if cpu_fallback:
+        return "cpu", _on_cpu(op), (), found.lacks
+    return "missing", _missing(op, vendor.vendor, found), found.uses, found.lacks
+
+
+def _resolved(
+    op: Op,
+    vendor: Kernels,
+    route: Route,
+    call: Kernel,
+    uses: tuple[str, ...],
+    lacks: tuple[str, ...],
+) -> Resolved:
+    own = {"out": vendor.forms.get(f"{op.name}_out"), "inplace": vendor.forms.get(f"{op.name}_")}
+    derived = tuple(form for form, kernel in own.items() if kernel is None)
+    return Resolved(
+        op,
+        vendor.vendor,
+        route,
+        call,
+        own["out"] or _out(op, call),
+        own["inplace"] or _inplace(op, call),
+        uses,
+        lacks,
+        derived,
+    )
+
+
+@dataclass(frozen=True)
+class _Some:
+    vendor: str
+    kernels: Mapping[str, Kernel]
+    forms: Mapping[str, Kernel]
+    whole: bool
+
+
+def _without(vendor: Kernels, name: str) -> _Some:
+    kernels = {own: kernel for own, kernel in vendor.kernels.items() if own != name}
+    return _Some(vendor.vendor, kernels, vendor.forms, vendor.whole)
+
+
+def limited(supports: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
+    """Marks what a kernel can do: where the predicate is false, the op takes its next route.
+
+    @limited(lambda input, dim, half_to_float=False: dim in (-1, input.dim() - 1))
+    """
+
+    def mark(kernel: Kernel) -> Kernel:
+        kernel.supports = supports  # type: ignore[attr-defined]
+        return kernel
+
+    return mark
+
+
+def _limited(kernel: Kernel, supports: Callable[..., bool], otherwise: Kernel) -> Kernel:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        chosen = kernel if supports(*args, **kwargs) else otherwise
+        return chosen(*args, **kwargs)
+
+    return call
+
+
+def _refusing(kernel: Kernel, otherwise: Kernel) -> Kernel:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return kernel(*args, **kwargs)
+        except NoKernelError:
+            return otherwise(*args, **kwargs)
+
+    return call
+
+
+def _decomposed(op: Op, vendor: Kernels) -> Kernel:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad(), decomposition.OnKernels(op.name, vendor.vendor, vendor.kernels):
+            return op.meaning(*args, **kwargs)
+
+    return call
+
+
+def _on_cpu(op: Op) -> Kernel:
+    """The meaning, on the host: arguments go there, results and what was written come back."""
+    written = {argument.name for argument in op.written}
+    names = [argument.name for argument in op.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        device = device_of(args, kwargs)
+        moved = [_moved(value, "cpu") for value in args]
+        named = {name: _moved(value, "cpu") for name, value in kwargs.items()}
+        result = op.meaning(*moved, **named)
+        if written:
+            pairs = [*zip(names, args, moved, strict=False)]
+            pairs += [(name, kwargs[name], named[name]) for name in kwargs]
+            for name, original, copy in pairs:
+                if name in written and isinstance(original, Tensor) and original is not copy:
+                    original.copy_(copy)
+        return _moved(result, device)
+
+    return call
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(item, device) for item in value)
+    return value
+
+
+def device_of(args: Any, kwargs: Mapping[str, Any]) -> torch.device:
+    """The device of the first tensor; the CPU when there is none."""
+    for value in (*args, *kwargs.values()):
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, Tensor):
+                return item.device
+    return torch.device("cpu")
+
+
+def _missing(op: Op, vendor: str, found: decomposition.Carried) -> Kernel:
+    others = [name for name in found.lacks if name != op.name]
+    how = f"write a kernel {op.name!r}"
+    how += f", or those of its decomposition: {', '.join(others)}" if others else ""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise NoKernelError(
+            f"{vendor} has no kernel for {op.name} ({', '.join(op.legacy) or op.aten[0]}), and "
+            f"nothing else carries it.",
+            f"{how}; or resolve with cpu_fallback=True to run it on the host.",
+        )
+
+    return call
+
+
+def _out(op: Op, call: Kernel) -> Kernel:
+    """The `out=` form by the functional one: resized where it must be, never cast down."""
+    names = op.result_names
+
+    def out(*args: Any, **kwargs: Any) -> Any:
+        targets = [kwargs.pop(name) for name in names if name in kwargs]
+        results = _listed(call(*args, **kwargs))
+        for name, target, result in zip(names, targets, results, strict=False):
+            if not torch.can_cast(result.dtype, target.dtype):
+                raise KernelError(
+                    f"{op.name}: a result of {result.dtype} cannot go into {name}, which is "
+                    f"{target.dtype}.",
+                )
+            if target.shape != result.shape:
+                target.resize_(result.shape)
+            target.copy_(result)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return out
+
+
+def _inplace(op: Op, call: Kernel) -> Kernel:
+    """The in-place form by the functional one, on the first argument."""
+
+    def inplace(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result = _listed(call(target, *args, **kwargs))[0]
+        if target.shape != result.shape or not torch.can_cast(result.dtype, target.dtype):
+            raise KernelError(
+                f"{op.name}_: the result is {result.dtype} {tuple(result.shape)}, the argument to "
+                f"change is {target.dtype} {tuple(target.shape)}.",
+                f"use {op.name}, which returns a new tensor.",
+            )
+        return target.copy_(result)
+
+    return inplace
+
+
+def _listed(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def checked(found: Resolved) -> Resolved:
+    """The same, and each call's results are compared with what the op returns: type and shape."""
+    call = _checked(found)
+    return replace(found, call=call, out=_out(found.op, call), inplace=_inplace(found.op, call))
+
+
+def _checked(found: Resolved) -> Kernel:
+    op = found.op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        expected = inference.results(op.meaning, args, kwargs)
+        result = found.call(*args, **kwargs)
+        if expected is None:  # only the values can tell
+            return result
+        parts = _listed(result)
+        if len(parts) != len(expected):
+            raise KernelError(
+                f"{found.vendor}'s kernel {op.name} returned {len(parts)} results; the op returns "
+                f"{len(expected)}: {', '.join(op.result_names)}.",
+            )
+        for name, part, kind in zip(op.result_names, parts, expected, strict=False):
+            _compare(found, name, part, kind)
+        return result
+
+    return call
+
+
+def _compare(found: Resolved, name: str, part: Any, kind: Any) -> None:
+    if not isinstance(kind, Described):
+        return
+    if not isinstance(part, Tensor):
+        returned = f"a {type(part).__name__}"
+    elif part.dtype != kind.dtype or tuple(part.shape) != tuple(kind.shape):
+        returned = f"{part.dtype} {tuple(part.shape)}"
+    else:
+        return
+    raise KernelError(
+        f"{found.vendor}'s kernel {found.op.name} returned {returned} as {name!r}; the op returns "
+        f"{kind.dtype} {tuple(kind.shape)} for these arguments.",
+        "a kernel that has fewer types says so in convert_config.yaml, and gets them converted.",
+    )

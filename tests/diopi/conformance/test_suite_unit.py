@@ -1,0 +1,215 @@
+"""The parts of the suite: ids, profiles, layouts, sizes, guards, gaps, stores, statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from deeplink.errors import DeeplinkError
+from diopi.conformance import (
+    device_config,
+    gaps,
+    growth,
+    layouts,
+    plan,
+    profiles,
+    recipes,
+    safetensors,
+    statistics,
+    store,
+)
+from diopi.conformance.case import Case, Finding, Group, Result, parse
+from diopi.conformance.guarded import guarded
+from diopi.conformance.results import Writer, read, summarise
+from diopi.conformance.subject import Subject
+from diopi.conformance.trial import attempt
+from diopi.op import all_ops
+
+CPU = Subject("cpu", "cpu")
+SOFTMAX = Group("softmax", "float32", "softmax+samples")
+
+
+def test_an_id_is_the_whole_recipe() -> None:
+    case = Case("softmax", "float32", "softmax+samples", 3, "wide", "strided")
+    assert parse(case.id) == case
+    assert case.id == "softmax/float32/softmax+samples.3/wide/strided"
+
+
+def test_a_wrong_id_says_what_one_looks_like() -> None:
+    with pytest.raises(DeeplinkError, match=r"should be op/dtype/source\.index"):
+        parse("softmax")
+
+
+def test_samples_are_the_same_every_time() -> None:
+    first, second = recipes.samples(SOFTMAX, 4), recipes.samples(SOFTMAX, 4)
+    assert [store.checksum(s) for s in first] == [store.checksum(s) for s in second]
+
+
+@pytest.mark.parametrize("name", profiles.PROFILES)
+def test_a_profile_changes_values_and_keeps_the_rest(name: str) -> None:
+    tensor = torch.linspace(-3, 3, 60).reshape(6, 10).t()
+    made = profiles.apply(name, tensor, torch.Generator().manual_seed(1))
+    assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+    assert not torch.equal(made, tensor)
+
+
+@pytest.mark.parametrize("name", set(layouts.LAYOUTS) - {"expanded"})
+def test_a_layout_keeps_the_values(name: str) -> None:
+    tensor = torch.arange(120.0).reshape(2, 3, 4, 5)
+    made = layouts.apply(name, tensor)
+    assert torch.equal(made, tensor)
+    assert (made.stride(), made.storage_offset()) != (tensor.stride(), 0)
+
+
+def test_growth_keeps_sizes_together() -> None:
+    pair = torch.randn(5, 10), torch.randn(10, 3)
+    a, b = growth.apply("odd", pair, torch.Generator())
+    assert (a.shape, b.shape) == ((19, 39), (39, 3))
+
+
+def test_a_guard_sees_one_byte() -> None:
+    room = guarded(torch.zeros(3, 5), "out_strided", "cpu")
+    room.tensor.fill_(1)
+    assert not room.broken()
+    room.tensor.as_strided((1,), (1,), room.tensor.storage_offset() + 1).fill_(1)
+    assert room.broken()
+
+
+def test_a_right_kernel_passes_every_check() -> None:
+    base = recipes.samples(SOFTMAX, 2)[1]
+    result = attempt(
+        Case("softmax", "float32", SOFTMAX.source, 1), recipes.callee(SOFTMAX), base, CPU
+    )
+    assert (result.status, result.grade) == ("passed", "A")
+    assert {"values", "backward", "inputs", "determinism"} <= set(result.checks)
+
+
+def test_backward_ops_get_the_arguments_that_autograd_gives_them() -> None:
+    group = Group("softmax_backward", "float32", "softmax+captured")
+    samples = recipes.samples(group, 3)
+    assert len(samples) == 3
+    result = attempt(Case(*vars(group).values(), 0), recipes.callee(group), samples[0], CPU)
+    assert result.status == "passed"
+
+
+def test_calls_that_make_no_sense_must_be_refused() -> None:
+    group = Group("softmax", "float32", "gather+errors")
+    found = [
+        attempt(Case("gather", "float32", group.source, i), recipes.callee(group), s, CPU)
+        for i, s in enumerate(recipes.samples(group, 3))
+    ]
+    assert {result.status for result in found} == {"passed"}
+
+
+@pytest.mark.parametrize("op", statistics.DRAWN)
+def test_random_ops_draw_what_they_should(op: str) -> None:
+    torch.manual_seed(3)
+    draw = statistics.DRAWN[op]
+    drawn = draw.call(torch.device("cpu")).double()
+    assert statistics.distance_of(drawn, draw.distribution, draw.discrete) < 0.02
+
+
+def test_a_wrong_distribution_is_found() -> None:
+    torch.manual_seed(3)
+    found = statistics.check("randn", torch.rand(20000), lambda seed: torch.rand(20000))
+    assert "from their distribution" in found[0].message
+
+
+def test_tensors_survive_the_store(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4, dtype=torch.float64), "b": torch.tensor([True, False]),
+               "c": torch.empty(0, 3), "d": torch.tensor(2.5, dtype=torch.bfloat16)}  # fmt: skip
+    safetensors.write(tmp_path / "x.safetensors", tensors, {"format": "pt"})
+    file = safetensors.File(tmp_path / "x.safetensors")
+    assert all(torch.equal(file.get(name), tensor) for name, tensor in tensors.items())
+
+
+def test_a_baseline_of_one_machine_serves_another(tmp_path: Path) -> None:
+    case = Case("softmax", "float32", SOFTMAX.source, 1)
+    callee, base = recipes.callee(SOFTMAX), recipes.samples(SOFTMAX, 2)[1]
+    with store.Writer(tmp_path) as writer:
+        writer.add(store.make(case, callee, base))
+    bundle = store.Bundle(tmp_path)
+    assert attempt(case, callee, base, CPU, bundle=bundle).grade == "A"
+    base.args[0].data += 1  # another machine's random numbers
+    result = attempt(case, callee, base, CPU, bundle=bundle)
+    assert result.status == "skipped"
+    assert "not those of the baseline" in result.reason
+
+
+def _result(op: str, status: str = "failed", check: str = "values") -> Result:
+    findings = (Finding(check, "wrong"),) if status == "failed" else ()
+    return Result(f"{op}/float32/x.0/plain/plain", status, "F" if findings else "A", findings)
+
+
+def test_a_gap_explains_its_check_only() -> None:
+    gap = gaps.Gap("add", "*", "values", "todo", "why")
+    assert gaps.find([gap], _result("add"))
+    assert not gaps.find([gap], _result("add", check="dtype"))
+    assert not gaps.find([gap], _result("mul"))
+
+
+def test_a_gap_that_passes_or_matches_nothing_is_an_error() -> None:
+    entries = [gaps.Gap(op, "float32", "*", "todo", "why") for op in ("add", "mul", "typo")]
+    found = gaps.complaints(entries, [_result("add", "passed")], {"add", "mul"}, whole=True)
+    assert found == [
+        "gaps.toml: no op 'typo'",
+        "gaps.toml: add float32 *: an entry that passes now",
+        "gaps.toml: mul float32 *: an entry that matches no case",
+    ]
+
+
+def test_a_gap_needs_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.toml"
+    path.write_text('[[conformance]]\nop="add"\ndtype="*"\ncheck="*"\nkind="todo"\nreason=""\n')
+    with pytest.raises(DeeplinkError, match="a reason"):
+        gaps.read(path)
+
+
+def test_an_interrupted_run_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with Writer(path, append=False) as writer:
+        writer.add(_result("add"))
+    path.write_text(path.read_text() + '{"case": "cut o')
+    assert read(path) == [_result("add")]
+
+
+def test_a_summary_counts_by_op_and_dtype() -> None:
+    found = [_result("add"), _result("mul", "passed")]
+    summary = summarise(found, [], "acme", "quick", [], 1.0)
+    assert (summary.cases, summary.ops, summary.unexplained, summary.passed) == (2, 2, 1, False)
+    assert [(cell.op, cell.grade) for cell in summary.cells] == [("add", "F"), ("mul", "A")]
+
+
+def test_a_device_config_leaves_out_what_it_names(tmp_path: Path) -> None:
+    (tmp_path / "device_config.py").write_text(
+        "from diopi.conformance.device_config import Skip\n"
+        "device_configs = {'softmax': {'dtype': [Skip('float64')]}, 'sort': {'skip_all': True}}\n"
+    )
+    config = device_config.read(tmp_path)
+    assert config.wants("softmax", "float32") and not config.wants("softmax", "float64")
+    assert not config.wants("sort", "int64")
+
+
+def test_a_device_config_with_a_misspelt_op_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "device_config.py"
+    path.write_text("device_configs = {'sofmax': {'skip_all': True}}")
+    with pytest.raises(DeeplinkError, match="no op 'sofmax'"):
+        device_config.read(path)
+
+
+def test_the_quick_tier_has_every_kind_of_case() -> None:
+    group = Group("softmax", "float32", "softmax+samples")
+    samples = recipes.samples(group, 60)
+    cases = [case for case, _ in plan.cases(group, samples, plan.TIERS["quick"])]
+    assert len({case.id for case in cases}) == len(cases) >= 10
+    assert {case.profile for case in cases} & set(profiles.PROFILES)
+    assert {case.layout for case in cases} & set(layouts.LAYOUTS)
+    assert {"odd", "large", "empty"} <= {case.profile for case in cases}
+
+
+def test_the_suite_covers_the_interface() -> None:
+    tier = plan.TIERS["quick"]
+    ops = {group.op for group in plan.groups(tier, list(all_ops().values()))}
+    assert len(ops) >= 285
