@@ -131,6 +131,9 @@ class OpAutoCompare(Observer):
 
     # Around a call.
 
+    def so_far(self) -> str:
+        return f", {len(self.failures)} wrong"
+
     def before(self, call: Call) -> _Before | None:
         # tensors made in inference mode cannot be worked with outside of it
         with torch.inference_mode(False), torch.no_grad():

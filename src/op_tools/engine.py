@@ -350,7 +350,7 @@ def _changed() -> None:
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
     watching.install(bool(_tools), _around_backward, _in_thread)
-    steps.count(bool(_tools))
+    steps.count(bool(_tools), _progress)
     modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
     _set_modes(levels)
 
@@ -401,6 +401,13 @@ def _around_backward() -> Iterator[None]:
 
         with unseen():
             gradients.finish()
+
+
+def _progress(step: int) -> None:
+    try:
+        report.progress(step, active())
+    except Exception as error:  # a tool must not kill the program that it watches
+        diagnostics.add("op_tools", "progress", error)
 
 
 def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) -> Any:

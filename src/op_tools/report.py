@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -122,12 +123,36 @@ def _stack() -> list[str]:
     return [line.rstrip() for line in traceback.format_stack()[:-3]]
 
 
+# While it goes on: one line of a terminal, written over.
+
+PERIOD = 1.0  # seconds between two of them at least
+_last = 0.0
+
+
+def progress(step: int, tools: Sequence[Tool]) -> None:
+    """After a step, what the tools have seen so far; only where there is a terminal to see it."""
+    global _last
+    now = time.monotonic()
+    if verbose() or not tools or not sys.stderr.isatty() or now - _last < PERIOD:
+        return
+    _last = now
+    parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
+    _over(f"[op_tools] step {step}: " + ", ".join(parts))
+
+
+def _over(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
 # The summary at the end.
 
 
 def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     """What a tool did; why, when it did nothing; what went wrong inside it."""
     name = type(tool).__name__
+    _over("")
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -33,20 +34,16 @@ def reset() -> None:
     _step, _first = 0, None
 
 
-def listen(listener: Any) -> Any:
-    """`listener(step)` is called after each step; returns the function that ends it."""
-    _listeners.append(listener)
-    return lambda: _listeners.remove(listener) if listener in _listeners else None
-
-
-def count(on: bool) -> None:
-    """Follows the optimizers, or stops to."""
+def count(on: bool, listener: Callable[[int], None]) -> None:
+    """Follows the optimizers and tells `listener` of each step, or stops to."""
     global _handle
     if on and _handle is None:
         _handle = register_optimizer_step_post_hook(_after_step)
+        _listeners.append(listener)
     elif not on and _handle is not None:
         _handle.remove()
         _handle = None
+        _listeners.remove(listener)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -139,6 +139,10 @@ class Tool:
 
     # What a tool does; each may raise, and the program goes on.
 
+    def so_far(self) -> str:
+        """For the line of progress: ", 2 wrong" or nothing."""
+        return ""
+
     def begin(self, options: Options) -> None:
         """At the start: read what is its own, refuse what cannot work."""
 

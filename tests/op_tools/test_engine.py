@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
-from op_tools import diagnostics
+from op_tools import diagnostics, report
 from op_tools.call import Call
 from op_tools.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
@@ -262,3 +262,19 @@ def test_the_stack_is_shown_when_asked_for(
     with op_tools.OpObserve(ops="torch.sin"):
         torch.sin(vector())
     assert "torch.sin(vector())" in capsys.readouterr().out.split("| ")[0]
+
+
+def test_a_terminal_sees_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(report, "PERIOD", 0.0)
+    x = vector()
+    with Watcher(ops="torch.sin"):
+        torch.sin(x)
+        op_tools.step()
+    assert "[op_tools] step 1: Watcher 1 calls" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with Watcher(ops="torch.sin"):
+        op_tools.step()
+    assert capsys.readouterr().err == ""
