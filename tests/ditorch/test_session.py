@@ -234,3 +234,28 @@ def test_the_vendors_own_migration_tool_is_refused_too(
     monkeypatch.setitem(sys.modules, "acme.transfer", ModuleType("acme.transfer"))
     with pytest.raises(DeeplinkError, match=r"acme\.transfer is loaded already"):
         active.activate("reference")
+
+
+def test_on_a_device_that_is_cuda_already_nothing_is_changed() -> None:
+    source = """
+import torch
+from deeplink import vendor as vendors
+
+made = vendors.Vendor(name="nvidia", device="cuda", is_available=lambda: True)
+vendors.choose = lambda name=None: vendors.Choice(made, "asked for")
+owners = (torch, torch.cuda, torch.Tensor, torch.nn.Module, torch.amp, torch._C, torch.autograd)
+
+def state():
+    return {
+        (i, name): (id(value), id(getattr(value, "__code__", None)))
+        for i, owner in enumerate(owners)
+        for name, value in vars(owner).items()
+    }
+
+before = state()
+import ditorch
+print(state() == before, torch.cuda.is_initialized())
+"""
+    assert output_of(source) == "True False"
+    other = source.replace("vendors.choose =", "unused =")  # the reference device: much changes
+    assert output_of(other).startswith("False")
