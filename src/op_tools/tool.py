@@ -25,7 +25,6 @@ class Started:
     disabled: Names
     selector: Selector
     applied: int = 0
-    skipped: dict[str, int] | None = None
 
 
 class Tool:
