@@ -31,6 +31,7 @@ LAYOUTS = ("strided", "transposed", "offset", "expanded", "channels_last")
 # Where an index stands twice nobody says which value is kept, and larger indices repeat.
 ONCE = frozenset("index_copy index_put scatter masked_scatter put index_fill unique".split())
 GROWTHS = ("odd", "large", "empty")
+HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, as it is
 CHEAP = ("structure", "dtype", "shape", "strides", "values", "inputs", "backward")
 
 
@@ -49,6 +50,7 @@ class Tier:
     grown: int
     dtypes: tuple[torch.dtype, ...] = ()  # none: all
     wider: bool = False  # op_db's longer lists as well
+    models: bool = False  # the calls of the models as well
     forced: str = ""  # a layout that every case gets
 
 
@@ -57,8 +59,8 @@ MODELS = "model"
 TIERS = {
     "smoke": Tier("smoke", 8, 1, 1, 0, 0, 1, 2, 0, (torch.float32,)),
     "quick": Tier("quick", 60, 6, 2, 1, 3, 1, 3, 1, (*_FLOATS, torch.int64, torch.bool)),
-    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True),
-    MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0),
+    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True, models=True),
+    MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0, models=True),
 }
 
 
@@ -72,8 +74,9 @@ def tier_of(name: str) -> Tier:
 
 def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
     """Every group of some ops."""
-    if tier.name.startswith(stored.PREFIX) or tier.name == MODELS:
+    if tier.models:
         yield from _model_groups(tier, {op.name for op in ops}, dtypes)
+    if tier.name.startswith(MODELS):
         return
     for op in ops:
         for source in _sources(op, tier):
@@ -85,7 +88,7 @@ def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Itera
 def _model_groups(tier: Tier, ops: Collection[str], dtypes: Collection[str]) -> Iterator[Group]:
     """Those of one model, or of all."""
     one = tier.name.removeprefix(stored.PREFIX)
-    for name in stored.names() if tier.name == MODELS else [one]:
+    for name in [one] if tier.name.startswith(stored.PREFIX) else stored.names():
         for op, dtype in stored.calls(name):
             if op in ops and (not dtypes or dtype in dtypes):
                 yield Group(op, dtype, f"{stored.PREFIX}{name}")
@@ -135,10 +138,14 @@ def cases(
         chosen = _spread(len(samples), tier.base)
         yield from ((_case(group, i, PLAIN, tier.forced), CHEAP) for i in chosen)
     else:
-        for place, index in enumerate(_spread(len(samples), tier.base)):
-            yield _case(group, index), tuple(CHECKS) if place < tier.thorough else CHEAP
         rich = sorted(every, key=lambda i: (-_size(samples[i]), i))
-        yield from _varied(group, rich, tier)
+        huge = [i for i in rich if _size(samples[i]) > HUGE]
+        usual = [i for i in every if i not in huge]
+        for place, at in enumerate(_spread(len(usual), tier.base)):
+            yield _case(group, usual[at]), tuple(CHECKS) if place < tier.thorough else CHEAP
+        yield from _varied(group, rich[len(huge) :], tier)
+        if group.dtype == "float32":
+            yield from ((_case(group, i), CHEAP) for i in huge[: tier.grown])
 
 
 def _case(group: Group, index: int, profile: str = PLAIN, layout: str = PLAIN) -> Case:

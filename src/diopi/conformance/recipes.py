@@ -68,7 +68,7 @@ def seeded(seed: int) -> Iterator[None]:
     """The generators of torch, numpy and Python at a seed, and back where they were."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:
