@@ -9,6 +9,7 @@ import torch
 
 from deeplink.judge.verdict import name_of
 from diopi.conformance import own, recipes, statistics
+from diopi.conformance.bound import split
 from diopi.conformance.case import PLAIN, Case, Group
 from diopi.conformance.checks import CHECKS
 from diopi.conformance.models import stored
@@ -105,6 +106,8 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
                 yield f"{entry}+{recipes.CAPTURED}"
             continue
         yield f"{entry}+{recipes.SAMPLES}"
+        if split(op):
+            yield f"{entry}+{recipes.BOUND}"
         if recipes.op_db()[entry].error_inputs_func is not None:
             yield f"{entry}+{recipes.ERRORS}"
         if tier.wider:
@@ -113,6 +116,7 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
 
 def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
     wanted = [d for d in op.dtypes if not tier.dtypes or d in tier.dtypes]
+    wanted = wanted or list(op.dtypes[:1])  # ops of other types are not left out
     if source.endswith(f"+{recipes.ERRORS}") or source == statistics.SOURCE:
         yield "float32"
         return
@@ -159,7 +163,8 @@ def _varied(
     kind = all_ops()[group.op].kind
     turn = group.seed  # so that a short tier sees each of them somewhere
     # what a forward op handed to its backward belongs together: its values stay
-    captured = group.source.endswith(f"+{recipes.CAPTURED}")
+    own_fixed = group.source == own.OWN and group.op in own.FIXED
+    captured = own_fixed or group.source.endswith(f"+{recipes.CAPTURED}")
     changeable = getattr(torch, group.dtype).is_floating_point and not captured
     for index in rich[: tier.profiled]:
         for profile in _some(PROFILES[kind] if changeable else (), tier.profiles, turn):
