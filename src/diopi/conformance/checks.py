@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from deeplink.judge.verdict import name_of
 from deeplink.samples import UNINITIALISED
-from diopi.conformance import residuals, statistics
+from diopi.conformance import memory, residuals, statistics
 from diopi.conformance.case import Case, Finding
 from diopi.conformance.expected import Expected
 from diopi.conformance.grading import SPECIAL, Judged, chose_equal, grade
@@ -26,6 +26,7 @@ from diopi.conformance.sample import Callee, Sample
 from diopi.conformance.subject import Subject
 
 Findings = list[Finding] | None
+LEAK_SIZE = 1 << 12  # elements of all arguments; many calls of a larger one take their time
 
 
 @dataclass
@@ -67,13 +68,25 @@ class Trial:
         if (result.dtype != plain.dtype and not finer) or result.shape != plain.shape:
             text = f"{_kind(result)}, expected {_kind(plain)}"
             return [Finding(what, text)]
-        judged = grade(
+        judged = self._graded(result, place, lambda: self._cpus(place, cpu))
+        return self.note(what, judged, result, wanted.results[place])
+
+    def _graded(self, result: Tensor, place: int, plain: Callable[[], Tensor]) -> Judged:
+        wanted = self.expected
+        return grade(
             wanted.picked(result),
             wanted.results[place],
-            lambda: wanted.picked(plain if cpu is None else cpu()[place]),
+            lambda: wanted.picked(plain()),
             lambda: _at(wanted.sigma, place),
         )
-        return self.note(what, judged, result, wanted.results[place])
+
+    def _cpus(self, place: int, cpu: Callable[[], list[Tensor]] | None) -> Tensor:
+        """The CPU's own result: in the form that is asked for, unless it is wrong in that one."""
+        plain = self.expected.plain_results[place]
+        if cpu is None:
+            return plain
+        result = cpu()[place]
+        return plain if self._graded(result, place, lambda: plain).grade == "F" else result
 
     def grade_written(self, place: int, result: Tensor, plain: Tensor) -> list[Finding]:
         """The finding on an argument that the op writes."""
@@ -359,6 +372,24 @@ def distribution(trial: Trial) -> Findings:
     return statistics.check(trial.case.op, trial.found.tensors[0], again)
 
 
+def leak(trial: Trial) -> Findings:
+    """Calls keep no memory: what is in use does not grow with them."""
+    if sum(tensor.numel() for tensor in trial.sample.tensors) > LEAK_SIZE:
+        return None
+
+    def once() -> None:
+        found = trial.again()
+        if len(found.roots) == len(trial.expected.seeds):
+            with trial.subject.active():
+                found.gradients(trial.expected.seeds)
+
+    grown = memory.kept(once, trial.subject.device)
+    return [
+        Finding("leak", f"each call keeps about {size} bytes of the {name}'s memory")
+        for name, size in grown.items()
+    ]
+
+
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
@@ -379,5 +410,6 @@ CHECKS: dict[str, Check] = {
     "out_resized": partial(_with_out, "out_resized"),
     "inplace": inplace,
     "determinism": determinism,
+    "leak": leak,
 }
 FATAL = frozenset({"structure", "dtype", "shape"})  # after these nothing else can be said
