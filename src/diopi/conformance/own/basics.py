@@ -246,7 +246,7 @@ def _triangular_solve_backward(dtype: torch.dtype) -> Iterator[Sample]:
         lower = _matrix(dtype, size)
         matrix, b = lower.mT.contiguous() if upper else lower, draw(dtype, size, 2)
         how = {"upper": upper, "transpose": transpose, "unitriangular": False}
-        x, _ = torch.triangular_solve(b, matrix, **how)
+        x, _ = torch.triangular_solve(b, matrix, upper=upper, transpose=transpose)
         yield called(grad_x=torch.randn_like(x), grad_cloned_mat=None, x=x, b=b, mat=matrix, **how)
 
 
@@ -258,6 +258,13 @@ def _lists(dtype: torch.dtype) -> Iterator[Sample]:
     for shapes in (((3,), (2, 5)), ((1031,), (), (0,))):
         other = torch.tensor(3).to(dtype)
         yield Sample(([draw(dtype, *shape) for shape in shapes], other))
+
+
+@makes("foreach_addcmul_tensor", "foreach_addcdiv_tensor")
+def _pointwise_lists(dtype: torch.dtype) -> Iterator[Sample]:
+    for shapes in (((3,), (2, 5)), ((1031,), (), (0,))):
+        lists = [[positive(dtype, *shape) for shape in shapes] for _ in range(3)]
+        yield Sample((*lists, positive(torch.float32, len(shapes))))
 
 
 @makes("fft_c2c")

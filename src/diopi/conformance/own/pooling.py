@@ -93,6 +93,12 @@ def _avg_pool1d_backward(dtype: torch.dtype) -> Iterator[Sample]:
         yield called(grad_output=grad, input=input, **given)
 
 
+@makes("adaptive_max_pool1d")
+def _adaptive_max_pool1d(dtype: torch.dtype) -> Iterator[Sample]:
+    for shape, size in product(INPUTS[1], (1, 4)):
+        yield called(input=draw(dtype, *shape), output_size=[size])
+
+
 @makes("adaptive_max_pool1d_backward", fixed=True)
 def _adaptive_max_pool1d_backward(dtype: torch.dtype) -> Iterator[Sample]:
     for shape, size in product(INPUTS[1], (1, 4)):
