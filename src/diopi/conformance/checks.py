@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from deeplink.samples import UNINITIALISED
 from diopi.conformance import memory, residuals, statistics
@@ -184,9 +185,22 @@ def values(trial: Trial) -> Findings:
     for place, mine in enumerate(trial.found.tensors):
         found += trial.grade("values", host(mine), place)
     numbers = _numbers(trial.found.result), _numbers(trial.expected.plain.result)
-    if numbers[0] != numbers[1] and str(numbers[0]) != str(numbers[1]):  # nan is nan
+    slack = NUMBERS * FORMATS[trial.expected.stored].roundoff
+    if len(numbers[0]) != len(numbers[1]) or not all(
+        _close(mine, wanted, slack) for mine, wanted in zip(*numbers, strict=True)
+    ):
         found.append(Finding("values", f"{numbers[0]}, expected {numbers[1]}"))
     return found
+
+
+NUMBERS = 64  # roundings that a number may be off by: nothing tells how it was summed
+
+
+def _close(mine: Any, wanted: Any, slack: float) -> bool:
+    """Alike; numbers with a fraction nearly so."""
+    if type(mine) is not type(wanted) or not isinstance(mine, float):
+        return str(mine) == str(wanted)
+    return str(mine) == str(wanted) or abs(mine - wanted) <= slack * abs(wanted)
 
 
 def _numbers(result: Any) -> list[Any]:

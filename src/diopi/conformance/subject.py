@@ -116,7 +116,7 @@ def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
         schema = getattr(getattr(torch.ops.aten, base), rest or "default")._schema
         if any(argument.is_out for argument in schema.arguments):
             rows.append((overload, found.out))
-        elif schema.is_mutable and base.endswith("_"):
+        elif schema.is_mutable and base.endswith("_") and not found.op.written:
             rows.append((overload, found.inplace))
         else:
             rows.append((overload, found.call))
