@@ -7,6 +7,7 @@ becomes an exception with the library's own words.
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Mapping, Sequence
 from ctypes import c_char_p, c_void_p
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import KernelError, LibraryError, NoKernelError
-from diopi import handles, inference
+from diopi import handles, inference, symbols
 from diopi.cfunction import Bound, functions, is_number
 from diopi.handles import Context
 from diopi.inference import Described
@@ -47,6 +48,7 @@ class Library:
     version: str
     functions: tuple[str, ...]
     kernels: Mapping[str, Kernel]
+    unknown: Mapping[str, str]  # exported names that are no functions, and what was meant
 
 
 def load(path: Path, vendor: str = "") -> Library:
@@ -54,12 +56,17 @@ def load(path: Path, vendor: str = "") -> Library:
     library = _open(path)
     _handshake(library, path)
     found = [f for f in functions() if hasattr(library, f.name)]
+    unknown = symbols.strangers(path, [f.name for f in functions()])
+    others = f" It exports {symbols.told(unknown)}." if unknown else ""
     if not found:
         raise LibraryError(
-            f"{path.name} has none of the {len(functions())} functions of diopi.h.",
+            f"{path.name} has none of the {len(functions())} functions of diopi.h.{others}",
             'declare them by including diopi.h: a function of C++ needs its extern "C", and one '
             "that is hidden its DIOPI_API.",
         )
+    if unknown:
+        message = f"{path.name} exports what is no function of diopi.h: {symbols.told(unknown)}."
+        warnings.warn(message, stacklevel=2)
     name = vendor or _text(library, "diopiGetVendorName") or path.stem
     by_op: dict[str, list[Bound]] = {}
     for function in found:
@@ -69,7 +76,12 @@ def load(path: Path, vendor: str = "") -> Library:
         op: Kernel(all_ops()[op], tuple(bounds), name, library) for op, bounds in by_op.items()
     }
     return Library(
-        path, name, _text(library, "diopiGetImplVersion"), tuple(f.name for f in found), kernels
+        path,
+        name,
+        _text(library, "diopiGetImplVersion"),
+        tuple(f.name for f in found),
+        kernels,
+        unknown,
     )
 
 

@@ -58,6 +58,21 @@ def _floats(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def _drawn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """A prim makes the tensor that it fills; the op fills one that is there."""
+    room = torch.empty(args[0], dtype=kwargs["dtype"], device=kwargs["device"])
+    names = ("mean", "std", "low", "high", "generator")
+    return (room,), {name: kwargs[name] for name in names if name in kwargs}
+
+
+def _product(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """A prim takes several dimensions, the op one, or all of them when it is None."""
+    input, dims = args[0], [dim % args[0].dim() for dim in args[1]]
+    last = [dim for dim in range(input.dim()) if dim not in dims]
+    flat = input.permute(*last, *dims).reshape([input.shape[dim] for dim in last] + [-1])
+    return (flat,), {"dim": -1, "dtype": kwargs.get("output_dtype")}
+
+
 # prim -> the op that does it, and how its arguments become the op's
 PRIMS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Call]]] = {
     "sum": ("sum", lambda a, k: ((a[0],), {"dim": list(a[1]), "dtype": k.get("output_dtype")})),
@@ -67,6 +82,9 @@ PRIMS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Call]]] 
         "var",
         lambda a, k: ((a[0],), {"dim": list(a[1]), "correction": a[2] if len(a) > 2 else 1}),
     ),
+    "prod": ("prod", _product),
+    "normal": ("normal", _drawn),
+    "uniform": ("uniform", _drawn),
     "div": ("div", _integer_division),
     "rev": ("flip", lambda a, k: (a, k)),
     "erf_inv": ("erfinv", lambda a, k: (a, k)),
@@ -108,7 +126,10 @@ def _aten() -> dict[str, Served]:
             text = row.schema if row else schema.torch_schemas().get(name)
             bound = _binding(op, text) if text else None
             if bound is not None:
-                found[name] = Served(op.name, row.form if row else "functional", bound)
+                form = row.form if row else "functional"
+                # an op that is declared by its in-place overload returns a new tensor all the same
+                alone = name.partition(".")[0].endswith("_") and not op.written
+                found[name] = Served(op.name, "inplace" if alone else form, bound)
     return found
 
 
@@ -195,6 +216,7 @@ class OnKernels(TorchDispatchMode):
         self._op = op
         self._vendor = vendor
         self._kernels = kernels
+        self._open: list[OpOverload] = []  # what is being decomposed: some come back to themselves
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -207,10 +229,14 @@ class OnKernels(TorchDispatchMode):
             return _given_back(owner.form, func, args, kwargs, result)
         if is_free(func):
             return func(*args, **kwargs)
-        decompose = step(func) if str(func) in steps() else None
+        decompose = None if func in self._open else step(func)
         if decompose is not None:
-            with self:
-                result = decompose(*args, **kwargs)
+            self._open.append(func)
+            try:
+                with self:
+                    result = decompose(*args, **kwargs)
+            finally:
+                self._open.pop()
             if result is not NotImplemented:
                 return result
         raise NoKernelError(
@@ -235,10 +261,45 @@ def _given_back(
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
+def _diagonal_scatter(
+    input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    """Torch's keeps the strides of an expanded input, and so writes all of its rows at once."""
+    result = input.clone()
+    diagonal = result.diagonal(offset, dim1, dim2)
+    if diagonal.shape != src.shape:
+        raise RuntimeError(
+            f"diagonal_scatter: the diagonal is {list(diagonal.shape)}, src {list(src.shape)}"
+        )
+    diagonal.copy_(src)
+    return result
+
+
+def _index_add(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
+    """Torch's takes a source of another shape, as if it were to be expanded."""
+    wanted = [*input.shape]
+    if input.dim():
+        wanted[dim] = index.numel()
+        if wanted != [*source.shape]:
+            raise RuntimeError(f"index_add: source is {list(source.shape)}, not {wanted}")
+    known = torch._decomp.decomposition_table[torch.ops.aten.index_add.default]
+    result: Tensor = known(input, dim, index, source, alpha=alpha)
+    return result
+
+
+# decompositions of torch that are wrong for some arguments, and ours
+CORRECTED: dict[OpOverload, Kernel] = {
+    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
+    torch.ops.aten.index_add.default: _index_add,
+}
+
+
 @cache
 def step(func: OpOverload) -> Kernel | None:
     """The decomposition of an overload: torch's table, or what torch itself makes of it."""
-    known = torch._decomp.decomposition_table.get(func)
+    known = CORRECTED.get(func) or torch._decomp.decomposition_table.get(func)
     if known is not None:
         return known
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):

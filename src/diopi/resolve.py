@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeplink.errors import KernelError, NoKernelError
 from diopi import decomposition, inference
@@ -226,25 +227,55 @@ def _missing(op: Op, vendor: str, found: decomposition.Carried) -> Kernel:
     return call
 
 
+# What torch refuses of `out=`: memory that these ops read, and another type than the result's.
+READ_WHILE_WRITTEN = frozenset("cat gather take index_select masked_select kthvalue".split())
+SAME_TYPE = frozenset("complex gather take index_select masked_select aminmax".split())
+
+
 def _out(op: Op, call: Kernel) -> Kernel:
     """The `out=` form by the functional one: resized where it must be, never cast down."""
     names = op.result_names
+    reads, same = op.name in READ_WHILE_WRITTEN, op.name in SAME_TYPE
 
     def out(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(name) for name in names if name in kwargs]
+        arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         results = _listed(call(*args, **kwargs))
         for name, target, result in zip(names, targets, results, strict=False):
-            if not torch.can_cast(result.dtype, target.dtype):
+            cast = torch.can_cast(result.dtype, target.dtype)
+            if not cast or (same and result.dtype != target.dtype):
                 raise KernelError(
                     f"{op.name}: a result of {result.dtype} cannot go into {name}, which is "
                     f"{target.dtype}.",
                 )
+            repeats = reads and any(s > 1 and not t for s, t in _sizes(target))
             if target.shape != result.shape:
                 target.resize_(result.shape)
+            if repeats or (reads and any(_overlap(target, given) for given in arguments)):
+                raise KernelError(
+                    f"{op.name}: {name} shares memory with an argument, or its elements with one "
+                    "another.",
+                    "give it a tensor of its own.",
+                )
             target.copy_(result)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return out
+
+
+def _sizes(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    return zip(tensor.shape, tensor.stride(), strict=True)
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors without gaps have elements in common."""
+    if first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr():
+        return False
+    dense = torch.ops.aten.is_non_overlapping_and_dense.default
+    if not (first.numel() and second.numel() and dense(first) and dense(second)):
+        return False
+    (a, b), (c, d) = ((t.data_ptr(), t.data_ptr() + t.nbytes) for t in (first, second))
+    return a < d and c < b
 
 
 def _inplace(op: Op, call: Kernel) -> Kernel:

@@ -61,6 +61,30 @@ def test_a_library_without_functions_is_told(tmp_path: Path) -> None:
         cabi.load(path)
 
 
+def misspelt(name: str) -> str:
+    return f"DIOPI_API int {name}(void); int {name}(void) {{ return 0; }}\n"
+
+
+def test_a_misspelt_function_is_told_with_what_was_meant(tmp_path: Path) -> None:
+    path = library(tmp_path, IMPLEMENTED + NEG + misspelt("diopiSofmax") + misspelt("diopi_acme"))
+    with pytest.warns(UserWarning, match=r"diopiSofmax \(did you mean diopiSoftmax\?\), diopi_ac"):
+        found = cabi.load(path)
+    assert found.unknown == {"diopiSofmax": "diopiSoftmax", "diopi_acme": ""}
+    assert found.functions == ("diopiNeg",)
+
+
+def test_a_library_with_nothing_but_a_misspelt_function_names_it(tmp_path: Path) -> None:
+    path = library(tmp_path, IMPLEMENTED + misspelt("diopiSofmax"))
+    with pytest.raises(LibraryError, match=r"exports diopiSofmax \(did you mean diopiSoftmax\?\)"):
+        cabi.load(path)
+
+
+def test_a_function_with_the_names_of_cpp_is_told(tmp_path: Path) -> None:
+    path = library(tmp_path, IMPLEMENTED + NEG + misspelt("_Z12diopiSoftmaxPv"))
+    with pytest.warns(UserWarning, match=r'did you mean diopiSoftmax, with extern "C"\?'):
+        cabi.load(path)
+
+
 def test_a_library_of_something_else_is_told(tmp_path: Path) -> None:
     path = library(tmp_path, "int answer(void); int answer(void) { return 42; }")
     with pytest.raises(LibraryError, match=r"it exports no diopiAbiVersion.\nHint: .*IMPLEMENTATI"):

@@ -325,6 +325,22 @@ def test_a_derived_form_never_casts_down_or_broadcasts_its_target() -> None:
         add.inplace(torch.ones(2), torch.ones(2, 2))
 
 
+def test_a_derived_out_may_not_be_what_the_op_reads() -> None:
+    cat = meanings("cat").resolve()["cat"]
+    room = torch.arange(6.0)
+    with pytest.raises(KernelError, match="cat: out shares memory with an argument"):
+        cat.out([room[:2], room[1:3]], out=room[2:6])
+    cat.out([room[:1], room[1:2]], out=room[2:4])  # beside it is fine
+    assert room.tolist() == [0, 1, 0, 1, 4, 5]
+
+
+def test_a_derived_out_that_torch_wants_of_the_same_type_is_refused_otherwise() -> None:
+    gather = meanings("gather").resolve()["gather"]
+    wide = torch.empty(1, dtype=torch.float64)
+    with pytest.raises(KernelError, match=r"gather: a result of torch.float32 cannot go into out"):
+        gather.out(torch.ones(2), 0, torch.tensor([1]), out=wide)
+
+
 # --- bad kernels ----------------------------------------------------------------------------
 
 

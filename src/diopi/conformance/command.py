@@ -21,6 +21,7 @@ from diopi.conformance import gaps as known_gaps
 from diopi.conformance import page, plan, report, results, store
 from diopi.conformance.case import Group, Result, parse
 from diopi.conformance.device_config import DeviceConfig
+from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
 from diopi.conformance.results import Summary, Writer
 from diopi.conformance.subject import Subject, open_subject
@@ -49,7 +50,7 @@ class Request:
 
 def run(request: Request, out: Console) -> Summary:
     """Runs the suite and writes its reports."""
-    started = time.monotonic()
+    watch = Watch()
     if request.baselines is not None:
         store.Bundle(request.baselines).check()
     path = request.folder / "results.jsonl"
@@ -77,7 +78,7 @@ def run(request: Request, out: Console) -> Summary:
             tell(result)
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
-    return conclude(request, subject, found, time.monotonic() - started, out)
+    return conclude(request, subject, found, watch.origin(subject.device, request.jobs), out)
 
 
 def _pool(request: Request) -> tuple[str, str, int, float]:
@@ -108,7 +109,7 @@ def generate(request: Request, folder: Path, out: Console) -> int:
 
 
 def conclude(
-    request: Request, subject: Subject, found: Sequence[Result], seconds: float, out: Console
+    request: Request, subject: Subject, found: Sequence[Result], origin: Origin, out: Console
 ) -> Summary:
     """The reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
@@ -117,7 +118,7 @@ def conclude(
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
         complaints.append(f"nothing was run: {reason}")
-    summary = results.summarise(found, gaps, request.vendor, request.tier, complaints, seconds)
+    summary = results.summarise(found, gaps, request.vendor, request.tier, complaints, origin)
     folder = request.folder
     folder.mkdir(parents=True, exist_ok=True)
     report.errors(folder / "error_report.csv", found, gaps, request.vendor)

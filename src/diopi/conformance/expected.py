@@ -64,6 +64,15 @@ class Expected:
         return [host(t) for t in self._wide.given]
 
     @cached_property
+    def given_sigma(self) -> Values | None:
+        """Of each argument after the call; None where the call cannot be taken apart."""
+
+        def once() -> Values:
+            return list(run(self._callee, self._sample, wide=True, grad=False).given)
+
+        return self._noise(once, self.given)
+
+    @cached_property
     def plain_results(self) -> list[Tensor]:
         return [host(t) for t in self.plain.tensors]
 

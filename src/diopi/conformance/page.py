@@ -40,7 +40,7 @@ def render(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap]) -> 
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
         f"<style>{STYLE}</style><h1>{title}</h1>"
         f"<p>{summary.cases} cases of {summary.ops} ops, tier {escape(summary.tier)}, "
-        f"{summary.seconds:.0f} s. {counts}. Grades: {grades}. "
+        f"{escape(str(summary.origin))}. {counts}. Grades: {grades}. "
         f"{summary.unexplained} failures are not explained by a gap.</p><ul>{complaints}</ul>"
         f"<p class=note>{LEGEND}</p>{_matrix(summary.cells)}"
         f"<h2>What was found</h2>{_findings(summary, results, gaps)}</html>\n"

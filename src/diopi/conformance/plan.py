@@ -9,6 +9,7 @@ import torch
 
 from deeplink.judge.verdict import name_of
 from diopi.conformance import own, recipes, statistics
+from diopi.conformance.bound import split
 from diopi.conformance.case import PLAIN, Case, Group
 from diopi.conformance.checks import CHECKS
 from diopi.conformance.models import stored
@@ -31,6 +32,8 @@ LAYOUTS = ("strided", "transposed", "offset", "expanded", "channels_last")
 # Where an index stands twice nobody says which value is kept, and larger indices repeat.
 ONCE = frozenset("index_copy index_put scatter masked_scatter put index_fill unique".split())
 GROWTHS = ("odd", "large", "empty")
+THOROUGH = tuple(check for check in CHECKS if check != "leak")  # that one takes many calls
+HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, as it is
 CHEAP = ("structure", "dtype", "shape", "strides", "values", "inputs", "backward")
 
 
@@ -49,6 +52,7 @@ class Tier:
     grown: int
     dtypes: tuple[torch.dtype, ...] = ()  # none: all
     wider: bool = False  # op_db's longer lists as well
+    models: bool = False  # the calls of the models as well
     forced: str = ""  # a layout that every case gets
 
 
@@ -57,8 +61,8 @@ MODELS = "model"
 TIERS = {
     "smoke": Tier("smoke", 8, 1, 1, 0, 0, 1, 2, 0, (torch.float32,)),
     "quick": Tier("quick", 60, 6, 2, 1, 3, 1, 3, 1, (*_FLOATS, torch.int64, torch.bool)),
-    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True),
-    MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0),
+    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True, models=True),
+    MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0, models=True),
 }
 
 
@@ -72,8 +76,9 @@ def tier_of(name: str) -> Tier:
 
 def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
     """Every group of some ops."""
-    if tier.name.startswith(stored.PREFIX) or tier.name == MODELS:
+    if tier.models:
         yield from _model_groups(tier, {op.name for op in ops}, dtypes)
+    if tier.name.startswith(MODELS):
         return
     for op in ops:
         for source in _sources(op, tier):
@@ -85,7 +90,7 @@ def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Itera
 def _model_groups(tier: Tier, ops: Collection[str], dtypes: Collection[str]) -> Iterator[Group]:
     """Those of one model, or of all."""
     one = tier.name.removeprefix(stored.PREFIX)
-    for name in stored.names() if tier.name == MODELS else [one]:
+    for name in [one] if tier.name.startswith(stored.PREFIX) else stored.names():
         for op, dtype in stored.calls(name):
             if op in ops and (not dtypes or dtype in dtypes):
                 yield Group(op, dtype, f"{stored.PREFIX}{name}")
@@ -102,6 +107,8 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
                 yield f"{entry}+{recipes.CAPTURED}"
             continue
         yield f"{entry}+{recipes.SAMPLES}"
+        if split(op):
+            yield f"{entry}+{recipes.BOUND}"
         if recipes.op_db()[entry].error_inputs_func is not None:
             yield f"{entry}+{recipes.ERRORS}"
         if tier.wider:
@@ -110,6 +117,7 @@ def _sources(op: Op, tier: Tier) -> Iterator[str]:
 
 def _dtypes(op: Op, source: str, tier: Tier) -> Iterator[str]:
     wanted = [d for d in op.dtypes if not tier.dtypes or d in tier.dtypes]
+    wanted = wanted or list(op.dtypes[:1])  # ops of other types are not left out
     if source.endswith(f"+{recipes.ERRORS}") or source == statistics.SOURCE:
         yield "float32"
         return
@@ -135,10 +143,14 @@ def cases(
         chosen = _spread(len(samples), tier.base)
         yield from ((_case(group, i, PLAIN, tier.forced), CHEAP) for i in chosen)
     else:
-        for place, index in enumerate(_spread(len(samples), tier.base)):
-            yield _case(group, index), tuple(CHECKS) if place < tier.thorough else CHEAP
         rich = sorted(every, key=lambda i: (-_size(samples[i]), i))
-        yield from _varied(group, rich, tier)
+        huge = [i for i in rich if _size(samples[i]) > HUGE]
+        usual = [i for i in every if i not in huge]
+        for place, at in enumerate(_spread(len(usual), tier.base)):
+            yield _case(group, usual[at]), tuple(CHECKS) if place < tier.thorough else CHEAP
+        yield from _varied(group, rich[len(huge) :], tier)
+        if group.dtype == "float32":
+            yield from ((_case(group, i), CHEAP) for i in huge[: tier.grown])
 
 
 def _case(group: Group, index: int, profile: str = PLAIN, layout: str = PLAIN) -> Case:
@@ -152,7 +164,8 @@ def _varied(
     kind = all_ops()[group.op].kind
     turn = group.seed  # so that a short tier sees each of them somewhere
     # what a forward op handed to its backward belongs together: its values stay
-    captured = group.source.endswith(f"+{recipes.CAPTURED}")
+    own_fixed = group.source == own.OWN and group.op in own.FIXED
+    captured = own_fixed or group.source.endswith(f"+{recipes.CAPTURED}")
     changeable = getattr(torch, group.dtype).is_floating_point and not captured
     for index in rich[: tier.profiled]:
         for profile in _some(PROFILES[kind] if changeable else (), tier.profiles, turn):
@@ -160,7 +173,7 @@ def _varied(
     # values that repeat are none that were handed on, and nothing can be written to them
     no_repeats = captured or bool(all_ops()[group.op].written)
     layouts = [layout for layout in LAYOUTS if not (no_repeats and layout == "expanded")]
-    checks = tuple(CHECKS) if tier.name == "full" else (*CHEAP, "inplace")
+    checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace")
     for index in rich[: tier.laid]:
         for layout in _some(layouts, tier.layouts, turn):
             yield _case(group, index, PLAIN, layout), checks

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diopi.conformance import growth, layouts, own, profiles, statistics
+from diopi.conformance.bound import bound
 from diopi.conformance.capturing import captured
 from diopi.conformance.case import PLAIN, Case, Group
 from diopi.conformance.models import stored
@@ -27,6 +28,7 @@ from diopi.op import Op, get
 SAMPLES, WIDER, ERRORS = "samples", "wider", "errors"  # the lists of an op_db entry
 FOREACH = tuple(f"foreach_{kind}_op_db" for kind in "unary binary pointwise reduce other".split())
 CAPTURED = "captured"  # the calls of the op inside of those samples, forward and backward
+BOUND = "bound"  # those samples as calls of the op itself
 
 
 class NoRecipeError(Exception):
@@ -68,7 +70,7 @@ def seeded(seed: int) -> Iterator[None]:
     """The generators of torch, numpy and Python at a seed, and back where they were."""
     states = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:
@@ -81,7 +83,7 @@ def seeded(seed: int) -> Iterator[None]:
 def entry_of(source: str) -> tuple[Any, str]:
     """The entry of op_db and the list of it that a source names."""
     name, _, listed = source.partition("+")
-    if name not in op_db() or listed not in (SAMPLES, WIDER, ERRORS, CAPTURED):
+    if name not in op_db() or listed not in (SAMPLES, WIDER, ERRORS, CAPTURED, BOUND):
         raise NoRecipeError(f"this torch's op_db has no {source!r}")
     return op_db()[name], listed
 
@@ -92,7 +94,7 @@ def callee(group: Group, index: int = 0) -> Callee:
         return stored.callee(_calls(group)[index])
     if group.source == statistics.SOURCE:
         return Callee(statistics.SOURCE, statistics.function(group.op), draws=True)
-    if group.source == OWN or group.source.endswith(f"+{CAPTURED}"):
+    if group.source == OWN or group.source.endswith((f"+{CAPTURED}", f"+{BOUND}")):
         op = get(group.op)
         return Callee(op.name, op.meaning, draws=op.kind == "random", direct=True)
     entry, _ = entry_of(group.source)
@@ -132,6 +134,8 @@ def _of_entry(group: Group) -> Iterator[Sample]:
     wants = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
     make = entry.reference_inputs if listed == WIDER else entry.sample_inputs
     found = (_plain(sample) for sample in make("cpu", dtype, requires_grad=wants))
+    if listed == BOUND:
+        return bound(get(group.op), found)
     return found if listed != CAPTURED else captured(get(group.op), entry, found)
 
 

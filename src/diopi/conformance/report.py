@@ -97,8 +97,8 @@ def show(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap], out: 
     known = sum(cell.known for cell in summary.cells)
     out.print(
         f"{summary.vendor}, {summary.tier}: {summary.cases} cases of {summary.ops} ops in "
-        f"{summary.seconds:.0f} s; {counts}; grades {grades}; {known} known gaps, "
-        f"{summary.unexplained} not explained."
+        f"{summary.origin.seconds:.0f} s ({summary.origin.cpu_seconds:.0f} s of CPU); {counts}; "
+        f"grades {grades}; {known} known gaps, {summary.unexplained} not explained."
     )
 
 

@@ -12,6 +12,7 @@ from typing import IO
 from diopi.conformance.case import BAD, Finding, Result
 from diopi.conformance.gaps import Gap, find
 from diopi.conformance.grading import worse
+from diopi.conformance.origin import Origin
 
 
 def read(path: Path) -> list[Result]:
@@ -73,7 +74,7 @@ class Summary:
     unexplained: int
     cells: tuple[Cell, ...]
     complaints: tuple[str, ...]
-    seconds: float
+    origin: Origin
 
     @property
     def cases(self) -> int:
@@ -95,7 +96,7 @@ def summarise(
     vendor: str,
     tier: str,
     complaints: Iterable[str],
-    seconds: float,
+    origin: Origin,
 ) -> Summary:
     """The figures of a run."""
     ran = [result for result in results if result.status != "skipped"]
@@ -111,7 +112,7 @@ def summarise(
         sum(result.bad and find(gaps, result) is None for result in ran),
         tuple(_cell(key, rows, gaps) for key, rows in sorted(by_cell.items())),
         tuple(complaints),
-        seconds,
+        origin,
     )
 
 

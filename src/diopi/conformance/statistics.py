@@ -42,6 +42,10 @@ def _room(device: torch.device) -> Tensor:
     return torch.empty(DRAWS, device=device)
 
 
+def _filled(device: torch.device, value: float) -> Tensor:
+    return torch.full((DRAWS,), value, device=device)
+
+
 DRAWN: dict[str, Draw] = {
     "rand": Draw(lambda d: torch.rand(DRAWS, device=d), lambda x: x.clamp(0, 1)),
     "randn": Draw(lambda d: torch.randn(DRAWS, device=d), _normal),
@@ -71,8 +75,44 @@ DRAWN: dict[str, Draw] = {
         discrete=True,
     ),
     "dropout": Draw(
-        lambda d: torch.nn.functional.dropout(torch.ones(DRAWS, device=d), 0.3),
+        lambda d: torch.native_dropout(torch.ones(DRAWS, device=d), 0.3, True)[0],
         lambda x: torch.where(x < 0, 0.0, torch.where(x < 1.42, 0.3, 1.0)),
+        discrete=True,
+    ),
+    "random": Draw(
+        lambda d: _room(d).random_(2, 12),
+        lambda x: ((x.floor() - 1) / 10).clamp(0, 1),
+        discrete=True,
+    ),
+    "bernoulli_p": Draw(
+        lambda d: torch.bernoulli(_room(d), 0.3),
+        lambda x: torch.where(x < 0, 0.0, torch.where(x < 1, 0.7, 1.0)),
+        discrete=True,
+    ),
+    "normal_tensor_float": Draw(
+        lambda d: torch.normal(_filled(d, 2.0), 3.0), lambda x: _normal((x - 2) / 3)
+    ),
+    "normal_float_tensor": Draw(
+        lambda d: torch.normal(2.0, _filled(d, 3.0)), lambda x: _normal((x - 2) / 3)
+    ),
+    "normal_tensor_tensor": Draw(
+        lambda d: torch.normal(_filled(d, 2.0), _filled(d, 3.0)), lambda x: _normal((x - 2) / 3)
+    ),
+    "log_normal": Draw(
+        lambda d: _room(d).log_normal_(0.5, 0.25),
+        lambda x: _normal((x.clamp(min=1e-30).log() - 0.5) / 0.25),
+    ),
+    "cauchy": Draw(
+        lambda d: _room(d).cauchy_(1.0, 2.0), lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi
+    ),
+    "geometric": Draw(
+        lambda d: _room(d).geometric_(0.3),
+        lambda x: 1 - 0.7 ** x.floor().clamp(min=0),
+        discrete=True,
+    ),
+    "poisson": Draw(
+        lambda d: torch.poisson(_filled(d, 4.0)),
+        lambda x: torch.special.gammaincc(x.floor() + 1, torch.full_like(x, 4.0)),
         discrete=True,
     ),
 }

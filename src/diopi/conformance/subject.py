@@ -19,6 +19,16 @@ from diopi.implementation import Implementation
 from diopi.resolve import Resolved
 from diopi.schema import RENAMED
 
+# What devices say when no later call of this process will work.
+STICKY = (
+    "device-side assert",
+    "illegal memory access",
+    "misaligned address",
+    "illegal instruction",
+    "unspecified launch failure",
+    "device is lost",
+)
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -33,6 +43,21 @@ class Subject:
     def ready(self) -> None:
         """Raises what the device raises when it cannot be used at all."""
         torch.ones(1, device=self.device).cpu()
+
+    def finish(self) -> None:
+        """Waits for the device; raises what went wrong on it meanwhile."""
+        if self.device != "cpu":
+            torch.get_device_module(self.device).synchronize()
+
+    def lost(self, said: str) -> bool:
+        """Whether an error, by what it said, left the device unusable for this process."""
+        if any(words in said for words in STICKY):
+            return True
+        try:
+            self.ready()
+        except Exception:  # whatever it is
+            return True
+        return False
 
     def has(self, op: str) -> bool:
         """Whether it claims to do an op."""
@@ -91,7 +116,7 @@ def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
         schema = getattr(getattr(torch.ops.aten, base), rest or "default")._schema
         if any(argument.is_out for argument in schema.arguments):
             rows.append((overload, found.out))
-        elif schema.is_mutable and base.endswith("_"):
+        elif schema.is_mutable and base.endswith("_") and not found.op.written:
             rows.append((overload, found.inplace))
         else:
             rows.append((overload, found.call))

@@ -64,6 +64,7 @@ def _attempt(
     try:
         with subject.active():
             found = run(subject.takes(callee), sample, subject.device)
+            subject.finish()  # an error that comes late is this case's, too
     except Exception as error:  # anything that a kernel raises is this case's result
         finding = Finding("call", f"raised {type(error).__name__}: {_line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
@@ -140,9 +141,9 @@ def _refusal(
     try:
         with subject.active():
             run(subject.takes(callee), sample, subject.device)
-        subject.ready()  # a device may refuse later
-    except Exception:  # as it should
-        return Result(case.id, "passed", "A", (), ("errors",))
+            subject.finish()  # a device may refuse later
+    except Exception as error:  # as it should
+        return Result(case.id, "passed", "A", (), ("errors",), reason=_line(error))
     finding = Finding("errors", "a call that makes no sense was not refused")
     return Result(case.id, "failed", "F", (finding,), ("errors",))
 

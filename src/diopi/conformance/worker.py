@@ -88,17 +88,10 @@ def run_group(
             turn = partial(say, VENDOR, "")
             result = attempt(case, callee, sample, subject, checks, turn, bundle)
             say(DONE, result)
-            if subject.device != "cpu" and (result.bad or "errors" in result.checks):
-                _survived(subject, say)
-
-
-def _survived(subject: Subject, say: Say) -> None:
-    """After an error of the device no later call works: this process ends, another goes on."""
-    try:
-        subject.ready()
-    except Exception:  # whatever it is: the device is lost to this process
-        say(LOST, "")
-        os._exit(1)
+            said = f"{result.message} {result.reason}"
+            if (result.bad or "errors" in result.checks) and subject.lost(said):
+                say(LOST, "")  # no later call would work here: another process goes on
+                os._exit(1)
 
 
 def generate(group: Group, tier: str, say: Say) -> None:

@@ -16,7 +16,7 @@ def amp_foreach_non_finite_check_and_unscale(
     for grad in input:
         if not bool(grad.isfinite().all()):
             found_inf.fill_(1)
-        grad.mul_(inv_scale)
+        grad.mul_(inv_scale.reshape(()))  # of one element; a gradient may have no dimension
 
 
 def amp_update_scale(

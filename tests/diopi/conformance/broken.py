@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_KEPT: list[Tensor] = []
+_LOST: list[bool] = []
+
 
 def sin(input: Tensor) -> Tensor:
     """Crashes."""
@@ -79,6 +82,20 @@ def abs(input: Tensor) -> Tensor:
 def sqrt(input: Tensor) -> Tensor:
     """Raises."""
     raise RuntimeError("no such kernel on this chip")
+
+
+def floor(input: Tensor) -> Tensor:
+    """Leaks: keeps what it gave."""
+    _KEPT.append(torch.floor(input))
+    return _KEPT[-1].clone()
+
+
+def ceil(input: Tensor) -> Tensor:
+    """Asserts on its device for dense arguments; after that no call of the process works."""
+    if _LOST or (input.is_contiguous() and not input.storage_offset()):
+        _LOST.append(True)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    return torch.ceil(input)
 
 
 def log(input: Tensor) -> Any:

@@ -22,6 +22,8 @@ WRONG = {  # what each does, and the check that says so
     "exp": "guard",
     "neg": "inputs",
     "sqrt": "call",
+    "floor": "leak",
+    "ceil": "call",
 }
 
 
@@ -51,6 +53,13 @@ def test_a_dead_process_costs_one_case(found: tuple[Path, list[Result]]) -> None
     crashed = [r for r in found[1] if r.op == "sin" and r.status == "crashed"]
     assert len(crashed) > 1  # each case of the group was tried
     assert "SIGSEGV" in crashed[0].message
+
+
+def test_a_lost_device_costs_the_case_that_lost_it(found: tuple[Path, list[Result]]) -> None:
+    mine = [r for r in found[1] if r.op == "ceil" and r.status != "skipped"]
+    wrong = [r.case for r in mine if r.bad]
+    assert wrong == ["ceil/float32/ceil+samples.0/plain/plain"]
+    assert len(mine) > 1  # the others ran in a new process
 
 
 def test_the_reports_have_the_line_that_reproduces_it(found: tuple[Path, list[Result]]) -> None:

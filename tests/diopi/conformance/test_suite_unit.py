@@ -22,6 +22,7 @@ from diopi.conformance import (
 )
 from diopi.conformance.case import Case, Finding, Group, Result, parse
 from diopi.conformance.guarded import guarded
+from diopi.conformance.origin import Watch
 from diopi.conformance.results import Writer, read, summarise
 from diopi.conformance.subject import Subject
 from diopi.conformance.trial import attempt
@@ -177,7 +178,7 @@ def test_an_interrupted_run_can_be_read(tmp_path: Path) -> None:
 
 def test_a_summary_counts_by_op_and_dtype() -> None:
     found = [_result("add"), _result("mul", "passed")]
-    summary = summarise(found, [], "acme", "quick", [], 1.0)
+    summary = summarise(found, [], "acme", "quick", [], Watch().origin("cpu", 1))
     assert (summary.cases, summary.ops, summary.unexplained, summary.passed) == (2, 2, 1, False)
     assert [(cell.op, cell.grade) for cell in summary.cells] == [("add", "F"), ("mul", "A")]
 

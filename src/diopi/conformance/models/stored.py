@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent
 ENDING = ".jsonl.gz"
 PREFIX = "model:"
 MOST = 1 << 17  # elements of all arguments of a call; larger ones are scaled down
+FOREVER = 1 << 40  # the end of a slice that has none
 # Sizes above the first number become the second plus up to the third; the first that is enough.
 SCALES = ((1 << 62, 0, 1), (256, 64, 61), (64, 33, 31), (24, 9, 7))
 LEFT_OUT = ("group_norm",)  # products of sizes are among its arguments: not to be scaled
@@ -87,8 +88,9 @@ def callee(call: dict[str, Any]) -> Callee:
 
 def sample(call: dict[str, Any]) -> Sample:
     """The arguments of a call, scaled down to what a small machine judges in a moment."""
-    specs = [s for s in _leaves([call["args"], call["kwargs"]]) if isinstance(s, dict)]
-    scale = _scale(specs)
+    given = [call["args"], call["kwargs"]]
+    specs = [s for s in _leaves(given) if isinstance(s, dict)]
+    scale = _scale(specs, [s for s in _leaves(given) if type(s) is int])
     most = min([d for s in specs for d in map(scale, s["t"]) if d > 1], default=2)
     positive = any(word in call["op"] for word in POSITIVE)
 
@@ -112,11 +114,17 @@ def _leaves(spec: Spec) -> list[Any]:
     return [spec]
 
 
-def _scale(specs: list[dict[str, Any]]) -> Callable[[int], int]:
-    """A map of sizes under which the call is small enough; the same for all its arguments."""
+def _scale(specs: list[dict[str, Any]], numbers: list[int]) -> Callable[[int], int]:
+    """A map of sizes under which the call is small enough; the same for all its arguments.
+
+    A number may be a size of the result (of a vocabulary), beside the last one of an argument.
+    """
+    counts = [n for n in numbers if n < FOREVER]
     for above, least, more in SCALES:
         chosen = partial(_scaled, above=above, least=least, more=more)
-        if sum(math.prod(map(chosen, spec["t"])) for spec in specs) <= MOST:
+        rows = max((chosen(s["t"][-1]) for s in specs if s["t"]), default=1)
+        result = max(map(chosen, counts), default=1) * rows
+        if result + sum(math.prod(map(chosen, spec["t"])) for spec in specs) <= MOST:
             break
     return chosen
 

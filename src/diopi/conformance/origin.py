@@ -1,0 +1,74 @@
+"""Where and when a run was made: without that its figures say nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The machine of a run, its versions, its day and what it took."""
+
+    machine: str
+    torch: str
+    python: str
+    day: str
+    jobs: int
+    seconds: float
+    cpu_seconds: float  # of all processes; a resumed run counts its last part only
+
+    def __str__(self) -> str:
+        return (
+            f"{self.machine}; torch {self.torch}, Python {self.python}; {self.day}; "
+            f"{self.seconds:.0f} s with {self.jobs} processes, {self.cpu_seconds:.0f} s of CPU"
+        )
+
+
+class Watch:
+    """Begins to measure when it is made."""
+
+    def __init__(self) -> None:
+        self._started, self._used = time.monotonic(), _cpu()
+
+    def origin(self, device: str, jobs: int) -> Origin:
+        """This run, as it is now."""
+        return Origin(
+            machine(device),
+            torch.__version__,
+            platform.python_version(),
+            time.strftime("%Y-%m-%d"),
+            jobs,
+            round(time.monotonic() - self._started, 1),
+            round(_cpu() - self._used, 1),
+        )
+
+
+def machine(device: str) -> str:
+    """The processor, and the device's name where it has one."""
+    found = f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} CPUs"
+    kind = torch.device(device).type
+    module = torch.get_device_module(kind) if kind != "cpu" else None
+    name = module.get_device_name() if hasattr(module, "get_device_name") else ""
+    return f"{found}; {kind} {name}".strip() if kind != "cpu" else found
+
+
+def _processor() -> str:
+    if CPUINFO.is_file():
+        for line in CPUINFO.read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def _cpu() -> float:
+    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in spent)

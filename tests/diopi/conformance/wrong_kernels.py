@@ -1,0 +1,66 @@
+"""For every op a vendor whose only kernel is a wrong one of it: do the op's cases find it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from diopi.conformance import plan, recipes
+from diopi.conformance.subject import Subject, of_kernels
+from diopi.conformance.trial import attempt
+from diopi.implementation import Implementation
+from diopi.op import Op, get
+
+
+def wrong(op: Op) -> Callable[..., Any]:
+    """The op with a wrong element in each result, or in what it writes; what it draws is 0."""
+    order = [argument.name for argument in op.arguments]
+    written = {argument.name for argument in op.written}
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = op.meaning(*args, **kwargs)
+        if op.kind == "random":
+            return pytree.tree_map_only(Tensor, torch.zeros_like, result)
+        if op.returns and not written:
+            return pytree.tree_map(_spoilt, result)
+        named = dict(zip(order, args, strict=False)) | kwargs
+        for value in pytree.tree_leaves([named.get(name) for name in written]):
+            if isinstance(value, Tensor):
+                value.copy_(_spoilt(value))
+        return result
+
+    return kernel
+
+
+def _spoilt(value: Any) -> Any:
+    """Another value: the last element of a tensor, the number itself."""
+    if isinstance(value, int | float):
+        return not value if isinstance(value, bool) else value + 1
+    if not isinstance(value, Tensor) or not value.numel():
+        return value
+    made = value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.preserve_format)
+    last = (-1,) * made.dim()
+    made[last] = ~made[last] if made.dtype == torch.bool else made[last].nan_to_num() * 2 + 1
+    return made
+
+
+def only(op: Op, kernel: Callable[..., Any]) -> Subject:
+    """A vendor with one kernel."""
+    return of_kernels("wrong", Implementation("wrong", {op.name: kernel}))
+
+
+def found(name: str, tier: str = "smoke") -> str:
+    """The id of the first case that fails on the wrong kernel; "" when none does."""
+    op = get(name)
+    subject, limits = only(op, wrong(op)), plan.tier_of(tier)
+    for group in plan.groups(limits, [op]):
+        samples = recipes.samples(group, limits.read)
+        for case, checks in plan.cases(group, samples, limits):
+            callee = recipes.callee(group, case.index)
+            if attempt(case, callee, samples[case.index], subject, checks).bad:
+                return case.id
+    return ""
