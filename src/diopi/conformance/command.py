@@ -15,19 +15,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from diopi.conformance import gaps as known_gaps
-from diopi.conformance import page, plan, report, results, store
+from diopi.conformance import page, plan, publish, report, results, store
 from diopi.conformance.case import Group, Result, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
 from diopi.conformance.results import Summary, Writer
-from diopi.conformance.subject import Subject, open_subject
+from diopi.conformance.subject import Subject, gaps_of, open_subject
 from diopi.conformance.worker import run_one
 from diopi.op import Op, all_ops
 
+WHOLE = "full"  # the tier in which every gap has a case that shows it
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -113,7 +115,7 @@ def conclude(
 ) -> Summary:
     """The reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
-    whole = not request.ops and not request.dtypes and request.tier in ("quick", "full")
+    whole = not request.ops and not request.dtypes and request.tier == WHOLE
     complaints = known_gaps.complaints(gaps, found, all_ops(), whole)
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
@@ -204,6 +206,8 @@ def main(line: Sequence[str] | None = None) -> int:
             out.print(f"{op.name:32} {op.kind:15} {', '.join(op.legacy)}", soft_wrap=True)
         return 0
     try:
+        if given.publish:
+            return _publish(given, out)
         if given.case:
             return int(one(given.case, given.vendor, out).bad)
         request = Request(
@@ -217,6 +221,14 @@ def main(line: Sequence[str] | None = None) -> int:
     except DeeplinkError as error:
         console(stderr=True).print(str(error), soft_wrap=True)
         return 2
+
+
+def _publish(given: argparse.Namespace, out: Console) -> int:
+    """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
+    gaps = known_gaps.read(given.gaps or gaps_of(vendors.choose(given.vendor).vendor))
+    for path in publish.publish(given.results, given.publish, gaps):
+        out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -238,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--generate", type=Path, metavar="DIR", help="make the baselines, and run nothing")
     add("--baselines", type=Path, metavar="DIR", help="compare with these, made elsewhere")
     add("--recompute", action="store_true", help="without baselines: computed here (the default)")
+    add("--publish", type=Path, metavar="DIR", help="a page and a table of --results, to be kept")
     add("--list", action="store_true", help="show the ops and run nothing")
     return parser
 

@@ -56,9 +56,11 @@ def machine(device: str) -> str:
     """The processor, and the device's name where it has one."""
     found = f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} CPUs"
     kind = torch.device(device).type
-    module = torch.get_device_module(kind) if kind != "cpu" else None
+    if kind == "cpu":
+        return found
+    module = torch.get_device_module(kind)
     name = module.get_device_name() if hasattr(module, "get_device_name") else ""
-    return f"{found}; {kind} {name}".strip() if kind != "cpu" else found
+    return f"{found}; {kind} {name}".strip()
 
 
 def _processor() -> str:

@@ -23,6 +23,13 @@ def test_a_run_leaves_its_reports_and_can_be_resumed(tmp_path: Path) -> None:
     for name in ("report.html", "junit.xml", "error_report.csv"):
         assert (folder / name).stat().st_size
 
+    kept = ["--publish", str(tmp_path / "docs"), "--results", str(folder), "--vendor", "cpu"]
+    assert command.main(kept) == 0
+    page = (tmp_path / "docs" / "cpu.md").read_text()
+    assert f"Tier `smoke`: {summary['cases']} cases of 1 ops" in page and "0 wrong" in page
+    with (tmp_path / "docs" / "cpu.csv").open(newline="") as file:
+        assert [row["op"] for row in csv.DictReader(file)] == ["relu"]
+
     lines = (folder / "results.jsonl").read_text().splitlines()
     (folder / "results.jsonl").write_text("\n".join(lines[:2]) + "\n")
     assert command.main([*RUN, "--results", str(folder), "--resume"]) == 0

@@ -13,6 +13,7 @@ from diopi.conformance import (
     gaps,
     growth,
     layouts,
+    memory,
     plan,
     profiles,
     recipes,
@@ -76,6 +77,21 @@ def test_a_guard_sees_one_byte() -> None:
     assert not room.broken()
     room.tensor.as_strided((1,), (1,), room.tensor.storage_offset() + 1).fill_(1)
     assert room.broken()
+
+
+def test_memory_that_is_kept_is_counted_and_a_cycle_is_not() -> None:
+    kept = []
+
+    def cycle() -> None:
+        ring: list[object] = [torch.zeros(100)]
+        ring.append(ring)
+
+    found = memory.kept(lambda: kept.append(torch.zeros(100)), "cpu")
+    if not found:
+        pytest.skip("the C library does not tell what is in use")
+    assert 400 <= found["host"] < 2000
+    assert memory.kept(cycle, "cpu") == {}
+    assert memory.kept(lambda: torch.zeros(100), "cpu") == {}
 
 
 def test_a_right_kernel_passes_every_check() -> None:
@@ -149,6 +165,9 @@ def test_a_gap_explains_its_check_only() -> None:
     assert gaps.find([gap], _result("add"))
     assert not gaps.find([gap], _result("add", check="dtype"))
     assert not gaps.find([gap], _result("mul"))
+    several = gaps.Gap("add", "*", "out values", "todo", "why")
+    assert gaps.find([several], _result("add"))
+    assert not gaps.find([several], _result("add", check="dtype"))
 
 
 def test_a_gap_that_passes_or_matches_nothing_is_an_error() -> None:
