@@ -263,7 +263,7 @@ _RECORDS: dict[type, Any] = {_CCopy: Copy, _CCollective: Collective}
 
 
 def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """Inputs as Python values (a null pointer is 0, a record is a dataclass), outputs as they are."""
+    """Inputs as Python values (null is 0, a record is a dataclass), outputs as pointers."""
     values: list[Any] = []
     outputs: list[Any] = []
     for argument in arguments:
