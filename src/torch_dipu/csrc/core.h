@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -125,7 +126,18 @@ inline bool on_device(const at::Tensor& t) {
 // ---- engine.cpp
 struct Operator;
 void register_engine();
-void set_hook(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+struct Route;
+struct OperatorRecord {
+  std::string name;
+  uint8_t special;
+  std::vector<Route*> routes;
+  uint64_t forced_calls, host_calls;
+};
+void set_hook(const std::vector<std::string>& names, void* callable);     // nullptr: take away
+void set_watcher(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+void set_forced(const std::vector<std::string>& names, bool forced);
+void set_routes(const std::string& name, std::vector<Route*> routes);  // none: take away
+std::vector<OperatorRecord> operator_records();
 std::vector<std::string> known_operators();
 
 // ---- kernels.cpp
