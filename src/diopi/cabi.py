@@ -30,10 +30,12 @@ STATUS = {
     handles.NO_DTYPE: "diopiDtypeNotSupported",
     handles.INVALID: "diopiInvalidArgument",
     handles.OUT_OF_MEMORY: "diopiOutOfMemory",
+    handles.TO_CPU: "diopiForceFallbackToCPU",
 }
 ERRORS: dict[int, type[Exception]] = {
     handles.NO_IMPLEMENT: NoKernelError,
     handles.NO_DTYPE: NoKernelError,
+    handles.TO_CPU: NoKernelError,
     handles.OUT_OF_MEMORY: torch.OutOfMemoryError,
 }
 
