@@ -8,9 +8,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
 from deeplink import settings
 from deeplink.errors import DeeplinkError
 from torch_dipu import _C, comparison, names, report
@@ -79,17 +76,18 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     before = _C.exchange_watch_off(True)  # the aids' own operators are not for the user
     try:
         _State.calls += 1
-        number = any(_is_number(value) for value in tree_leaves((args, kwargs)))
         call = comparison.Call(operator, args, kwargs)
+        number = call.has_number
         if _State.level:
-            report.dump_before(call, names.shown(operator), _scalar(operator, number), _State)
+            shown = names.shown(operator)
+            report.dump_before(call, shown, _scalar(operator, number), _State.level, _State.calls)
         taken = comparison.take(call) if _wanted(operator, number) else None
         result = call.overload(*args, **kwargs)
         if _State.level > 1:
-            report.dump_after(call, _scalar(operator, number) or names.shown(operator), result,
-                              _State.level)
+            shown = _scalar(operator, number) or names.shown(operator)
+            report.dump_after(call, shown, result, _State.level)
         if taken is not None:
-            _judge(taken, result, operator, number)
+            _judge(taken, result, operator)
         return result
     finally:
         _C.exchange_watch_off(before)
@@ -101,16 +99,12 @@ def _scalar(operator: str, number: bool) -> names.Shown | None:
     return found if found is not None and found != names.shown(operator) else None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() == 0
-
-
 def _wanted(operator: str, number: bool) -> bool:
     mode = _State.compared.get(operator, 0)
     return mode == names.ALWAYS or (mode == names.WITH_NUMBER and number)
 
 
-def _judge(taken: comparison.Taken, result: Any, operator: str, number: bool) -> None:
+def _judge(taken: comparison.Taken, result: Any, operator: str) -> None:
     try:
         rows = comparison.compare(taken, result)
     except Exception as error:  # a tool must not end the program that it watches

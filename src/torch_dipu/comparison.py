@@ -51,11 +51,26 @@ class Call:
                 yield argument, self.kwargs[argument.name]
 
     @property
+    def has_number(self) -> bool:
+        """Whether a number stands where a tensor is declared, as in x * 3."""
+        return any(
+            str(argument.type) == "Tensor" and is_number(value)
+            for argument, value in self.arguments()
+        )
+
+    @property
     def comparable(self) -> bool:
         """Whether a second run means the same: no random numbers, no memory as it was."""
         base = self.operator.partition("::")[2].partition(".")[0]
         random = torch.Tag.nondeterministic_seeded in self.overload.tags
         return not random and not base.startswith(UNINITIALISED)
+
+
+def is_number(value: Any) -> bool:
+    """A number, or what torch made of one: a host tensor without dimensions."""
+    if isinstance(value, Tensor):
+        return value.device.type == HOST.type and value.dim() == 0
+    return isinstance(value, (bool, int, float, complex))
 
 
 @dataclass(frozen=True)

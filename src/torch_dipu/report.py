@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_dipu import _C
-from torch_dipu.comparison import Call, Row
+from torch_dipu.comparison import Call, Row, is_number
 from torch_dipu.names import WITH_NUMBER, Shown
 
 SHORT = 6  # so many names are written out
@@ -28,18 +28,18 @@ def _only(mode: int) -> str:
     return " (with a number)" if mode == WITH_NUMBER else ""
 
 
-def dump_before(call: Call, shown: Shown, scalar: Shown | None, state: Any) -> None:
-    """The names of a call, and from level 2 on its arguments, before it runs."""
+def dump_before(call: Call, shown: Shown, scalar: Shown | None, level: int, count: int) -> None:
+    """The names of a call, and from level 2 on what it is given, before it runs."""
     for one in filter(None, (shown, scalar)):
-        print(f"[{one.function}:{state.calls}]:{one.name}  {one.diopi}".rstrip())
-    if state.level > 1:
+        print(f"[{one.function}:{count}]:{one.name}  {one.diopi}".rstrip())
+    if level > 1:
         for argument, value in call.arguments():
-            if not (argument.alias_info is not None and argument.alias_info.is_write):
-                _argument(scalar or shown, argument.name, value, state.level)
+            if not argument.is_out:
+                _argument(scalar or shown, argument.name, value, level)
 
 
 def dump_after(call: Call, shown: Shown, result: Any, level: int) -> None:
-    """What a call wrote: the results, or the arguments that it writes."""
+    """What a call left: its results, or the arguments that it wrote."""
     written = [
         (argument.name, value)
         for argument, value in call.arguments()
@@ -54,14 +54,12 @@ def _argument(shown: Shown, name: str, value: Any, level: int) -> None:
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
         for at, item in enumerate(value):
             _argument(shown, f"{name}[{at}]", item, level)
-        return
-    number = isinstance(value, Tensor) and value.device.type == "cpu" and value.dim() == 0
-    if not isinstance(value, Tensor) or number:
-        print(f"\t{shown.name}: {name}:{value.item() if number else value}")
-        return
-    print(f"\t{shown.name}: {name}:{_C.described(value)}")
-    if level > 2:
-        print(_C.values_of(value))
+    elif isinstance(value, Tensor) and not is_number(value):
+        print(f"\t{shown.name}: {name}:{_C.described(value)}")
+        if level > 2:
+            print(_C.values_of(value))
+    else:
+        print(f"\t{shown.name}: {name}:{value.item() if isinstance(value, Tensor) else value}")
 
 
 def autocompare(shown: Shown, rows: Sequence[Row]) -> None:

@@ -22,7 +22,16 @@ from torch_dipu import _C, names
 
 log = logging.getLogger(__name__)
 Kernel = Callable[..., Any]
-COMPOSITES = "CompositeExplicitAutograd CompositeExplicitAutogradNonFunctional".split()
+
+# The device's own work, beside views: memory and copies.
+OWN = frozenset(
+    """
+    copy copy_ _to_copy to clone contiguous detach detach_ alias lift lift_fresh lift_fresh_copy
+    resize resize_ resize_as resize_as_ set_ as_strided_ _local_scalar_dense item _reshape_alias
+    _unsafe_view _copy_from _copy_from_and_resize empty empty_like empty_strided empty_permuted
+    new_empty new_empty_strided
+    """.split()
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ def bind(implementation: Any) -> Counts:
     unbind()
     resolved = implementation.resolve()
     kept = names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
-    engine = set(_C.operators())
+    engine = {name for name in _C.operators() if _has(name, "PrivateUse1")}  # some are sparse only
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
     for op in all_ops().values():
         for overload in op.aten:
@@ -83,17 +92,31 @@ def _ours(overload: str, engine: set[str]) -> bool:
     """
     if not torch._C._dispatch_has_kernel(overload):
         return False  # another version of torch has it
+    if _base(overload) in OWN or _is_view(overload):
+        return False
     if overload in engine:
         return True
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return not has(overload, "PrivateUse1") and not has(overload, "CompositeImplicitAutograd")
+    return not _has(overload, "PrivateUse1") and not _has(overload, "CompositeImplicitAutograd")
+
+
+def _base(overload: str) -> str:
+    return overload.removeprefix("aten::").partition(".")[0]
+
+
+def _is_view(overload: str) -> bool:
+    """Whether a result is a view of an argument: it aliases one that is not written."""
+    returned = [value.alias_info for value in schema_of(overload).returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
+
+
+def _has(overload: str, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload, key))
 
 
 def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.Route]:
     from diopi.decomposition import FREE
 
-    base = overload.removeprefix("aten::").partition(".")[0]
-    if resolved.route == "decomposition" and (not in_engine or base.rstrip("_") in FREE):
+    if resolved.route == "decomposition" and (not in_engine or _base(overload).rstrip("_") in FREE):
         return []  # torch's own composite, or the device's own work
     if resolved.route not in ("kernel", "decomposition"):
         return []
@@ -104,7 +127,7 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
 
 # One overload's call by the op's kernel: the arguments come in the schema's order.
 
-_INPLACE = """
+_WRITING = """
 def call({parameters}):
     try:
         result = kernel({arguments})
@@ -112,7 +135,6 @@ def call({parameters}):
         return NotImplemented
     return write(({targets},), result)
 """
-_OUT = _INPLACE
 _PLAIN = """
 def call({parameters}):
     try:
@@ -139,7 +161,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
         arguments += [f"{name}={out}" for name, out in zip(op.result_names, outs, strict=False)]
     kernel = getattr(resolved, own) if own else resolved.call
     targets = outs if form == "out" else parameters[:1]
-    text = _PLAIN if own or form == "functional" else _OUT
+    text = _PLAIN if own or form == "functional" else _WRITING
     source = text.format(
         parameters=", ".join(parameters),
         arguments=", ".join(arguments),
