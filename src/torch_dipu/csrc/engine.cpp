@@ -331,6 +331,36 @@ void run_on_host(Operator& op, Stack* stack, c10::DispatchKey host_key, bool on_
   HostCall(op, stack, host_key, on_copies).run();
 }
 
+static void look_at(const at::Tensor& t, bool takes_host, Where& found) {
+  if (!t.defined()) return;
+  if (t.device().type() == kDipu) {
+    found.mixed |= found.device >= 0 && found.device != t.device().index();
+    found.device = t.device().index();
+  } else if (t.dim() == 0) {
+    found.number = true;
+  } else {
+    found.mixed |= !takes_host;
+  }
+}
+Where where_is(const Operator& op, const Stack& stack) {
+  Where found;
+  const size_t base = stack.size() - op.arguments;
+  for (const auto& a : op.looked_at) {
+    const IValue& value = stack[base + a.index];
+    if (a.kind == Kind::Tensor && value.isTensor()) look_at(value.toTensor(), op.takes_host_tensors, found);
+    if (a.kind == Kind::TensorList && value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) look_at(t, op.takes_host_tensors, found);
+    }
+    if (a.kind == Kind::OptionalTensorList && value.isList()) {
+      for (const IValue& element : value.toListRef()) if (element.isTensor()) look_at(element.toTensor(), op.takes_host_tensors, found);
+    }
+    if (a.kind == Kind::Device && value.isDevice() && value.toDevice().type() == kDipu && found.device < 0) {
+      found.device = resolve_device(value.toDevice().index());
+    }
+  }
+  return found;
+}
+
 static bool run_routes(Operator& op, Stack* stack) {
   for (Route* route : *op.routes.load(std::memory_order_acquire)) {
     if (!route->run(op, stack)) continue;
@@ -343,7 +373,7 @@ static bool run_routes(Operator& op, Stack* stack) {
 static void run_special(Operator& op, Stack* stack, c10::DispatchKey host_key, uint8_t what) {
   if (what & kWatched) return run_callable(op, op.watcher, stack, host_key);
   if (what & kHooked) return run_callable(op, op.hook, stack, host_key);
-  if (what & kForced) {
+  if ((what & kForced) && (op.forced.load() == Forced::Always || where_is(op, *stack).number)) {
     op.forced_calls.fetch_add(1, std::memory_order_relaxed);
     return run_on_host(op, stack, host_key, /*on_copies=*/true);
   }
@@ -462,8 +492,11 @@ void set_watcher(const std::vector<std::string>& names, void* callable) {
     mark(op, kWatched, callable != nullptr);
   });
 }
-void set_forced(const std::vector<std::string>& names, bool forced) {
-  change_operators(names, [&](Operator& op) { mark(op, kForced, forced); });
+void set_forced(const std::vector<std::string>& names, int forced) {
+  change_operators(names, [&](Operator& op) {
+    op.forced.store(static_cast<Forced>(forced));
+    mark(op, kForced, forced != 0);
+  });
 }
 
 // An operator that composites would have answered on the device becomes one of the engine's.
@@ -478,19 +511,44 @@ static Operator& take_operator(const std::string& name) {
 
 void set_routes(const std::string& name, Routes routes) {
   auto& op = take_operator(name);
-  const bool any = !routes.empty();
-  if (!any) mark(op, kRouted, false);
   op.routes.store(new Routes(std::move(routes)), std::memory_order_release);  // for good: a call may be reading the last one
-  if (any) mark(op, kRouted, true);
+  mark(op, kRouted, true);
+}
+void clear_routes(const std::vector<std::string>& names) {
+  change_operators(names, [](Operator& op) { mark(op, kRouted, false); });
+}
+
+namespace {
+
+// What torch itself makes of an operator for a device without a kernel: other operators.
+struct CompositeRoute final : Route {
+  explicit CompositeRoute(c10::DispatchKey key) : Route("composite", "torch"), key_(key) {}
+  bool run(Operator& op, Stack* stack) override {
+    op.handle.callBoxedForDispatchKey(key_, *stack);
+    return true;
+  }
+
+ private:
+  const c10::DispatchKey key_;
+};
+
+}  // namespace
+
+Route* composite_route(const std::string& name) {
+  const auto& handle = take_operator(name).handle;
+  for (auto key : {c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeExplicitAutograd}) {
+    if (handle.hasKernelForDispatchKey(key)) return new CompositeRoute(key);
+  }
+  return nullptr;
 }
 
 std::vector<OperatorRecord> operator_records() {
   std::lock_guard<std::mutex> lock(g_operators_mutex);
   std::vector<OperatorRecord> records;
   for (auto& [name, op] : operators()) {
-    const auto* routes = op->routes.load();
+    const auto* routes = op->special.load() & kRouted ? op->routes.load() : nullptr;
     records.push_back({full_name(name), op->special.load(), routes == nullptr ? Routes() : *routes,
-                       op->forced_calls.load(), op->host_calls.load()});
+                       op->forced_calls.load(), op->host_calls.load(), op->has_host_kernel});
   }
   return records;
 }

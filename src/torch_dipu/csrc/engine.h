@@ -34,6 +34,8 @@ struct Route {
 using Routes = std::vector<Route*>;  // in the order in which they are asked
 
 // What is to be done for an operator beyond its host kernel. None of these: the hot path.
+enum class Forced : uint8_t { No, Always, WithNumber };  // WithNumber: only calls such as x * 3
+
 enum Special : uint8_t {
   kWatched = 1,  // a Python callable around everything below (dump, comparison)
   kHooked = 2,   // a Python callable around the operator (faults)
@@ -55,6 +57,7 @@ struct Operator {
   std::atomic<uint8_t> special{0};   // of Special
   std::atomic<void*> watcher{nullptr}, hook{nullptr};  // Python callables, or nothing
   std::atomic<const Routes*> routes{nullptr};
+  std::atomic<Forced> forced{Forced::No};
   std::atomic<uint64_t> forced_calls{0}, host_calls{0};  // counted where routes were asked before the host
 
   explicit Operator(const c10::OperatorHandle& op);
@@ -66,6 +69,13 @@ inline uint8_t special(const Operator& op) {  // hot path
   const auto flags = op.special.load(std::memory_order_relaxed);
   return C10_LIKELY(flags == 0) ? 0 : flags & ~tls_off;
 }
+// Where a call's tensors are. For routes: `mixed` calls are not for them, the host has the messages.
+struct Where {
+  int device = -1;      // -1: no tensor and no device among the arguments
+  bool mixed = false;   // two devices, or a host tensor that is more than a number
+  bool number = false;  // a host tensor without dimensions is among them, as in x * 3
+};
+Where where_is(const Operator& op, const torch::jit::Stack& stack);
 void run(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);  // what is special, else the host
 void run_on_host(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key, bool on_copies = false);
 void run_callable(Operator& op, const std::atomic<void*>& slot, torch::jit::Stack* stack, c10::DispatchKey host_key);  // hook.cpp

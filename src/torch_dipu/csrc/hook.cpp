@@ -2,10 +2,15 @@
 // operator returns, and one that runs it (a route), callable(*arguments in the schema's order).
 #include "hook.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/tensor_layouts.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
+
+#include <sstream>
 
 #include "engine.h"
 
@@ -65,18 +70,27 @@ void run_callable(Operator& op, const std::atomic<void*>& slot, torch::jit::Stac
 
 namespace {
 
+// A host tensor as a kernel takes it: on its device, still a number to type promotion.
+at::Tensor moved(const at::Tensor& t, int device) {
+  auto result = t.to(dipu_device(device));
+  if (t.unsafeGetTensorImpl()->is_wrapped_number()) result.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return result;
+}
+
 struct PythonRoute final : Route {
-  PythonRoute(std::string kind, std::string who, py::object callable)
-      : Route(std::move(kind), std::move(who)), callable_(callable.release().ptr()) {}
+  PythonRoute(std::string kind, std::string who, py::object callable, uint64_t numbers)
+      : Route(std::move(kind), std::move(who)), callable_(callable.release().ptr()), numbers_(numbers) {}
 
   bool run(Operator& op, torch::jit::Stack* stack) override {
+    const auto where = where_is(op, *stack);
+    if (where.mixed || where.device < 0) return false;
+    const c10::DeviceGuard guard(dipu_device(where.device));
     py::gil_scoped_acquire gil;
     const size_t base = stack->size() - op.arguments;
-    const auto& arguments = op.handle.schema().arguments();
     c10::SmallVector<py::object, 8> held;
     c10::SmallVector<PyObject*, 8> given;
     for (size_t i = 0; i < op.arguments; i++) {
-      held.push_back(to_python((*stack)[base + i], arguments[i]));
+      held.push_back(argument(op, (*stack)[base + i], i, where.device));
       given.push_back(held.back().ptr());
     }
     const auto result = py::reinterpret_steal<py::object>(PyObject_Vectorcall(callable_, given.data(), given.size(), nullptr));
@@ -90,7 +104,28 @@ struct PythonRoute final : Route {
   }
 
  private:
-  PyObject* callable_;  // kept for good, as the route is
+  PyObject* callable_;      // kept for good, as the route is
+  const uint64_t numbers_;  // bit i: argument i, a tensor to torch, may be a number to the kernel
+
+  py::object argument(const Operator& op, const c10::IValue& value, size_t index, int device) const {
+    if (value.isTensor()) {
+      const auto& t = value.toTensor();
+      if (!t.defined() || t.device().type() == kDipu || t.dim() > 0) return torch::jit::toPyObject(value);
+      const bool number = index < 64 && (numbers_ >> index & 1) && t.unsafeGetTensorImpl()->is_wrapped_number();
+      if (number) return torch::jit::toPyObject(t.item());
+      return torch::jit::toPyObject(moved(t, device));
+    }
+    if (value.isOptionalTensorList()) return indices(value, device);
+    return to_python(value, op.handle.schema().arguments()[index]);
+  }
+  static py::list indices(const c10::IValue& value, int device) {
+    py::list all;
+    for (const c10::IValue& element : value.toListRef()) {
+      const bool on_host = element.isTensor() && element.toTensor().defined() && element.toTensor().is_cpu();
+      all.append(torch::jit::toPyObject(on_host ? c10::IValue(moved(element.toTensor(), device)) : element));
+    }
+    return all;
+  }
 
   // What an in-place or out= form returns is on the stack already.
   static bool returns_arguments(const Operator& op, torch::jit::Stack* stack, size_t base) {
@@ -104,12 +139,93 @@ struct PythonRoute final : Route {
   }
 };
 
+// Calls a host function on device tensors: it gets host tensors on the same bytes, what it allocates
+// is device memory already, and what it returns is on the device.
+class OnHost {
+ public:
+  py::object call(const py::function& function, const py::tuple& args, const py::dict& kwargs, bool seeded) {
+    py::list positional;
+    for (const auto& value : args) positional.append(to_host(value));
+    py::dict keywords;
+    for (const auto& [name, value] : kwargs) keywords[name] = to_host(value);
+    if (device_ < 0) device_ = resolve_device(-1);
+    py::object result;
+    {
+      std::optional<BorrowEngine> borrowed;
+      if (seeded) {
+        py::gil_scoped_release release;  // who has the engine may be waiting for the GIL
+        borrowed.emplace(device_);
+      }
+      RedirectGuard redirect(device_);
+      result = function(*py::tuple(positional), **keywords);
+    }
+    return to_device(result);
+  }
+
+ private:
+  int device_ = -1;
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> known_;  // host storage -> device storage
+
+  py::object to_host(py::handle value) {
+    if (THPVariable_Check(value.ptr())) {
+      const auto& t = THPVariable_Unpack(value.ptr());
+      if (!on_device(t)) return py::reinterpret_borrow<py::object>(value);
+      TORCH_CHECK(t.has_storage() && host_reachable(t.device().index()), "the host does not reach the memory of a tensor on ", t.device());
+      device_ = t.device().index();
+      auto host = alias_host(t);
+      known_.emplace_back(host.storage().unsafeGetStorageImpl(), t.storage());
+      return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(host)));
+    }
+    if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+      py::list all;
+      for (const auto& element : py::reinterpret_borrow<py::sequence>(value)) all.append(to_host(element));
+      return all;
+    }
+    if (THPGenerator_Check(value.ptr())) {
+      const auto generator = py::cast<at::Generator>(value);
+      if (generator.device().type() == kDipu) return py::cast(host_generator(generator, generator.device().index()));
+    }
+    return py::reinterpret_borrow<py::object>(value);
+  }
+  py::object to_device(const py::object& value) {
+    if (THPVariable_Check(value.ptr())) return py::reinterpret_steal<py::object>(THPVariable_Wrap(device_of_result(THPVariable_Unpack(value.ptr()))));
+    if (py::isinstance<py::list>(value) || py::isinstance<py::tuple>(value)) {
+      py::list all;
+      for (const auto& element : py::reinterpret_borrow<py::sequence>(value)) all.append(to_device(py::reinterpret_borrow<py::object>(element)));
+      if (py::isinstance<py::tuple>(value)) return py::tuple(all);
+      return all;
+    }
+    return value;
+  }
+  at::Tensor device_of_result(const at::Tensor& t) {
+    if (!t.is_cpu() || !t.has_storage()) return t;
+    auto* storage = t.storage().unsafeGetStorageImpl();
+    for (auto& [host, device] : known_) if (host == storage) return device_view(device, t);
+    auto result = adopt_host(t, device_);
+    known_.emplace_back(storage, result.storage());
+    return result;
+  }
+};
+
+// A tensor in a line, as the dump of a call shows it.
+std::string described(const at::Tensor& t) {
+  std::ostringstream text;
+  text << "numel:" << t.numel() << ", sizes:" << t.sizes();
+  if (t.layout() == c10::kStrided) text << ", stride:" << t.strides();
+  text << ", is_view:" << t.is_view() << ", " << t.options();
+  if (t.has_storage()) {
+    const auto* start = static_cast<const char*>(t.storage().data());
+    text << ", data_ptr:" << static_cast<const void*>(start + t.storage_offset() * static_cast<int64_t>(t.itemsize()));
+  }
+  return text.str();
+}
+
 py::list records() {
   py::list all;
   for (const auto& record : operator_records()) {
     py::list routes;
     for (const Route* route : record.routes) routes.append(py::make_tuple(route->kind, route->who, route->calls.load()));
-    all.append(py::make_tuple(record.name, record.special, routes, record.forced_calls, record.host_calls));
+    all.append(py::make_tuple(record.name, record.special, routes, record.forced_calls, record.host_calls, record.has_host_kernel));
   }
   return all;
 }
@@ -126,13 +242,24 @@ void bind_routes(py::module_& m) {
       .def_readonly("kind", &Route::kind)
       .def_readonly("who", &Route::who)
       .def_property_readonly("calls", [](const Route& route) { return route.calls.load(); });
-  m.def("python_route", [](std::string kind, std::string who, py::object callable) -> Route* {
-    return new PythonRoute(std::move(kind), std::move(who), std::move(callable));
+  m.def("python_route", [](std::string kind, std::string who, py::object callable, uint64_t numbers) -> Route* {
+    return new PythonRoute(std::move(kind), std::move(who), std::move(callable), numbers);
   }, py::return_value_policy::reference);
+  m.def("composite_route", &composite_route, py::return_value_policy::reference);
   m.def("set_routes", &set_routes);
+  m.def("clear_routes", &clear_routes);
   m.def("set_forced", &set_forced);
   m.def("set_hook", [](const std::vector<std::string>& names, py::object callable) { set_hook(names, kept(std::move(callable))); });
   m.def("set_watcher", [](const std::vector<std::string>& names, py::object callable) { set_watcher(names, kept(std::move(callable))); });
+  m.def("call_on_host", [](const py::function& function, const py::tuple& args, const py::dict& kwargs, bool seeded) {
+    return OnHost().call(function, args, kwargs, seeded);
+  });
+  m.def("described", &described);
+  m.def("values_of", [](const at::Tensor& t) {
+    std::ostringstream text;
+    text << t;
+    return text.str();
+  });
   m.def("operators", &known_operators);
   m.def("operator_records", &records);
   const auto exchange = [](Special what) {
