@@ -6,7 +6,8 @@ Decided when the library is loaded; the calls are made by csrc/c_route.cpp, with
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -54,34 +55,38 @@ CODES = {
 ARRAYS = {"float[]": "x", "bool[]": "m"}  # type of an argument -> code
 
 
-def routes(library: cabi.Library) -> dict[str, Any]:
-    """A route for every overload that the library's functions can run: "aten::add.out" -> Route."""
-    _C.take_c_runtime(ctypes.addressof(handles.RUNTIME))
-    loaded = ctypes.CDLL(str(library.path))
-    last_error = ctypes.cast(loaded.diopiGetLastErrorString, ctypes.c_void_p).value
+def routes(kernels: Mapping[str, Any]) -> dict[str, Any]:
+    """A route for every overload that C functions among a vendor's kernels can run.
+
+    What a convert_config.yaml changes is left to Python, which makes the conversions.
+    """
     found = {}
-    for overload, plan in plans(library.functions).items():
+    for name, kernel in kernels.items():
+        inner = inspect.unwrap(kernel)
+        if isinstance(inner, cabi.Kernel) and not getattr(kernel, "lays_out", False):
+            refused = [handles.CODES[dtype] for dtype in getattr(kernel, "converts", ())]
+            found.update(_routes(all_ops()[name], inner, refused))
+    if found:
+        _C.take_c_runtime(ctypes.addressof(handles.RUNTIME))
+    return found
+
+
+def _routes(op: Op, kernel: cabi.Kernel, refused: list[int]) -> dict[str, Any]:
+    entries = {bound.name: ctypes.cast(bound.entry, ctypes.c_void_p).value for bound in kernel.functions}
+    found = {}
+    for overload, plan in plans(op, list(entries)).items():
         for function in plan["functions"]:
-            function["address"] = ctypes.cast(loaded[function["name"]], ctypes.c_void_p).value
-        found[overload] = _C.c_route(library.vendor, plan, last_error)
+            function["address"] = entries[function["name"]]
+        found[overload] = _C.c_route(kernel.vendor, plan | {"refused": refused}, kernel.last_error)
     return found
 
 
-def plans(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """For each overload, how functions of these names are called for it."""
-    by_op: dict[str, list[Function]] = {}
-    for function in cfunction.functions():
-        if function.name in names:
-            by_op.setdefault(function.op, []).append(function)
-    found = {}
-    for name, functions in by_op.items():
-        op = all_ops()[name]
-        asked = [overload for overload, as_ in ASKED_AS.items() if f"aten::{as_}" in op.aten]
-        for overload in (*op.aten, *asked):
-            plan = _plan(op, overload, functions)
-            if plan is not None:
-                found[overload] = plan
-    return found
+def plans(op: Op, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """For each overload of an op, how the functions of these names are called for it."""
+    functions = [f for f in cfunction.functions() if f.op == op.name and f.name in names]
+    asked = [overload for overload, as_ in ASKED_AS.items() if f"aten::{as_}" in op.aten]
+    found = {overload: _plan(op, overload, functions) for overload in (*op.aten, *asked)}
+    return {overload: plan for overload, plan in found.items() if plan is not None}
 
 
 def _schema(overload: str) -> Any:

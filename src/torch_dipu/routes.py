@@ -1,8 +1,9 @@
 """ATen to diopi: which vendor's kernel runs an overload of the device, bound once, at registration.
 
-For each overload that a diopi op serves, in this order: the vendor's kernel, a decomposition onto
-its kernels, the host. Views, allocations and copies are the device's own. What the host runs for a
-vendor that has kernels is counted: `torch.dipu.operator_calls()`.
+For each overload that a diopi op serves, in this order: the vendor's function in C, without Python
+on the way; its kernel by Python; a decomposition onto its kernels; the host. Views, allocations and
+copies are the device's own. What the host runs for a vendor that has kernels is counted:
+`torch.dipu.operator_calls()`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def register(vendor: Vendor) -> None:
 def bind(implementation: Any) -> Counts:
     """Gives every overload of the device its routes by a vendor's kernels; replaces earlier ones."""
     from diopi import all_ops
+    from torch_dipu import c_kernels
 
     unbind()
     resolved = implementation.resolve()
@@ -70,6 +72,9 @@ def bind(implementation: Any) -> Counts:
                 routes = _routes(overload, op, resolved[op.name], overload in engine)
                 if routes or overload in engine:
                     found[overload] = routes
+    for overload, route in c_kernels.routes(implementation.kernels).items():
+        if overload not in kept and _ours(overload, engine):
+            found[overload] = [route, *found.get(overload, [])]
     for overload in kept:
         composite = _C.composite_route(overload)
         found[overload] = [composite] if composite else []

@@ -59,6 +59,7 @@ struct Plan {
   std::optional<c10::OperatorHandle> functional;  // what tells the results' sizes
   std::vector<Source> sources;                 // its arguments
   std::vector<IValue> constants;
+  uint64_t refused = 0;                        // types that are converted elsewhere: a bit each
 };
 
 const IValue& value_of(const Plan& plan, const IValue* arguments, Source source) {
@@ -426,6 +427,7 @@ struct CRoute final : Route {
       const auto* impl = t.unsafeGetTensorImpl();
       if (C10_UNLIKELY(impl->device().type() != kDipu)) return t.is_cpu() && t.dim() == 0;
       if (C10_UNLIKELY(t.layout() != at::kStrided || t.is_conj() || t.is_neg() || t._is_zerotensor())) return false;
+      if (C10_UNLIKELY(plan_.refused >> static_cast<int>(t.scalar_type()) & 1)) return false;
       if (device < 0) device = impl->device().index();
       return device == impl->device().index();
     };
@@ -499,8 +501,11 @@ struct CRoute final : Route {
 
   bool call_fitting(const Operator& op, const IValue* arguments, int device, c10::SmallVectorImpl<at::Tensor>& results) const {
     std::array<Arg, kMostParameters> to;
+    uint64_t refused = 0;                    // by those that were called
     for (const bool wrap : {false, true}) {  // a number becomes a tensor where no function takes the number
-      for (const auto& function : functions_) {
+      for (size_t i = 0; i < functions_.size(); i++) {
+        const auto& function = functions_[i];
+        if (C10_UNLIKELY(refused >> i & 1)) continue;
         CCall call(device);
         if (!function.applies(plan_, arguments) || !function.convert(plan_, arguments, results, wrap, call, to.data())) continue;
         fill(function, arguments, results);
@@ -510,8 +515,9 @@ struct CRoute final : Route {
           if (C10_UNLIKELY(guarding())) check_ends(op, function, call, results);
           return true;
         }
-        if (status == diopiNoImplement || status == diopiDtypeNotSupported || status == diopiForceFallbackToCPU) return false;
-        fail(op, function, status, call);
+        if (status == diopiForceFallbackToCPU) return false;
+        if (status != diopiNoImplement && status != diopiDtypeNotSupported) fail(op, function, status, call);
+        refused |= uint64_t{1} << i;
       }
     }
     return false;
@@ -616,6 +622,7 @@ Route* c_route(const std::string& vendor, const py::dict& d, uintptr_t last_erro
             d["results"].cast<std::vector<int>>(), std::nullopt, d["sources"].cast<std::vector<int>>(), {}};
   if (!plan.dynamic) plan.functional = find_operator(d["functional"].cast<std::string>());
   for (const auto& value : d["constants"].cast<py::list>()) plan.constants.push_back(constant(value));
+  for (const int code : d["refused"].cast<std::vector<int>>()) plan.refused |= uint64_t{1} << static_cast<int>(*torch_dtype(code));
   std::vector<CFunction> functions;
   std::string names;
   for (const auto& one : d["functions"].cast<py::list>()) {
