@@ -1,35 +1,33 @@
-"""What a tiny op costs by each way that it can take: host kernel, C kernel, Python kernel, fallback.
+"""What each way of running an operator of the device costs, on four floats: one table.
 
-All on the reference device, in one process, taking turns with plain CPU.
+The rows of a vendor's kernels in Python are those of the reference vendor, every op by torch's CPU
+on the device's own bytes; `trivial` is a kernel that returns a tensor which it has. The C kernel is
+compiled here. With the environment's aids off nothing of them is on the path: the first row is that
+path, and the last is the same after all of them were on.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
+import importlib
 import os
-import sys
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import run
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from diopi import cabi
-from diopi.op import get
-from torch_dipu import _C, c_kernels, names
+import torch_dipu  # noqa: F401
+from diopi import cabi, implementation
+from torch_dipu import _C, c_kernels, routes
 
-CALLS, TURNS = 500, 60
-AIMS = {"C kernel": 1.3}  # of the CPU's time
-PYTHON_AIM = 10.0  # microseconds over the CPU
-
+CALLS, REPEATS = 20, 500  # short turns: the least of them was not interrupted
+AIMS = {"kernel in C": "1.3", "trivial kernel in Python": "+10 us"}
 SOURCE = r"""
 #define DIOPI_IMPLEMENTATION
 #include <diopi.h>
@@ -54,64 +52,12 @@ diopiError_t diopiAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiSuccess;
 }
 """
-OVERLOADS = ("aten::add.Tensor", "aten::add.out", "aten::add_.Tensor")
+ADDS = ["aten::add.Tensor", "aten::add.out", "aten::add_.Tensor"]
+Calls = dict[str, Callable[[], object]]
 
 
-@dataclass(frozen=True)
-class Row:
-    """Microseconds per call of one op by one way, and the CPU's."""
-
-    what: str
-    way: str
-    cpu: float
-    device: float
-
-    @property
-    def ratio(self) -> float:
-        return self.device / self.cpu
-
-    @property
-    def aim(self) -> str:
-        if self.way == "Python kernel":
-            return f"+{PYTHON_AIM:g} us"
-        return f"{AIMS[self.way]:g}" if self.way in AIMS else ""
-
-    @property
-    def ok(self) -> bool | None:
-        if self.way == "Python kernel":
-            return self.device - self.cpu <= PYTHON_AIM
-        return None if self.way not in AIMS else self.ratio <= AIMS[self.way]
-
-
-def c_routes(folder: Path) -> dict[str, _C.Route]:
-    """The routes of a C kernel of add, compiled here."""
-    source, path = folder / "add.c", folder / "libadd.so"
-    source.write_text(SOURCE)
-    command = ["cc", "-std=c11", "-O2", "-fPIC", "-shared", f"-I{cabi.include()}", str(source)]
-    run([*command, "-o", str(path)], check=True)
-    library = cabi.load(path, "bench")
-    probe = torch.zeros(1, device="dipu")
-    apart = _C.alias_host(probe).data_ptr() - probe.data_ptr()
-    ctypes.CDLL(str(path)).set_apart(ctypes.c_int64(apart))
-    return c_kernels.routes(library.kernels)
-
-
-def python_routes() -> dict[str, _C.Route]:
-    """The routes of a kernel in Python that does nothing: what the way itself costs."""
-    result = torch.ones(4, device="dipu")
-
-    def functional(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-        return result
-
-    def written(*arguments: object) -> None:
-        return None
-
-    kernels: dict[str, Callable[..., object]] = dict.fromkeys(OVERLOADS, written)
-    kernels["aten::add.Tensor"] = functional
-    return {name: _C.python_route("kernel", "add", kernel, 0) for name, kernel in kernels.items()}
-
-
-def tiny_ops(device: str) -> dict[str, Callable[[], object]]:
+def calls(device: str) -> Calls:
+    """The calls that are timed."""
     a, b, out = (torch.ones(4, device=device) for _ in range(3))
     return {
         "a + b": lambda: a + b,
@@ -120,83 +66,124 @@ def tiny_ops(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
-def bench(folder: Path) -> list[Row]:
-    """The least of many turns for each op and way, CPU and all ways taking turns."""
-    assert get("add").aten[0] == OVERLOADS[0]
-    by_c, by_python = c_routes(folder), python_routes()
-
-    def choose(routes: dict[str, _C.Route] | None, forced: bool = False) -> Callable[[], None]:
-        def now() -> None:
-            for name in OVERLOADS:
-                _C.set_routes(name, [routes[name]] if routes else [])
-            _C.set_forced(list(OVERLOADS), names.ALWAYS if forced else 0)
-
-        return now
-
-    ways = {
-        "host kernel": choose(None),
-        "C kernel": choose(by_c),
-        "Python kernel": choose(by_python),
-        "forced fallback": choose(None, forced=True),
-        "host kernel, aids switched on and off": choose(None),
-    }
-    cpu, device = tiny_ops("cpu"), tiny_ops("dipu")
-    best: dict[tuple[str, str], float] = {}
-    for _ in range(TURNS):
-        for way, now in ways.items():
-            now()
-            if way.endswith("on and off"):
-                _switch_aids()
-            for what in cpu:
-                _keep_least(best, (what, way), device[what])
-                _keep_least(best, (what, "cpu"), cpu[what])
-    choose(None)()
-    return [Row(what, way, best[what, "cpu"], best[what, way]) for what in cpu for way in ways]
+@contextmanager
+def reference_kernels() -> Iterator[None]:
+    """The device on the kernels of the reference vendor."""
+    module = importlib.import_module("deeplink_vendors.reference.kernels")
+    routes.bind(implementation.of(module, "reference"))
+    try:
+        yield
+    finally:
+        routes.unbind()
 
 
-def _switch_aids() -> None:
-    """Dump and the guard behind results, on and off again."""
-    for level in ("1", "0"):
+@contextmanager
+def trivial_kernels() -> Iterator[None]:
+    """Kernels that do nothing: what is left is the way to them."""
+    given = torch.ones(4, device="dipu")
+    for name in ADDS:
+        _C.set_routes(name, [_C.python_route("kernel", "trivial", lambda *_: given, 0)])
+    try:
+        yield
+    finally:
+        _C.clear_routes(ADDS)
+
+
+@contextmanager
+def c_kernel() -> Iterator[None]:
+    """A kernel of add in C, compiled here, without Python on the way."""
+    with tempfile.TemporaryDirectory() as folder:
+        unit, path = Path(folder, "add.c"), Path(folder, "libadd.so")
+        unit.write_text(SOURCE)
+        command = ["cc", "-std=c11", "-O2", "-fPIC", "-shared", f"-I{cabi.include()}", str(unit)]
+        subprocess.run([*command, "-o", str(path)], check=True)
+        library, handle = cabi.load(path, "bench"), ctypes.CDLL(str(path))
+    probe = torch.zeros(1, device="dipu")
+    apart = _C.alias_host(probe).data_ptr() - probe.data_ptr()
+    handle.set_apart(ctypes.c_int64(apart))
+    found = c_kernels.routes(library.kernels)
+    for name in ADDS:
+        _C.set_routes(name, [found[name]])
+    try:
+        yield
+    finally:
+        _C.clear_routes(ADDS)
+
+
+@contextmanager
+def switched() -> Iterator[None]:
+    """Dump, comparison and the guard behind results: on, and off again."""
+    for level, compared in (("1", "add.*"), ("0", "")):
         os.environ["DIPU_DUMP_OP_ARGS"] = level
-    _C.guard_kernels(True)
-    _C.guard_kernels(False)
+        os.environ["DIPU_AUTOCOMPARE_OPS_LIST"] = compared
+    for on in (True, False):
+        _C.guard_kernels(on)
+    yield
 
 
-def _keep_least(
-    best: dict[tuple[str, str], float], key: tuple[str, str], call: Callable[[], object]
-) -> None:
+@contextmanager
+def forced() -> Iterator[None]:
+    """The CPU, on copies."""
+    _C.set_forced(ADDS, 1)
+    try:
+        yield
+    finally:
+        _C.set_forced(ADDS, 0)
+
+
+@contextmanager
+def direct() -> Iterator[None]:
+    """The host's kernel on the device's bytes, nothing else on."""
+    yield
+
+
+WAYS = {
+    "direct (the default)": direct,
+    "kernel in C": c_kernel,
+    "trivial kernel in Python": trivial_kernels,
+    "reference kernel in Python": reference_kernels,
+    "forced to the CPU": forced,
+    "direct, after dump, comparison and guard": switched,
+}
+
+
+def measure() -> dict[str, dict[str, tuple[float, float]]]:
+    """Microseconds on the CPU and on the device, the least of many turns, taken in turns."""
+    cpu, device = calls("cpu"), calls("dipu")
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for way, switch in WAYS.items():
+        with switch():
+            found[way] = {what: _both(cpu[what], device[what]) for what in cpu}
+    return found
+
+
+def _both(cpu: Callable[[], object], device: Callable[[], object]) -> tuple[float, float]:
+    best = [float("inf"), float("inf")]
+    for _ in range(REPEATS):
+        for at, call in enumerate((cpu, device)):
+            best[at] = min(best[at], _microseconds(call))
+    return best[0], best[1]
+
+
+def _microseconds(call: Callable[[], object]) -> float:
     started = time.perf_counter()
     for _ in range(CALLS):
         call()
-    taken = (time.perf_counter() - started) / CALLS * 1e6
-    best[key] = min(best.get(key, taken), taken)
+    return (time.perf_counter() - started) / CALLS * 1e6
 
 
-def show(console: Console, rows: list[Row]) -> None:
-    table = Table(title=f"A tiny op by each way, torch {torch.__version__}, 1 thread")
-    for column in ("op", "way", "CPU", "device", "ratio", "aim", "ok"):
-        table.add_column(column, justify="left" if column in ("op", "way") else "right")
-    for row in rows:
-        verdict = {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.ok]
-        figures = (f"{row.cpu:.2f} us", f"{row.device:.2f} us", f"{row.ratio:.2f}")
-        table.add_row(row.what, row.way, *figures, row.aim, verdict)
-    console.print(table)
-
-
-def main() -> int:
-    """Measures and shows; never fails for being slow."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
-    options = parser.parse_args()
+def main() -> None:
     torch.set_num_threads(1)
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        rows = bench(Path(folder))
-    show(Console(), rows)
-    if options.json:
-        entries = [asdict(row) | {"ratio": row.ratio, "aim": row.aim} for row in rows]
-        options.json.write_text(json.dumps(entries, indent=2) + "\n")
-    return 0
+    table = Table(title="One operator call, microseconds over plain CPU (ratio)")
+    table.add_column("way")
+    for what in calls("cpu"):
+        table.add_column(what, justify="right")
+    table.add_column("aim", justify="right")
+    for way, row in measure().items():
+        cells = [f"+{dev - cpu:.2f} ({dev / cpu:.2f})" for cpu, dev in row.values()]
+        table.add_row(way, *cells, AIMS.get(way, ""))
+    Console().print(table)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

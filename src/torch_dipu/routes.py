@@ -64,7 +64,8 @@ def bind(implementation: Any) -> Counts:
     unbind()
     resolved = implementation.resolve()
     kept = names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
-    engine = {name for name in _C.operators() if _has(name, "PrivateUse1")}  # some are sparse only
+    aten = [name for name in _C.operators() if name.startswith("aten::")]
+    engine = {name for name in aten if _has(name, "PrivateUse1")}  # some are sparse only
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
     for op in all_ops().values():
         for overload in op.aten:
@@ -123,6 +124,8 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
 
     if resolved.route == "decomposition" and (not in_engine or _base(overload).rstrip("_") in FREE):
         return []  # torch's own composite, or the device's own work
+    if resolved.route == "decomposition" and not resolved.uses:
+        return []  # of memory alone, which the device fills by these very operators (zero_, fill_)
     if resolved.route not in ("kernel", "decomposition"):
         return []
     call, numbers = _call(overload, op, resolved)
@@ -211,12 +214,13 @@ def _numbers(op: Any) -> set[str]:
     return {a.name for a in op.arguments if a.type == "Tensor" and a.name in scalars}
 
 
-def _write(targets: tuple[Tensor, ...], result: Any) -> Any:
+def _write(targets: tuple[Any, ...], result: Any) -> Any:
     """Results into the tensors that were given for them; what does not fit is left to the host,
     which has torch's messages.
     """
+    into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list
     results: Iterable[Tensor] = result if isinstance(result, (tuple, list)) else (result,)
-    pairs = list(zip(targets, results, strict=False))
+    pairs = list(zip(into, results, strict=False))
     for target, value in pairs:
         if not torch.can_cast(value.dtype, target.dtype):
             return NotImplemented
