@@ -23,6 +23,12 @@ static int64_t count(diopiConstTensorHandle_t th) {
     diopiGetTensorNumel(th, &numel);
     return numel;
 }
+/* One element: of a vector, or of what is repeated to one. */
+static float value(diopiConstTensorHandle_t th, int64_t i) {
+    diopiSize_t stride;
+    diopiGetTensorStride(th, &stride);
+    return floats(th)[stride.len && stride.data[stride.len - 1] ? i : 0];
+}
 static bool is_float(diopiConstTensorHandle_t th) {
     diopiDtype_t dtype;
     diopiGetTensorDtype(th, &dtype);
@@ -47,7 +53,7 @@ diopiError_t diopiAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     BEGIN("diopiAdd");
     note_scalar("alpha", alpha);
     for (int64_t i = 0; i < count(out); ++i) {
-        floats(out)[i] = floats(input)[i] + (float)alpha->ival * floats(other)[count(other) > 1 ? i : 0];
+        floats(out)[i] = value(input, i) + (float)alpha->ival * value(other, i);
     }
     return diopiSuccess;
 }
@@ -69,7 +75,7 @@ diopiError_t diopiMulInp(diopiContextHandle_t ctx, diopiTensorHandle_t input,
                          diopiConstTensorHandle_t other) {
     (void)ctx;
     BEGIN("diopiMulInp");
-    for (int64_t i = 0; i < count(input); ++i) floats(input)[i] *= floats(other)[count(other) > 1 ? i : 0];
+    for (int64_t i = 0; i < count(input); ++i) floats(input)[i] *= value(other, i);
     return diopiSuccess;
 }
 

@@ -4,7 +4,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
-#include <ATen/native/TypeProperties.h>
+#include <ATen/ops/result_type.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
@@ -171,7 +171,7 @@ const Geometries* results_of(const Plan& plan, const IValue* arguments) {  // ho
   if (C10_LIKELY(place != known.end() && place->second.key == key)) return &place->second.found;
   try {
     last = infer(plan, arguments);
-  } catch (const std::exception&) {  // the host's kernel has the words that users know
+  } catch (const std::exception&) {
     return nullptr;
   }
   if (!rememberable) return &last;
@@ -241,7 +241,7 @@ struct CFunction {
     if (!p.nullable && is_none(value)) return false;
     switch (p.code) {
       case 'T':
-        return tensor(value, wrap, call, to);
+        return tensor(plan, arguments, value, wrap, call, to);
       case 'L':
         return list(value, call, to);
       case 'N':
@@ -292,7 +292,17 @@ struct CFunction {
     }
   }
 
-  static bool tensor(const IValue& value, bool wrap, CCall& call, Arg& to) {
+  // A number has the type that it gets beside the other tensors; kernels compute halves in float32.
+  static at::ScalarType type_beside(const Plan& plan, const IValue* arguments, const at::Tensor& number) {
+    for (const Source source : plan.sources) {
+      const IValue& other = value_of(plan, arguments, source);
+      if (!other.isTensor() || !on_device(other.toTensor())) continue;
+      const auto type = at::result_type(other.toTensor(), number);
+      return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+    }
+    return number.scalar_type();
+  }
+  static bool tensor(const Plan& plan, const IValue* arguments, const IValue& value, bool wrap, CCall& call, Arg& to) {
     if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) {
       to.p = nullptr;
       return true;
@@ -302,8 +312,9 @@ struct CFunction {
       return true;
     }
     if (!wrap || !is_number(value)) return false;
-    at::Tensor host = value.isTensor() ? value.toTensor() : at::scalar_tensor(value.toScalar(), at::TensorOptions().dtype(value.toScalar().type()));
-    to.p = call.keep(host.to(dipu_device(call.device())));
+    at::Tensor number = value.isTensor() ? value.toTensor() : at::scalar_tensor(value.toScalar(), value.toScalar().type());
+    if (!value.isTensor()) number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    to.p = call.keep(number.to(dipu_device(call.device()), type_beside(plan, arguments, number)));
     return true;
   }
   static bool list(const IValue& value, CCall& call, Arg& to) {
@@ -401,7 +412,10 @@ struct CRoute final : Route {
     if (device < 0) return false;
     const DeviceScope scope(device);
     c10::SmallVector<at::Tensor, 3> results;
-    if (!prepare(arguments, device, results)) return false;
+    if (!prepare(arguments, device, results)) {  // the host has the words that users know, and what is left to do
+      run_on_host(op, stack, c10::DispatchKey::CPU);
+      return true;
+    }
     if (!call_fitting(op, arguments, device, results)) return false;
     finish(op, stack, results);
     return true;
