@@ -155,7 +155,7 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
         return None
     return {
         "form": form,
-        "pointwise": torch.Tag.pointwise in _overload(of).tags,
+        "pointwise": _writes_in_place(op, of),
         "dynamic": op.dynamic,
         "mask": next((stack.places[n] for n in ("output_mask", "mask") if _is_mask(op, n, stack)), -1),
         "results": results,
@@ -164,6 +164,12 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
         "functions": usable,
         "constants": stack.constants,
     }
+
+
+def _writes_in_place(op: Op, of: str) -> bool:
+    """Whether a result may lie on the argument: each element is read before it is written, if."""
+    overwrites = op.kind == "random" or op.name in ("fill", "zero")
+    return overwrites or torch.Tag.pointwise in _overload(of).tags
 
 
 def _overload(name: str) -> Any:
