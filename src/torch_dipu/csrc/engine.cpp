@@ -13,6 +13,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "span.h"
 #include "sparse.h"
 #include "typed.h"
 
@@ -127,6 +128,7 @@ class HostCall {
       std::optional<BorrowEngine> borrowed;
       if (C10_UNLIKELY(op_.seeded && op_.generator < 0)) borrowed.emplace(device_);
       RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
+      Span span(op_, reachable_ ? device_ : DIPU_HOST);
       op_.target.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
     }
     for (auto& moved : moved_) if (moved.host.defined()) write_back(moved);

@@ -2,6 +2,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "engine.h"
+#include "span.h"
 
 namespace dipu {
 
@@ -25,6 +26,7 @@ void run_hook(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key)
   if (callable == nullptr) return run_on_host(op, stack, host_key);
   const auto hook = py::reinterpret_borrow<py::object>(callable);
   const size_t base = stack->size() - op.arguments;
+  const Span span(op, *stack);  // what a fault adds is the kernel's too
   const py::object result = hook(*to_python(op, *stack, base));
   torch::jit::drop(*stack, op.arguments);
   const auto& returns = op.handle.schema().returns();

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "memory.h"
+#include "span.h"
 
 namespace dipu {
 
@@ -323,6 +324,7 @@ struct DeviceAllocator final : c10::DeviceAllocator {
     const int to = device_of(dst), from = device_of(src);
     const int owner = std::max(to, from);
     DipuCopy copy{dst, src, bytes, to, from, owner, 1, owner >= 0 ? current_stream(owner) : nullptr};
+    const Span span(copy);
     check(runtime().memory_copy(&copy), "memory_copy");
   }
   bool initialized() override {

@@ -5,6 +5,7 @@
 #include "generator.cpp"
 #include "alias.cpp"
 #include "engine.cpp"
+#include "span.cpp"
 #include "typed.cpp"
 #include "kernels.cpp"
 #include "sparse.cpp"
