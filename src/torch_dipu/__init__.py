@@ -45,6 +45,9 @@ def _register() -> vendor.Vendor:
     chip = importlib.import_module(found.runtime)
     core = native.load_extension("torch_dipu", say=log.warning)
     globals()["_C"] = core
+    core.start_memory_check(
+        settings.DIPU_MEM_CHECK.get(), settings.DIPU_MEM_CHECK_ENABLE_BACKTRACE.get()
+    )
     table = chip.runtime()
     core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")
@@ -57,6 +60,7 @@ def _register() -> vendor.Vendor:
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     getattr(chip, "start", lambda: None)()
+    atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
     return found
 
