@@ -101,7 +101,39 @@ static py::dict cached_memory(int device) {
   return py::dict(py::arg("blocks") = cached.blocks, py::arg("bytes") = cached.bytes, py::arg("largest") = cached.largest);
 }
 
+// Memory without a tensor around it, as torch.cuda.caching_allocator_alloc gives: by its address.
+struct RawBlock {
+  Block* block = nullptr;
+  bool freed = false;
+};
+static std::mutex g_raw_mutex;
+static std::map<uintptr_t, RawBlock> g_raw;
+
+static uintptr_t allocate_raw(size_t bytes, int device) {
+  Block* b = allocate_block(bytes, resolve_device(device));
+  const auto address = reinterpret_cast<uintptr_t>(b->address);
+  std::lock_guard<std::mutex> lock(g_raw_mutex);
+  g_raw[address] = {b, false};
+  return address;
+}
+
+static void free_raw(uintptr_t address) {
+  RawBlock raw;
+  {
+    std::lock_guard<std::mutex> lock(g_raw_mutex);
+    auto& known = g_raw[address];
+    raw = known;
+    known.freed = true;
+  }
+  const bool checked = (g_notes.load() & kChecks) != 0;  // the checker tells of a second free, and leaves it out
+  TORCH_CHECK(raw.block != nullptr && (!raw.freed || checked), "DIPU: ", reinterpret_cast<void*>(address),
+              raw.freed ? " was freed twice" : " is not an allocation of caching_allocator_alloc");
+  free_block(raw.block);
+}
+
 void bind_memory(py::module_& m) {
+  m.def("allocate_raw", &allocate_raw, py::call_guard<py::gil_scoped_release>());
+  m.def("free_raw", &free_raw, py::call_guard<py::gil_scoped_release>());
   m.def("memory_info", &memory_info);
   m.def("set_memory_limit", &set_memory_limit);
   m.def("cached_memory", &cached_memory);

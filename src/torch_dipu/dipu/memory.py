@@ -13,12 +13,15 @@ from torch_dipu.dipu.memory_history import (
     _record_memory_history,
     _snapshot,
 )
+from torch_dipu.dipu.streams import stream as on_stream
 
 __all__ = [
     "OutOfMemoryError",
     "_dump_snapshot",
     "_record_memory_history",
     "_snapshot",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "empty_cache",
     "host_view",
     "ipc_collect",
@@ -121,6 +124,20 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 def memory_snapshot() -> list[dict[str, Any]]:
     """Every segment with its blocks, in torch.cuda.memory_snapshot()'s form."""
     return _C.memory_snapshot()
+
+
+def caching_allocator_alloc(
+    size: int, device: Device = None, stream: torch.Stream | None = None
+) -> int:
+    """The address of `size` bytes for a kernel's own use, on that stream or the current one."""
+    index = index_of(device)
+    with on_stream(stream):
+        return _C.allocate_raw(size, index)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Gives back what caching_allocator_alloc gave."""
+    _C.free_raw(mem_ptr)
 
 
 def empty_cache() -> None:
