@@ -299,6 +299,10 @@ void check_begin(SpanRecord& span) {
 }
 
 void check_end(const SpanRecord& span) {
+  const auto memory = chip_memory(span.device);
+  // where the allocator asked the chip itself meanwhile nothing can be said
+  const bool comparable = memory.segment_calls == span.segment_calls;
+  const int64_t foreign = comparable ? static_cast<int64_t>(memory.used) - static_cast<int64_t>(span.device_memory) : 0;
   std::vector<Damage> damages;
   {
     DeviceLock lock(checker().mutex);
@@ -307,11 +311,9 @@ void check_end(const SpanRecord& span) {
       if (auto damage = damage_of(*b)) damages.push_back(std::move(*damage));
     }
   }
+  if (foreign != 0) note_foreign(span, foreign);
+  if (foreign < 0) return;  // the guards went with the memory: that is no overrun
   for (auto& damage : damages) tell_damage(damage, span.what() + " wrote", "");
-  const auto memory = chip_memory(span.device);
-  // the allocator asked the chip itself meanwhile: nothing can be said of the rest
-  if (memory.segment_calls != span.segment_calls || memory.used == span.device_memory) return;
-  note_foreign(span, static_cast<int64_t>(memory.used) - static_cast<int64_t>(span.device_memory));
 }
 
 std::string memory_check_report() {
