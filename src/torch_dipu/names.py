@@ -19,11 +19,16 @@ import torch
 from deeplink.errors import DeeplinkError
 from torch_dipu import _C
 
-CONVOLUTION = ("convolution_overrideable", "convolution_backward_overrideable")
+CONVOLUTION = (
+    "convolution",
+    "convolution_backward",
+    "convolution_overrideable",
+    "convolution_backward_overrideable",
+)
 
 # Names that torch takes apart before they reach a device, and the operators that they come to.
 COMES_TO: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), CONVOLUTION),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), CONVOLUTION),
     **{f"conv_transpose{n}d": CONVOLUTION for n in (1, 2, 3)},
     "linear": ("addmm", "mm", "bmm"),
     "matmul": ("mm", "bmm", "mv", "dot", "addmm"),

@@ -1,8 +1,9 @@
 """ATen to diopi: which vendor's kernel runs an overload of the device, bound once, at registration.
 
-For each overload that a diopi op serves, in this order: the vendor's kernel, a decomposition onto
-its kernels, the host. Views, allocations and copies are the device's own. What the host runs for a
-vendor that has kernels is counted: `torch.dipu.operator_calls()`.
+For each overload that a diopi op serves, in this order: the vendor's function in C, without Python
+on the way; its kernel by Python; a decomposition onto its kernels; the host. Views, allocations and
+copies are the device's own. What the host runs for a vendor that has kernels is counted:
+`torch.dipu.operator_calls()`.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def register(vendor: Vendor) -> None:
 def bind(implementation: Any) -> Counts:
     """Gives every overload of the device its routes by a vendor's kernels; replaces earlier ones."""
     from diopi import all_ops
+    from torch_dipu import c_kernels
 
     unbind()
     resolved = implementation.resolve()
     kept = names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
-    engine = {name for name in _C.operators() if _has(name, "PrivateUse1")}  # some are sparse only
+    aten = [name for name in _C.operators() if name.startswith("aten::")]
+    engine = {name for name in aten if _has(name, "PrivateUse1")}  # some are sparse only
     found: dict[str, list[_C.Route]] = {name: [] for name in engine}
     for op in all_ops().values():
         for overload in op.aten:
@@ -70,6 +73,9 @@ def bind(implementation: Any) -> Counts:
                 routes = _routes(overload, op, resolved[op.name], overload in engine)
                 if routes or overload in engine:
                     found[overload] = routes
+    for overload, route in c_kernels.routes(implementation.kernels).items():
+        if overload not in kept and _ours(overload, engine):
+            found[overload] = [route, *found.get(overload, [])]
     for overload in kept:
         composite = _C.composite_route(overload)
         found[overload] = [composite] if composite else []
@@ -118,6 +124,8 @@ def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.R
 
     if resolved.route == "decomposition" and (not in_engine or _base(overload).rstrip("_") in FREE):
         return []  # torch's own composite, or the device's own work
+    if resolved.route == "decomposition" and not resolved.uses:
+        return []  # of memory alone, which the device fills by these very operators (zero_, fill_)
     if resolved.route not in ("kernel", "decomposition"):
         return []
     call, numbers = _call(overload, op, resolved)
@@ -206,12 +214,13 @@ def _numbers(op: Any) -> set[str]:
     return {a.name for a in op.arguments if a.type == "Tensor" and a.name in scalars}
 
 
-def _write(targets: tuple[Tensor, ...], result: Any) -> Any:
+def _write(targets: tuple[Any, ...], result: Any) -> Any:
     """Results into the tensors that were given for them; what does not fit is left to the host,
     which has torch's messages.
     """
+    into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list
     results: Iterable[Tensor] = result if isinstance(result, (tuple, list)) else (result,)
-    pairs = list(zip(targets, results, strict=False))
+    pairs = list(zip(into, results, strict=False))
     for target, value in pairs:
         if not torch.can_cast(value.dtype, target.dtype):
             return NotImplemented

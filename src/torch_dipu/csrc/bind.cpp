@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "c_route.h"
 #include "core.h"
 #include "dicl.h"
 #include "hook.h"
@@ -130,6 +131,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
   bind_routes(m);
+  bind_c_routes(m);
   m.def("export_memory", &export_memory);
   m.def("import_bytes", &import_bytes);
   m.def("make_process_group", &make_process_group);
