@@ -105,9 +105,13 @@ def _base(overload: str) -> str:
 
 
 def _is_view(overload: str) -> bool:
-    """Whether a result is a view of an argument: it aliases one that is not written."""
+    """Whether a result is a view of an argument (transpose), or an argument becomes one."""
     returned = [value.alias_info for value in schema_of(overload).returns]
-    return any(alias is not None and not alias.is_write for alias in returned)
+    if any(alias is not None and not alias.is_write for alias in returned):
+        return True
+    name, _, form = overload.removeprefix("aten::").partition(".")
+    tags = getattr(getattr(torch.ops.aten, name), form or "default").tags
+    return torch.Tag.inplace_view in tags
 
 
 def _has(overload: str, key: str) -> bool:
@@ -150,7 +154,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
     from diopi import catalogue, schema
 
     row = catalogue.overloads().get(overload.removeprefix("aten::"))
-    form = row.form if row else "functional"
+    form = "inplace" if _returns_its_first(overload) else row.form if row else "functional"
     declared = schema_of(overload).arguments
     parameters = [f"a{at}" for at in range(len(declared))]
     renamed = [schema.RENAMED.get(argument.name, argument.name) for argument in declared]
@@ -173,6 +177,13 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
     numbers = _numbers(op)
     bits = sum(1 << at for at, name in enumerate(renamed) if name in numbers)
     return scope["call"], bits  # type: ignore[return-value]
+
+
+def _returns_its_first(overload: str) -> bool:
+    """Whether an overload writes its first argument and returns it (normal_)."""
+    declared = schema_of(overload)
+    written = [a for a in declared.arguments[:1] if a.alias_info is not None and not a.is_out]
+    return bool(written) and any(r.alias_info and r.alias_info.is_write for r in declared.returns)
 
 
 def schema_of(overload: str) -> Any:
