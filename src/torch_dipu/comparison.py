@@ -110,11 +110,11 @@ def compare(taken: Taken, result: Any) -> list[Row]:
     rows = []
     if not written:
         for label, device, at in _labelled(result):
-            rows.append(_row(label, device, lambda run, at=at: run.results[at], plain, wide, True))
+            rows.append(_row(label, device, _result(at), plain, wide))
     before = dict(_tensors(taken.call, taken.args, taken.kwargs))
     for label, device in _tensors(taken.call, taken.call.args, taken.call.kwargs):
         if label.partition("[")[0] in written:
-            rows.append(_row(label, device, lambda run, at=label: run.after[at], plain, wide, True))
+            rows.append(_row(label, device, _argument(label), plain, wide))
         elif device.device.type != HOST.type:
             rows.append(_unchanged(label, before[label], device))
     return rows
@@ -164,20 +164,23 @@ def _on_host(call: Call) -> Callable[..., Any]:
     return backward
 
 
+def _result(at: int) -> Callable[[_Run], Tensor]:
+    return lambda run: run.results[at]
+
+
+def _argument(label: str) -> Callable[[_Run], Tensor]:
+    return lambda run: run.after[label]
+
+
 def _row(
-    label: str,
-    device: Tensor,
-    part: Callable[[_Run], Tensor],
-    plain: _Run,
-    wide: _Run,
-    result: bool,
+    label: str, device: Tensor, part: Callable[[_Run], Tensor], plain: _Run, wide: _Run
 ) -> Row:
     found, expected = _to_host(device), part(plain)
     if found.dtype == expected.dtype and _same(found, expected):
         verdict = judge(found, expected)
     else:
         verdict = judge(found, _reference(part, wide, expected), run_plain=lambda: expected)
-    return Row(label, expected, device, verdict, result)
+    return Row(label, expected, device, verdict, result=True)
 
 
 def _reference(part: Callable[[_Run], Tensor], wide: _Run, plain: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ def _reference(part: Callable[[_Run], Tensor], wide: _Run, plain: Tensor) -> Ten
 def _unchanged(label: str, before: Tensor, device: Tensor) -> Row:
     """Whether an argument has its bits as before."""
     verdict = judge(_to_host(device), before, tolerance=None if _exact(before) else (0.0, 0.0))
-    return Row(label, before, device, verdict, False)
+    return Row(label, before, device, verdict, result=False)
 
 
 def _exact(tensor: Tensor) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diopi import implementation
+from tests.torch_dipu.interpreter import output_of
 from torch_dipu import _C, names, routes
 from torch_dipu.names import UnknownOperatorError
 
@@ -195,3 +196,20 @@ def test_random_operators_are_not_compared(capsys: Any) -> None:
     os.environ[COMPARE] = ".*"
     torch.empty(4, device="dipu").normal_()
     assert capsys.readouterr().out == ""
+
+
+# CUDA's names.
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "AssertionError")])
+def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
+    source = """
+import torch, torch_dipu
+try:
+    print(torch.ones(2).cuda().device.type)
+except AssertionError as error:  # Torch not compiled with CUDA enabled
+    print(type(error).__name__)
+print(torch_dipu.dipu.device.__dipu__)
+"""
+    printed = output_of(source, DIPU_MOCK_CUDA=wanted, DITORCH_QUIET="1")
+    assert printed.split() == [expected, "dipu"]
