@@ -14,7 +14,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from deeplink import native, settings, vendor
+from deeplink import autoload, native, settings, vendor
 from deeplink.errors import DeeplinkError
 from torch_dipu import runtime
 
@@ -68,3 +68,5 @@ def _register() -> vendor.Vendor:
 
 
 VENDOR = _register()
+if settings.DIPU_MOCK_CUDA.get() and "ditorch" not in sys.modules:  # ditorch brings them itself
+    autoload.cuda_names()
