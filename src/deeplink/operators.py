@@ -19,8 +19,8 @@ def rows_of(vendor: Vendor, pattern: str = "") -> list[Any]:
     tell = getattr(getattr(device, "dipu", None), "operator_table", None)
     if tell is None:
         raise DeeplinkError(
-            f"{vendor.label} does not tell who runs its operators: {vendor.device_module or 'torch'}"
-            " brings them all.",
+            f"{vendor.label} does not tell who runs its operators; all of them come with "
+            f"{vendor.device_module or 'torch'}.",
             hint="`deeplink doctor --vendor reference --ops` does.",
         )
     try:

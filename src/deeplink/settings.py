@@ -388,6 +388,19 @@ DIPU_QUIRKS = text(
     "Faults of the reference device that are switched on; empty: none.",
     "name[:op_pattern[:key=value…]], with ; between several",
 )
+DIPU_MEM_CHECK = integer(
+    "DIPU_MEM_CHECK",
+    0,
+    "1: device memory not freed at exit, freed twice or written past its end is reported; 2: "
+    "checked after each operator, which is then named.",
+    minimum=0,
+    maximum=2,
+)
+DIPU_MEM_CHECK_ENABLE_BACKTRACE = boolean(
+    "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
+    False,
+    "What DIPU_MEM_CHECK reports has the Python and C++ stack of its allocation.",
+)
 DIPU_WITH_DIOPI_LIBRARY = choice(
     "DIPU_WITH_DIOPI_LIBRARY",
     "enable",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from deeplink import settings
@@ -18,13 +19,17 @@ FORCED, COMPARED = settings.DIPU_FORCE_FALLBACK_OPS_LIST, settings.DIPU_AUTOCOMP
 DUMPED = settings.DIPU_DUMP_OP_ARGS
 
 
+@dataclass
 class _State:
     """What is on now."""
 
-    forced: dict[str, int] = {}
-    compared: dict[str, int] = {}
-    level = 0
-    calls = 0
+    forced: dict[str, int] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
+    level: int = 0
+    calls: int = 0
+
+
+_now = _State()
 
 
 def register() -> None:
@@ -46,27 +51,27 @@ def _careful(setting: settings.Setting[Any], apply: Callable[[], None]) -> Calla
 
 def _force() -> None:
     wanted = names.matching(FORCED.get())
-    _C.set_forced([name for name in _State.forced if name not in wanted], 0)
+    _C.set_forced([name for name in _now.forced if name not in wanted], 0)
     for mode in (names.ALWAYS, names.WITH_NUMBER):
         _C.set_forced([name for name, found in wanted.items() if found == mode], mode)
-    if wanted != _State.forced:
+    if wanted != _now.forced:
         log.warning("%s", report.forced(wanted))
-    _State.forced = wanted
+    _now.forced = wanted
 
 
 def _compare() -> None:
-    _State.compared = names.matching(COMPARED.get())
+    _now.compared = names.matching(COMPARED.get())
     _watch()
 
 
 def _dump() -> None:
-    _State.level = DUMPED.get()
+    _now.level = DUMPED.get()
     _watch()
 
 
 def _watch() -> None:
     everything = _C.operators()
-    watched = set(everything) if _State.level else set(_State.compared)
+    watched = set(everything) if _now.level else set(_now.compared)
     _C.set_watcher([name for name in everything if name not in watched], None)
     _C.set_watcher(list(watched), _around)
 
@@ -75,17 +80,17 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """Runs the operator; what is written about it is written around it."""
     before = _C.exchange_watch_off(True)  # the aids' own operators are not for the user
     try:
-        _State.calls += 1
+        _now.calls += 1
         call = comparison.Call(operator, args, kwargs)
         number = call.has_number
-        if _State.level:
+        if _now.level:
             shown = names.shown(operator)
-            report.dump_before(call, shown, _scalar(operator, number), _State.level, _State.calls)
+            report.dump_before(call, shown, _scalar(operator, number), _now.level, _now.calls)
         taken = comparison.take(call) if _wanted(operator, number) else None
         result = call.overload(*args, **kwargs)
-        if _State.level > 1:
+        if _now.level > 1:
             shown = _scalar(operator, number) or names.shown(operator)
-            report.dump_after(call, shown, result, _State.level)
+            report.dump_after(call, shown, result, _now.level)
         if taken is not None:
             _judge(taken, result, operator)
         return result
@@ -100,7 +105,7 @@ def _scalar(operator: str, number: bool) -> names.Shown | None:
 
 
 def _wanted(operator: str, number: bool) -> bool:
-    mode = _State.compared.get(operator, 0)
+    mode = _now.compared.get(operator, 0)
     return mode == names.ALWAYS or (mode == names.WITH_NUMBER and number)
 
 
@@ -115,4 +120,4 @@ def _judge(taken: comparison.Taken, result: Any, operator: str) -> None:
 
 def forced_on_cpu() -> list[str]:
     """The operators that are forced to the CPU now."""
-    return sorted(_State.forced)
+    return sorted(_now.forced)

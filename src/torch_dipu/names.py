@@ -1,7 +1,7 @@
 """Operators by name: as a list of patterns means them, and as dumps and comparisons show them.
 
-The device gets `x + y` as add.Tensor, where an interface of `out=` functions has add.out: both names
-mean it, and add.out is what is shown. `x * 3` is mul.Tensor with a number, and shown as
+The device gets `x + y` as add.Tensor, where an interface of `out=` functions has add.out: both
+names mean it, and add.out is what is shown. `x * 3` is mul.Tensor with a number, and shown as
 mul.Scalar_out.
 """
 
@@ -150,7 +150,7 @@ def _number_names(overload: str) -> tuple[str, ...]:
 
 @cache
 def _with_number(overload: str) -> str:
-    """"mul.Scalar_out" for "aten::mul.Tensor"; "" for what takes no number."""
+    """ "mul.Scalar_out" for "aten::mul.Tensor"; "" for what takes no number."""
     base = overload.removeprefix("aten::").partition(".")[0]
     others = {schema.overload_name for schema in _schemas(base)}
     own = overload.partition(".")[2]

@@ -57,7 +57,7 @@ def register(vendor: Vendor) -> None:
 
 
 def bind(implementation: Any) -> Counts:
-    """Gives every overload of the device its routes by a vendor's kernels; replaces earlier ones."""
+    """Gives every overload its routes by a vendor's kernels, in place of those it had."""
     from diopi import all_ops
     from torch_dipu import c_kernels
 
@@ -110,9 +110,13 @@ def _base(overload: str) -> str:
 
 
 def _is_view(overload: str) -> bool:
-    """Whether a result is a view of an argument: it aliases one that is not written."""
+    """Whether a result is a view of an argument (transpose), or an argument becomes one."""
     returned = [value.alias_info for value in schema_of(overload).returns]
-    return any(alias is not None and not alias.is_write for alias in returned)
+    if any(alias is not None and not alias.is_write for alias in returned):
+        return True
+    name, _, form = overload.removeprefix("aten::").partition(".")
+    tags = getattr(getattr(torch.ops.aten, name), form or "default").tags
+    return torch.Tag.inplace_view in tags
 
 
 def _has(overload: str, key: str) -> bool:
@@ -157,7 +161,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
     from diopi import catalogue, schema
 
     row = catalogue.overloads().get(overload.removeprefix("aten::"))
-    form = row.form if row else "functional"
+    form = "inplace" if _returns_its_first(overload) else row.form if row else "functional"
     declared = schema_of(overload).arguments
     parameters = [f"a{at}" for at in range(len(declared))]
     renamed = [schema.RENAMED.get(argument.name, argument.name) for argument in declared]
@@ -179,7 +183,14 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
     exec(source, scope)  # the arguments are known now: nothing is looked up in the call
     numbers = _numbers(op)
     bits = sum(1 << at for at, name in enumerate(renamed) if name in numbers)
-    return scope["call"], bits  # type: ignore[return-value]
+    return scope["call"], bits
+
+
+def _returns_its_first(overload: str) -> bool:
+    """Whether an overload writes its first argument and returns it (normal_)."""
+    declared = schema_of(overload)
+    written = [a for a in declared.arguments[:1] if a.alias_info is not None and not a.is_out]
+    return bool(written) and any(r.alias_info and r.alias_info.is_write for r in declared.returns)
 
 
 def schema_of(overload: str) -> Any:
@@ -218,6 +229,11 @@ def _write(targets: tuple[Any, ...], result: Any) -> Any:
     """Results into the tensors that were given for them; what does not fit is left to the host,
     which has torch's messages.
     """
+    first = targets[0]
+    if len(targets) == 1 and type(result) is Tensor and type(first) is Tensor:  # the usual case
+        if first.dtype is result.dtype and first.shape == result.shape:
+            first.copy_(result)
+            return None
     into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list
     results: Iterable[Tensor] = result if isinstance(result, (tuple, list)) else (result,)
     pairs = list(zip(into, results, strict=False))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diopi import implementation
+from tests.torch_dipu.interpreter import output_of
 from torch_dipu import _C, names, routes
 from torch_dipu.names import UnknownOperatorError
 
@@ -191,7 +192,38 @@ def test_the_comparison_finds_a_kernel_that_writes_its_input(capsys: Any) -> Non
     assert lines[6].startswith("autocompare:    exp.out self: not_allclose")
 
 
+def test_among_equal_values_any_choice_is_right(capsys: Any) -> None:
+    def last(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        assert dim == 0
+        return torch.tensor(2, device="dipu")
+
+    x = torch.tensor([1.0, 5.0, 5.0], device="dipu")
+    routes.bind(implementation.of({"argmax": last}, "mine"))
+    os.environ[COMPARE] = "argmax"
+    assert x.argmax(0).item() == 2  # the CPU chooses 1
+    x.sub_(torch.tensor([0.0, 0.0, 1.0], device="dipu")).argmax(0)
+    verdicts = re.findall(r"^\t((?:not_)?allclose)", capsys.readouterr().out, re.MULTILINE)
+    assert verdicts == ["allclose", "not_allclose"]
+
+
 def test_random_operators_are_not_compared(capsys: Any) -> None:
     os.environ[COMPARE] = ".*"
     torch.empty(4, device="dipu").normal_()
     assert capsys.readouterr().out == ""
+
+
+# CUDA's names.
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "AssertionError")])
+def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
+    source = """
+import torch, torch_dipu
+try:
+    print(torch.ones(2).cuda().device.type)
+except AssertionError as error:  # Torch not compiled with CUDA enabled
+    print(type(error).__name__)
+print(torch_dipu.dipu.device.__dipu__)
+"""
+    printed = output_of(source, DIPU_MOCK_CUDA=wanted, DITORCH_QUIET="1")
+    assert printed.split() == [expected, "dipu"]

@@ -90,7 +90,9 @@ def test_a_number_reaches_a_kernel_as_a_number() -> None:
     _ = x * 3, x * x, x * torch.tensor(2.0)
     assert seen[0] == 3
     assert seen[1] is x
-    assert seen[2].device.type == "dipu"  # a host tensor without dimensions is brought to the device
+    assert (
+        seen[2].device.type == "dipu"
+    )  # a host tensor without dimensions is brought to the device
     seen.clear()
 
 

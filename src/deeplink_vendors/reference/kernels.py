@@ -19,14 +19,26 @@ from torch_dipu import _C
 def _kernel(op: Op) -> Callable[..., Any]:
     meaning, seeded = op.meaning, op.kind == "random"
     overload, named = _overload(op)
+    tensors = [at for at, argument in enumerate(op.arguments) if argument.type == "Tensor"][1:]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        function = overload if kwargs.keys() <= named else meaning
+        fits = kwargs.keys() <= named and not _has_number(args, tensors)
+        function = overload if fits else meaning
         return _C.call_on_host(function, args, kwargs, seeded)
 
     kernel.__name__ = kernel.__qualname__ = op.name
     kernel.__signature__ = signature(op)  # type: ignore[attr-defined]
     return kernel
+
+
+_NUMBERS = (int, float, complex)
+
+
+def _has_number(args: tuple[Any, ...], tensors: list[int]) -> bool:
+    for at in tensors:  # noqa: SIM110  # `any` is an op: here it is a kernel
+        if at < len(args) and isinstance(args[at], _NUMBERS):
+            return True
+    return False
 
 
 def _overload(op: Op) -> tuple[Callable[..., Any], frozenset[str]]:

@@ -13,6 +13,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "span.h"
 #include "sparse.h"
 #include "typed.h"
 
@@ -127,6 +128,7 @@ class HostCall {
       std::optional<BorrowEngine> borrowed;
       if (C10_UNLIKELY(op_.seeded && op_.generator < 0)) borrowed.emplace(device_);
       RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
+      Span span(op_, reachable_ ? device_ : DIPU_HOST);
       op_.target.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
     }
     for (auto& moved : moved_) if (moved.host.defined()) write_back(moved);
@@ -363,7 +365,12 @@ Where where_is(const Operator& op, const Stack& stack) {
 
 static bool run_routes(Operator& op, Stack* stack) {
   for (Route* route : *op.routes.load(std::memory_order_acquire)) {
-    if (!route->run(op, stack)) continue;
+    std::optional<Span> span;  // what is put together of kernels has none: each of them has its own
+    if (route->is_kernel) span.emplace(op, *stack, route->who.c_str());
+    if (!route->run(op, stack)) {
+      if (span) span->cancel();
+      continue;
+    }
     route->calls.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
@@ -372,7 +379,10 @@ static bool run_routes(Operator& op, Stack* stack) {
 
 static void run_special(Operator& op, Stack* stack, c10::DispatchKey host_key, uint8_t what) {
   if (what & kWatched) return run_callable(op, op.watcher, stack, host_key);
-  if (what & kHooked) return run_callable(op, op.hook, stack, host_key);
+  if (what & kHooked) {
+    const Span span(op, *stack);  // what a fault adds is the kernel's too
+    return run_callable(op, op.hook, stack, host_key);
+  }
   if ((what & kForced) && (op.forced.load() == Forced::Always || where_is(op, *stack).number)) {
     op.forced_calls.fetch_add(1, std::memory_order_relaxed);
     return run_on_host(op, stack, host_key, /*on_copies=*/true);

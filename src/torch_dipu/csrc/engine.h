@@ -28,6 +28,7 @@ struct Route {
   // next route is asked, and the host after the last.
   virtual bool run(Operator& op, torch::jit::Stack* stack) = 0;
   const std::string kind;          // "kernel", "decomposition"
+  const bool is_kernel = kind == "kernel";
   const std::string who;           // "diopiAdd", as a report names it
   std::atomic<uint64_t> calls{0};  // those that it ran
 };

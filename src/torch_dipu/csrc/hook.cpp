@@ -18,6 +18,8 @@ namespace dipu {
 
 // An argument as Python knows it; the stack has a dtype, a layout and a memory format as numbers.
 static py::object to_python(const c10::IValue& value, const c10::Argument& argument) {
+  // not by toPyObject: a number that torch made a tensor of would be a plain number, which not every overload takes
+  if (value.isTensor()) return py::reinterpret_steal<py::object>(THPVariable_Wrap(value.toTensor()));
   if (!value.isInt()) return torch::jit::toPyObject(value);
   auto type = argument.real_type();
   if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
@@ -113,7 +115,7 @@ struct PythonRoute final : Route {
       if (!t.defined() || t.device().type() == kDipu || t.dim() > 0) return torch::jit::toPyObject(value);
       const bool number = index < 64 && (numbers_ >> index & 1) && t.unsafeGetTensorImpl()->is_wrapped_number();
       if (number) return torch::jit::toPyObject(t.item());
-      return torch::jit::toPyObject(moved(t, device));
+      return py::reinterpret_steal<py::object>(THPVariable_Wrap(moved(t, device)));
     }
     if (value.isOptionalTensorList()) return indices(value, device);
     return to_python(value, op.handle.schema().arguments()[index]);
