@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, one_iter, settings
+from deeplink import __version__, one_iter, operators, settings
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
 from deeplink.running import parse
@@ -167,6 +167,12 @@ def doctor(
         bool, typer.Option("--self-test/--no-self-test", help="Try the device (about 10 s).")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Instead: who runs each operator of the device.")
+    ] = False,
+    pattern: Annotated[
+        str, typer.Argument(help="With --ops: an operator, or a regular expression.")
+    ] = "",
 ) -> None:
     """Show what is installed and chosen, and why; test the device.
 
@@ -177,7 +183,11 @@ def doctor(
     Examples:
       deeplink doctor --no-self-test
       deeplink doctor --vendor reference --json
+      deeplink doctor --ops add
     """
+    if ops:
+        _show_operators(vendor, pattern, as_json)
+        return
     show = not as_json
     report = _examine(vendor)
     if show:
@@ -192,6 +202,20 @@ def doctor(
     else:
         typer.echo(json.dumps(_as_json(report), indent=2))
     raise typer.Exit(1 if report.problems else 0)
+
+
+def _show_operators(vendor: str, pattern: str, as_json: bool) -> None:
+    chosen = choose(vendor or None).vendor
+    with settings.asking_for(chosen.name):  # torch_dipu serves the chip that is asked for
+        rows = operators.rows_of(chosen, pattern)
+    if as_json:
+        typer.echo(json.dumps(operators.as_json(rows), indent=2))
+        return
+    cells = [(row.overload.removeprefix("aten::"), row.by, row.who) for row in rows]
+    title = f"Who runs the operators of {chosen.label}"
+    console().print(table(title, ("overload", "by", "who"), cells))
+    counts = ", ".join(f"{by} {count}" for by, count in operators.summary(rows))
+    console().print(f"{len(rows)} overloads: {counts or 'none match'}")
 
 
 @app.command("settings")

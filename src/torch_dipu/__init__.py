@@ -56,6 +56,8 @@ def _register() -> vendor.Vendor:
     )
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
+    importlib.import_module("torch_dipu.routes").register(found)
+    importlib.import_module("torch_dipu.aids").register()
     getattr(chip, "start", lambda: None)()
     atexit.register(core.drain_autograd)
     return found

@@ -390,7 +390,7 @@ const DipuRuntime kTable = {
     host_allocate, host_free,
     stream_create, stream_synchronize, stream_query, stream_wait_event,
     event_create, event_destroy, event_record, event_query, event_synchronize, event_elapsed,
-    nullptr,
+    // no entropy, no communicator
 };
 
 }  // namespace

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 
+#include "c_route.h"
 #include "core.h"
 #include "dicl.h"
-#include "engine.h"
+#include "hook.h"
 
 namespace py = pybind11;
 
@@ -23,11 +24,6 @@ static void initialize(uintptr_t table, bool calls_python) {
   install_redirect();
   register_engine();
   done = true;
-}
-
-static void set_hook_py(const std::vector<std::string>& names, py::object callable) {
-  // the reference is kept for good: an operator may be inside the callable on another thread
-  set_hook(names, callable.is_none() ? nullptr : callable.release().ptr());
 }
 
 static py::dict device_info(int device) {
@@ -158,9 +154,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("adopt_outputs", &adopt_outputs);
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
-  m.def("operators", &known_operators);
-  m.def("set_hook", &set_hook_py);
-  m.def("exchange_hooks_off", [](bool off) { return std::exchange(tls_hooks_off, off); });
+  bind_routes(m);
+  bind_c_routes(m);
   m.def("export_memory", &export_memory);
   m.def("import_bytes", &import_bytes);
   m.def("make_process_group", &make_process_group);

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -125,7 +126,21 @@ inline bool on_device(const at::Tensor& t) {
 // ---- engine.cpp
 struct Operator;
 void register_engine();
-void set_hook(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+struct Route;
+struct OperatorRecord {
+  std::string name;
+  uint8_t special;
+  std::vector<Route*> routes;
+  uint64_t forced_calls, host_calls;
+  bool has_host_kernel;
+};
+void set_hook(const std::vector<std::string>& names, void* callable);     // nullptr: take away
+void set_watcher(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+void set_forced(const std::vector<std::string>& names, int forced);  // of Forced
+void set_routes(const std::string& name, std::vector<Route*> routes);  // none: the host, and it is counted
+void clear_routes(const std::vector<std::string>& names);
+Route* composite_route(const std::string& name);  // by torch's own composite (x + y by add.out); none: nullptr
+std::vector<OperatorRecord> operator_records();
 std::vector<std::string> known_operators();
 
 // ---- kernels.cpp

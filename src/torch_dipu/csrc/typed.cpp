@@ -86,8 +86,7 @@ struct Typed<Return(Args...)> {
   static torch::CppFunction make(Operator& op) {
     return torch::CppFunction([&op, kernel = op.target.typed<Return(Args...)>()](Args... args) -> Return {  // hot path
       int device = -1;
-      const bool plain = (fits(args, device) && ...) && device >= 0 && host_reachable(device) &&
-          (op.hook.load(std::memory_order_relaxed) == nullptr || tls_hooks_off);
+      const bool plain = (fits(args, device) && ...) && device >= 0 && host_reachable(device) && special(op) == 0;
       return C10_LIKELY(plain) ? direct(kernel, device, Indices{}, args...) : boxed(op, args...);
     });
   }

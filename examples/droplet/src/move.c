@@ -75,9 +75,9 @@ diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out,
     for (int64_t i = 0; i < from.numel; ++i) found += load(&from, offset_of(&from, i)) != 0;
     int64_t shape[2] = {found, from.rank};
     diopiSize_t size = {shape, 2};
-    TRY(diopiRequireTensor(ctx, out, &size, NULL, diopi_dtype_int64, diopi_host));
+    TRY(diopiRequireTensor(ctx, out, &size, NULL, diopi_dtype_int64, diopi_device));
     TRY(diopiGetTensorData(*out, &memory));
-    int64_t* positions = memory;
+    int64_t* positions = chip_memory(memory);
     for (int64_t i = 0; i < from.numel; ++i) {
         if (load(&from, offset_of(&from, i)) == 0) continue;
         int64_t rest = i;
