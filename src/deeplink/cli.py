@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, operators, settings
+from deeplink import __version__, one_iter, operators, settings
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
 from deeplink.running import parse
@@ -29,6 +29,7 @@ Examples:
   deeplink doctor --vendor cpu       the same for one vendor
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
+  deeplink one-iter --help           which layer goes wrong, against a trusted device
   deeplink coverage train.py         which of its CUDA calls are served
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
@@ -98,6 +99,24 @@ def run(context: typer.Context) -> None:
     """
     parse("deeplink run", context.args)  # a bad line is told here, under this name
     _forward("run", context.args)
+
+
+@app.command(
+    "one-iter",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,  # what follows the program is the program's
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is answered by `one_iter`
+    },
+)
+def one_iteration(context: typer.Context) -> None:
+    """Which layer of a program goes wrong: an iteration here against one on a trusted device.
+
+    `one-iter record train.py` there, `one-iter compare RECORD train.py` here; --help says how.
+    """
+    one_iter.parse("deeplink one-iter", context.args)  # a bad line is told here, under this name
+    _forward("one-iter", context.args)
 
 
 @app.command(

@@ -546,6 +546,23 @@ OP_TOOLS_RESULTS = path(
     lambda: Path("op_tools_results"),
     "The folder of all that is written.",
 )
+OP_ONE_ITER_MODE = choice(
+    "OP_ONE_ITER_MODE",
+    "record",
+    "What OneIteration does: record an iteration, or compare one with a record.",
+    ("record", "compare"),
+)
+OP_ONE_ITER_RECORD = path(
+    "OP_ONE_ITER_RECORD",
+    lambda: OP_TOOLS_RESULTS.get() / "one_iter",
+    "The folder of the record of an iteration.",
+)
+OP_ONE_ITER_STEP = integer(
+    "OP_ONE_ITER_STEP", 0, "Which iteration OneIteration takes, from 0.", minimum=0
+)
+OP_ONE_ITER_JSON = path(
+    "OP_ONE_ITER_JSON", lambda: Path(), "Where OneIteration writes what it found; empty: nowhere."
+)
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."
 )
