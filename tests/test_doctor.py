@@ -17,3 +17,17 @@ def test_the_reference_device_passes_the_self_test() -> None:
         ["copy", "autograd", "rng", "streams", "save/load", "collective"], "ok"
     )
     assert done.returncode == 0
+
+
+def test_the_doctor_shows_who_runs_an_operator() -> None:
+    command = [sys.executable, "-m", "deeplink", "doctor", "--vendor", "reference", "--ops"]
+    done = subprocess.run(
+        [*command, "add|copy_|conv2d", "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    by = {row["overload"]: row["by"] for row in report["operators"]}
+    assert by["aten::add.Tensor"] == by["aten::add.out"] == "host"
+    assert by["aten::copy_"] in ("device", "composite")
+    assert by["aten::conv2d"] == "composite"
+    assert sum(report["summary"].values()) == len(report["operators"])

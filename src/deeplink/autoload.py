@@ -27,3 +27,9 @@ def start() -> None:
             # a log line, not a warning: under `-W error` a warning would break `import torch`
             text = "%s is set, but %s could not start: %s: %s"
             log.error(text, setting.name, point.name, type(error).__name__, error)
+
+
+def cuda_names() -> None:
+    """Brings CUDA's names for the device: what DIPU_MOCK_CUDA asks of `import torch_dipu`."""
+    for point in entry_points(group=GROUP, name="ditorch"):
+        point.load()()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, settings
+from deeplink import __version__, one_iter, operators, settings
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
 from deeplink.running import parse
@@ -29,6 +29,7 @@ Examples:
   deeplink doctor --vendor cpu       the same for one vendor
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
+  deeplink one-iter --help           which layer goes wrong, against a trusted device
   deeplink coverage train.py         which of its CUDA calls are served
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
@@ -101,6 +102,24 @@ def run(context: typer.Context) -> None:
 
 
 @app.command(
+    "one-iter",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,  # what follows the program is the program's
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is answered by `one_iter`
+    },
+)
+def one_iteration(context: typer.Context) -> None:
+    """Which layer of a program goes wrong: an iteration here against one on a trusted device.
+
+    `one-iter record train.py` there, `one-iter compare RECORD train.py` here; --help says how.
+    """
+    one_iter.parse("deeplink one-iter", context.args)  # a bad line is told here, under this name
+    _forward("one-iter", context.args)
+
+
+@app.command(
     "pytorch-tests",
     context_settings={
         "allow_extra_args": True,
@@ -148,6 +167,12 @@ def doctor(
         bool, typer.Option("--self-test/--no-self-test", help="Try the device (about 10 s).")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of tables.")] = False,
+    ops: Annotated[
+        bool, typer.Option("--ops", help="Instead: who runs each operator of the device.")
+    ] = False,
+    pattern: Annotated[
+        str, typer.Argument(help="With --ops: an operator, or a regular expression.")
+    ] = "",
 ) -> None:
     """Show what is installed and chosen, and why; test the device.
 
@@ -158,7 +183,11 @@ def doctor(
     Examples:
       deeplink doctor --no-self-test
       deeplink doctor --vendor reference --json
+      deeplink doctor --ops add
     """
+    if ops:
+        _show_operators(vendor, pattern, as_json)
+        return
     show = not as_json
     report = _examine(vendor)
     if show:
@@ -173,6 +202,20 @@ def doctor(
     else:
         typer.echo(json.dumps(_as_json(report), indent=2))
     raise typer.Exit(1 if report.problems else 0)
+
+
+def _show_operators(vendor: str, pattern: str, as_json: bool) -> None:
+    chosen = choose(vendor or None).vendor
+    with settings.asking_for(chosen.name):  # torch_dipu serves the chip that is asked for
+        rows = operators.rows_of(chosen, pattern)
+    if as_json:
+        typer.echo(json.dumps(operators.as_json(rows), indent=2))
+        return
+    cells = [(row.overload.removeprefix("aten::"), row.by, row.who) for row in rows]
+    title = f"Who runs the operators of {chosen.label}"
+    console().print(table(title, ("overload", "by", "who"), cells))
+    counts = ", ".join(f"{by} {count}" for by, count in operators.summary(rows))
+    console().print(f"{len(rows)} overloads: {counts or 'none match'}")
 
 
 @app.command("settings")

@@ -185,7 +185,7 @@ def _torch_root() -> Path:
 
 def _torch_includes() -> list[str]:
     include = _torch_root() / "include"
-    folders = (include, include / "torch" / "csrc" / "api" / "include")
+    folders = (include, include / "torch" / "csrc" / "api" / "include", include / "kineto")
     paths = [*map(str, folders), sysconfig.get_path("include")]
     return [part for path in paths for part in ("-isystem", path)]
 

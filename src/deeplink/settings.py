@@ -129,6 +129,30 @@ def watch_children(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
+_WATCHED: dict[str, list[Callable[[], None]]] = {}
+
+
+def watch(setting: Setting[Any], changed: Callable[[], None]) -> None:
+    """Calls `changed` after this program sets or unsets the variable by `os.environ`."""
+    _WATCHED.setdefault(setting.name, []).append(changed)
+    if type(os.environ) is not _Watched:
+        os.environ.__class__ = _Watched
+
+
+class _Watched(type(os.environ)):  # type: ignore[misc]  # os._Environ has no public name
+    """The environment, telling who asked of changes; reading it costs what it did."""
+
+    def __setitem__(self, name: str, value: str) -> None:
+        super().__setitem__(name, value)
+        for changed in _WATCHED.get(name, ()):
+            changed()
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        for changed in _WATCHED.get(name, ()):
+            changed()
+
+
 def hide_cuda() -> None:
     """Keeps CUDA's devices from this process, by a variable that is not ours: CUDA reads it when
     it starts, and offers no other way.
@@ -364,6 +388,52 @@ DIPU_QUIRKS = text(
     "Faults of the reference device that are switched on; empty: none.",
     "name[:op_pattern[:key=value…]], with ; between several",
 )
+DIPU_MEM_CHECK = integer(
+    "DIPU_MEM_CHECK",
+    0,
+    "1: device memory not freed at exit, freed twice or written past its end is reported; 2: "
+    "checked after each operator, which is then named.",
+    minimum=0,
+    maximum=2,
+)
+DIPU_MEM_CHECK_ENABLE_BACKTRACE = boolean(
+    "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
+    False,
+    "What DIPU_MEM_CHECK reports has the Python and C++ stack of its allocation.",
+)
+DIPU_WITH_DIOPI_LIBRARY = choice(
+    "DIPU_WITH_DIOPI_LIBRARY",
+    "enable",
+    "Whether the vendor's kernels run the operators of the device; without, the host does.",
+    ("enable", "disable"),
+)
+DIPU_KERNELS = text(
+    "DIPU_KERNELS",
+    "",
+    "Kernels to run the device on in place of the vendor's own; empty: the vendor's.",
+    "the name of a module with kernels of diopi ops",
+)
+DIPU_FORCE_FALLBACK_OPS_LIST = operators(
+    "DIPU_FORCE_FALLBACK_OPS_LIST", (), "Operators of the device that the CPU runs, on copies."
+)
+DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS = operators(
+    "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS",
+    (),
+    "Operators that torch's own composite or the host runs, whatever kernels the vendor has.",
+)
+DIPU_AUTOCOMPARE_OPS_LIST = operators(
+    "DIPU_AUTOCOMPARE_OPS_LIST", (), "Operators of the device whose results the CPU checks."
+)
+DIPU_DUMP_OP_ARGS = integer(
+    "DIPU_DUMP_OP_ARGS",
+    0,
+    "Prints each operator call of the device: 1 its names, 2 its arguments, 3 their values, too.",
+    minimum=0,
+    maximum=3,
+)
+DIPU_MOCK_CUDA = boolean(
+    "DIPU_MOCK_CUDA", False, "`import torch_dipu` brings CUDA's names, too, as ditorch does."
+)
 DITORCH = boolean(
     "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."
 )
@@ -475,6 +545,23 @@ OP_TOOLS_RESULTS = path(
     "OP_TOOLS_RESULTS",
     lambda: Path("op_tools_results"),
     "The folder of all that is written.",
+)
+OP_ONE_ITER_MODE = choice(
+    "OP_ONE_ITER_MODE",
+    "record",
+    "What OneIteration does: record an iteration, or compare one with a record.",
+    ("record", "compare"),
+)
+OP_ONE_ITER_RECORD = path(
+    "OP_ONE_ITER_RECORD",
+    lambda: OP_TOOLS_RESULTS.get() / "one_iter",
+    "The folder of the record of an iteration.",
+)
+OP_ONE_ITER_STEP = integer(
+    "OP_ONE_ITER_STEP", 0, "Which iteration OneIteration takes, from 0.", minimum=0
+)
+OP_ONE_ITER_JSON = path(
+    "OP_ONE_ITER_JSON", lambda: Path(), "Where OneIteration writes what it found; empty: nowhere."
 )
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."

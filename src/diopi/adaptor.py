@@ -82,7 +82,11 @@ class _Place:
 
 
 def _matters(rule: Rule) -> bool:
-    return bool(rule.casts) or any(layout.format is not None for layout in rule.layouts or ())
+    return bool(rule.casts) or _lays_out(rule)
+
+
+def _lays_out(rule: Rule) -> bool:
+    return any(layout.format is not None for layout in rule.layouts or ())
 
 
 def _closure(
@@ -118,7 +122,11 @@ def _closure(
         return _restored(op, found, args, kwargs, changed, results)
 
     # what the kernel says of itself, such as its limits, is true of the adapted one
-    return functools.update_wrapper(adapted, kernel, assigned=("__name__", "__doc__"))
+    functools.update_wrapper(adapted, kernel, assigned=("__name__", "__doc__"))
+    rules = [*(place.rule for place in places), *results]
+    adapted.converts = {dtype for rule in rules for dtype in rule.casts or ()}  # type: ignore[attr-defined]
+    adapted.lays_out = any(map(_lays_out, rules))  # type: ignore[attr-defined]
+    return adapted
 
 
 def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Tensor]]) -> Any:

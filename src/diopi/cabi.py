@@ -31,10 +31,12 @@ STATUS = {
     handles.NO_DTYPE: "diopiDtypeNotSupported",
     handles.INVALID: "diopiInvalidArgument",
     handles.OUT_OF_MEMORY: "diopiOutOfMemory",
+    handles.TO_CPU: "diopiForceFallbackToCPU",
 }
 ERRORS: dict[int, type[Exception]] = {
     handles.NO_IMPLEMENT: NoKernelError,
     handles.NO_DTYPE: NoKernelError,
+    handles.TO_CPU: NoKernelError,
     handles.OUT_OF_MEMORY: torch.OutOfMemoryError,
 }
 
@@ -146,8 +148,14 @@ class Kernel:
         self.__name__ = op.name
         self.may_refuse = True  # then the op takes its next route
         self.functions = functions
-        self._vendor = vendor
+        self.vendor = vendor
         self._library = library
+
+    @property
+    def last_error(self) -> int:
+        """The address of the function that tells what the library has to say."""
+        entry = ctypes.cast(self._library.diopiGetLastErrorString, c_void_p)
+        return entry.value or 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self._bound(args, kwargs)
@@ -216,7 +224,7 @@ class Kernel:
                 return function, wrapped
         names = ", ".join(function.name for function in self.functions)
         raise NoKernelError(
-            f"{self._vendor}'s {names} cannot take these arguments of {self.op.name}: "
+            f"{self.vendor}'s {names} cannot take these arguments of {self.op.name}: "
             f"{'; '.join(filter(None, (f.refusal(given) for f in self.functions)))}.",
             f"give {self.op.name} a kernel in Python, which sees every argument.",
         )
@@ -227,7 +235,7 @@ class Kernel:
         said = call.error or _text(self._library, "diopiGetLastErrorString")
         kind = ERRORS.get(status, KernelError)
         text = (
-            f"{self._vendor}'s {function.name} failed with "
+            f"{self.vendor}'s {function.name} failed with "
             f"{STATUS.get(status, f'status {status}')}: {said or 'it gave no reason'}."
         )
         raise kind(text)

@@ -80,7 +80,7 @@ class Bound:
         element = _ELEMENTS.get(self._arguments[name].type) if name is not None else None
         if element is not None:
             return _array(element)
-        plain = _plain(parameter)
+        plain = bare(parameter)
         if plain == "char*" and parameter.optional:
             return lambda call, value: None if value is None else value.encode()
         return _VALUES.get(plain, lambda call, value: value)
@@ -104,9 +104,9 @@ class Bound:
             if argument is None:
                 continue
             value = given[argument]
-            if value is None and not _nullable(parameter):
+            if value is None and not nullable(parameter):
                 return f"{argument} is None"
-            if _plain(parameter) in TENSORS and is_number(value):
+            if bare(parameter) in TENSORS and is_number(value):
                 return f"{argument} is a number"
             if "diopiScalar_t" in parameter.c_type and isinstance(value, Tensor):
                 return f"{argument} is a tensor"
@@ -190,23 +190,25 @@ _C_TYPES: dict[str, Any] = {
 }
 
 
-def _plain(parameter: Parameter) -> str:
+def bare(parameter: Parameter) -> str:
+    """The C type without what says nothing to a caller."""
     return parameter.c_type.removeprefix("const ").replace(" *", "*")
 
 
 def _c_type(parameter: Parameter) -> Any:
-    return _C_TYPES.get(_plain(parameter), c_void_p)
+    return _C_TYPES.get(bare(parameter), c_void_p)
 
 
-def _nullable(parameter: Parameter) -> bool:
-    return parameter.optional or _plain(parameter) in (
+def nullable(parameter: Parameter) -> bool:
+    """Whether a parameter may stand for None."""
+    return parameter.optional or bare(parameter) in (
         "diopiGeneratorHandle_t", "diopiRoundMode_t", "char*", "diopiMemoryFormat_t",
     )  # fmt: skip
 
 
 def _target(call: Context, parameter: Parameter, result: Any) -> Any:
     """A parameter that receives a result: a handle, or a place for what the function makes."""
-    plain = _plain(parameter)
+    plain = bare(parameter)
     if plain in TENSORS:
         return call.handle(result) if isinstance(result, Tensor) else None
     if plain in LISTS:

@@ -17,7 +17,7 @@ from torch import Tensor
 from deeplink.errors import KernelError
 
 ABI = 1
-OK, ERROR, NO_IMPLEMENT, NO_DTYPE, INVALID, OUT_OF_MEMORY = range(6)
+OK, ERROR, NO_IMPLEMENT, NO_DTYPE, INVALID, OUT_OF_MEMORY, TO_CPU = range(7)
 HOST, DEVICE = 0, 1
 
 # by the number of diopiDtype_t

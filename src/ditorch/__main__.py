@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from deeplink import running, settings
+from deeplink import one_iter, running, settings
 from ditorch.pytorch_tests.command import pytorch_tests
 
 app = typer.Typer(
@@ -32,6 +32,22 @@ def _root() -> None:
 def run(context: typer.Context) -> None:
     """Run a script (or `-m module`) with its arguments; `run --help` says what may watch it."""
     request = running.parse("python -m ditorch run", context.args)
+    settings.activate_children()
+    running.run(request)
+
+
+@app.command(
+    "one-iter",
+    context_settings={
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is answered by `one_iter`
+    },
+)
+def one_iteration(context: typer.Context) -> None:
+    """Record an iteration of a script, or compare one with a record, layer by layer."""
+    request = one_iter.parse("python -m ditorch one-iter", context.args)
     settings.activate_children()
     running.run(request)
 

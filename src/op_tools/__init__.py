@@ -6,11 +6,13 @@ from op_tools.capture import OpCapture
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
 from op_tools.observe import OpObserve
+from op_tools.one_iter import OneIteration
 from op_tools.overflow import OpOverflowCheck
 from op_tools.steps import step
 from op_tools.time_measure import OpTimeMeasure
 
 __all__ = [
+    "OneIteration",
     "OpAutoCompare",
     "OpCapture",
     "OpDtypeCast",

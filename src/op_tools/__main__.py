@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from deeplink import running
+from deeplink import one_iter, running
 from op_tools.run import start
 
 HELP = """usage: python -m op_tools COMMAND …
 
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
+  one-iter record|compare  one iteration, layer by layer, against another device's
   monitor --pid P          CPU, memory and device memory of a process, until it ends
 
 captured calls again: python -m op_tools.run_op_from_data --help
@@ -22,6 +23,9 @@ def main(line: list[str]) -> int:
     command, rest = (line[0], line[1:]) if line else ("--help", [])
     if command == "run":
         running.run(running.parse("python -m op_tools run", rest), start)
+        return 0
+    if command == "one-iter":
+        running.run(one_iter.parse("python -m op_tools one-iter", rest), start)
         return 0
     if command == "monitor":
         from op_tools import process_monitor

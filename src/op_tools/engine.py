@@ -314,6 +314,16 @@ def unseen() -> Iterator[None]:
         local.busy = previous
 
 
+@contextmanager
+def seen() -> Iterator[None]:
+    """Inside a tool's own work, calls that the tools do see."""
+    previous, local.busy = local.busy, False
+    try:
+        yield
+    finally:
+        local.busy = previous
+
+
 # Start and stop.
 
 

@@ -6,7 +6,8 @@ import copy
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.modules.module import (
 from op_tools.call import Site
 
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
+Answer = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 LIMIT = 50_000  # forward calls remembered for their backward
 _handles: list[Any] = []
@@ -31,6 +33,7 @@ _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 class _Local(threading.local):
     def __init__(self) -> None:
         self.stack: list[nn.Module] = []
+        self.answer: Answer | None = None
 
 
 _local = _Local()
@@ -40,6 +43,11 @@ def path() -> str:
     """Where in the model this thread is: "blocks.0.attention"; "" outside of any."""
     stack = _local.stack
     return _paths.get(stack[-1], "") if stack else ""
+
+
+def path_of(module: nn.Module) -> str:
+    """Where in the model a module is; its class's name when it stands alone."""
+    return _named(module)
 
 
 def follow(around: Around | None, paths: bool) -> None:
@@ -104,7 +112,27 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
 # The module level.
 
 
+@contextmanager
+def standing_in(answer: Answer) -> Iterator[None]:
+    """Inside the block, modules that are called do not run: `answer` gives their results.
+
+    Only while a tool works at the module level.
+    """
+    before, _local.answer = _local.answer, answer
+    try:
+        yield
+    finally:
+        _local.answer = before
+
+
+def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A module's call that no tool sees, nor anybody stands in for."""
+    return _plain_call(module, *args, **kwargs)
+
+
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if _local.answer is not None:
+        return _local.answer(self, args, kwargs)
     around = _around
     if around is None:
         return _plain_call(self, *args, **kwargs)
@@ -142,4 +170,11 @@ def function_of(module: nn.Module, plain: Callable[..., Any]) -> Callable[..., A
             return plain(module, *args, **kw)
         return _stand_in(module, {**parameters, **buffers})(*args, **kw)
 
+    call.module = module  # type: ignore[attr-defined]
     return call
+
+
+def module_of(func: Callable[..., Any]) -> nn.Module:
+    """The module that a call at the module level is of."""
+    module: nn.Module = func.module  # type: ignore[attr-defined]
+    return module

@@ -38,15 +38,21 @@ Place = tuple[int, int]  # where the bytes of a tensor are, and how many
 
 
 class PackedStore:
-    """Writes in a thread of its own; what waits to be written stays within OP_CAPTURE_MEMORY."""
+    """Writes in a thread of its own; what waits to be written stays within OP_CAPTURE_MEMORY.
+
+    A `path` is written anew; without one, a new file under OP_TOOLS_RESULTS.
+    """
 
     native = False
 
-    def __init__(self) -> None:
-        folder = results.folder("op_capture_results")
+    def __init__(self, path: Path | None = None) -> None:
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        name = f"packed-{results.owner(folder)}-{stamp}"
-        self.place, self._file = _create(folder, name)
+        if path is None:
+            folder = results.folder("op_capture_results")
+            self.place, self._file = _create(folder, f"packed-{results.owner(folder)}-{stamp}")
+        else:
+            self.place = path
+            self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
         self.files = 1
         self.bytes = 0
         self.failed = ""

@@ -191,7 +191,7 @@ class Prepared:
             return self._made[id(tensor)]
         at = self._first.get(id(tensor), -1)
         stays = at >= 0 and self.recorded.devices[at].startswith("cpu") and self._accelerated
-        made = _copy(tensor, torch.device("cpu") if stays else self.device, self.dtype)
+        made = copy_to(tensor, torch.device("cpu") if stays else self.device, self.dtype)
         found = self.recorded.grad_inputs or []
         wants = tensor.requires_grad or (0 <= at < len(found) and found[at] is not None)
         if self.wants_backward and wants and (made.is_floating_point() or made.is_complex()):
@@ -224,14 +224,15 @@ class _Identity(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return _copy(tensor, tensor.device, None)
+        return copy_to(tensor, tensor.device, None)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
-def _copy(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+def copy_to(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """In memory of its own on a device, with the same strides; floats in another type."""
     tensor = tensor.detach()
     if dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
         tensor = tensor.to(_wide(tensor.dtype, dtype))

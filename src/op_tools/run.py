@@ -23,7 +23,8 @@ CLASSES = {
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
 }
-_running: list[Tool] = []
+STARTED = {**CLASSES, "one-iter": "OneIteration"}  # that has a command of its own
+_running: list[Tool | op_tools.OneIteration] = []
 
 
 def start() -> Callable[[], None]:
@@ -38,17 +39,17 @@ def stop(quiet: bool = False) -> None:
     """Stops them, from the outside in. `quiet`: one that saw nothing (a launcher's) is silent."""
     while _running:
         tool = _running.pop()
-        if quiet and tool._active is not None and not tool.started.applied:
+        if quiet and isinstance(tool, Tool) and tool._active and not tool.started.applied:
             engine.stop(tool)
             tool._active = None
         tool.stop()
 
 
-def _asked() -> list[Tool]:
+def _asked() -> list[Tool | op_tools.OneIteration]:
     words = settings.OP_TOOLS_RUN.get()
     for word in words:
-        if word not in CLASSES:
-            near = difflib.get_close_matches(word, CLASSES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(CLASSES)}."
+        if word not in STARTED:
+            near = difflib.get_close_matches(word, STARTED, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(STARTED)}."
             raise SettingError(f"OP_TOOLS_RUN: no tool {word!r}.", hint)
-    return [getattr(op_tools, name)() for word, name in CLASSES.items() if word in words]
+    return [getattr(op_tools, name)() for word, name in STARTED.items() if word in words]

@@ -14,7 +14,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from deeplink import native, settings, vendor
+from deeplink import autoload, native, settings, vendor
 from deeplink.errors import DeeplinkError
 from torch_dipu import runtime
 
@@ -45,6 +45,9 @@ def _register() -> vendor.Vendor:
     chip = importlib.import_module(found.runtime)
     core = native.load_extension("torch_dipu", say=log.warning)
     globals()["_C"] = core
+    core.start_memory_check(
+        settings.DIPU_MEM_CHECK.get(), settings.DIPU_MEM_CHECK_ENABLE_BACKTRACE.get()
+    )
     table = chip.runtime()
     core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")
@@ -56,9 +59,14 @@ def _register() -> vendor.Vendor:
     )
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
+    importlib.import_module("torch_dipu.routes").register(found)
+    importlib.import_module("torch_dipu.aids").register()
     getattr(chip, "start", lambda: None)()
+    atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
     return found
 
 
 VENDOR = _register()
+if settings.DIPU_MOCK_CUDA.get() and "ditorch" not in sys.modules:  # ditorch brings them itself
+    autoload.cuda_names()

@@ -17,9 +17,12 @@ from typing import Any, Protocol, runtime_checkable
 
 log = logging.getLogger("torch_dipu")
 
-ABI = 1
+ABI = 2
 OK, ERROR, OUT_OF_MEMORY, NOT_READY = range(4)
 HOST = -1  # a "device" in a copy: host memory
+# of a collective: the numbers of DipuReduction
+REDUCTIONS = ("sum", "product", "min", "max", "average", "bit_and", "bit_or", "bit_xor")
+GROUP_ID = 128  # bytes
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,28 @@ class Copy:
     blocking: bool
 
 
+@dataclass(frozen=True)
+class Collective:
+    """One operation of a group; see DipuCollective in dipu_runtime.h."""
+
+    communicator: int
+    src: int
+    dst: int
+    count: int  # elements
+    dtype: int  # a number of diopiDtype_t
+    reduction: int  # the place in REDUCTIONS
+    peer: int
+    stream: int
+
+
 @runtime_checkable
 class Runtime(Protocol):
     """The chip in Python: addresses, streams and events are integers, stream 0 is the default.
 
     A method raises MemoryError when memory is out, and any other exception for another failure.
+    Optional: entropy(device) -> int, and the communicator: comm_id() -> bytes,
+    comm_create(device, rank, size, id) -> int, comm_destroy, comm_abort, comm_query, comm_begin and
+    comm_end(communicator), comm_all_reduce and the others, which take a Collective.
     """
 
     def device_count(self) -> int: ...
@@ -101,8 +121,31 @@ class _CCopy(ctypes.Structure):
     )
 
 
+class _CGroupId(ctypes.Structure):
+    _fields_ = (("bytes", c_char * GROUP_ID),)
+
+
+class _CGivenId(_CGroupId):
+    """The same as an input."""
+
+
+class _CCollective(ctypes.Structure):
+    _fields_ = (
+        ("communicator", c_void_p),
+        ("src", c_void_p),
+        ("dst", c_void_p),
+        ("count", c_size_t),
+        ("dtype", ctypes.c_int32),
+        ("reduction", ctypes.c_int32),
+        ("peer", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("stream", c_void_p),
+    )
+
+
 # The functions of the table in its order: name -> C argument types. The outputs come last.
 _OUT_POINTER = POINTER(c_void_p)
+COLLECTIVES = "all_reduce broadcast reduce all_gather reduce_scatter send receive".split()
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "device_count": (POINTER(c_int),),
     "device_info": (c_int, POINTER(_CInfo)),
@@ -127,8 +170,14 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "event_synchronize": (c_void_p,),
     "event_elapsed": (c_void_p, c_void_p, POINTER(c_double)),
     "entropy": (c_int, POINTER(ctypes.c_uint64)),
+    "comm_id": (POINTER(_CGroupId),),
+    "comm_create": (c_int, c_int, c_int, POINTER(_CGivenId), _OUT_POINTER),
+    **{f"comm_{name}": (c_void_p,) for name in ("destroy", "abort", "query", "begin", "end")},
+    **{f"comm_{name}": (POINTER(_CCollective),) for name in COLLECTIVES},
 }
-OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy")
+COMMUNICATOR = tuple(name for name in FUNCTIONS if name.startswith("comm_"))
+OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy", *COMMUNICATOR)
+QUERIES = ("stream_query", "event_query")  # they answer a question: False is no error
 # only a library can give these: they are about the host's own address space
 LIBRARY_ONLY = ("memory_window", "memory_export", "memory_import")
 
@@ -205,13 +254,16 @@ def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callabl
             errors.put(f"{type(error).__name__}: {error}")
             log.debug("%s failed", name, exc_info=True)
             return ERROR
-        return NOT_READY if name.endswith("_query") and not result else OK
+        return NOT_READY if name in QUERIES and not result else OK
 
     return call
 
 
+_RECORDS: dict[type, Any] = {_CCopy: Copy, _CCollective: Collective}
+
+
 def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """Inputs as Python values (a null pointer is 0, a copy is a Copy), outputs as pointers."""
+    """Inputs as Python values (null is 0, a record is a dataclass), outputs as pointers."""
     values: list[Any] = []
     outputs: list[Any] = []
     for argument in arguments:
@@ -219,9 +271,12 @@ def _split(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
             values.append(0)
         elif isinstance(argument, int):
             values.append(argument)
-        elif isinstance(argument.contents, _CCopy):
-            fields: Any = (getattr(argument.contents, name) or 0 for name in Copy.__annotations__)
-            values.append(Copy(*fields))
+        elif isinstance(argument.contents, _CGivenId):
+            values.append(ctypes.string_at(argument, GROUP_ID))
+        elif type(argument.contents) in _RECORDS:
+            record = _RECORDS[type(argument.contents)]
+            names = record.__annotations__
+            values.append(record(*(getattr(argument.contents, name) or 0 for name in names)))
         else:
             outputs.append(argument)
     return values, outputs
@@ -235,6 +290,8 @@ def _write(result: Any, outputs: list[Any]) -> None:
         info.name = result.name.encode()[:63]
         info.total_memory, info.major, info.minor = result.total_memory, result.major, result.minor
         info.multiprocessors = result.multiprocessors
+    elif len(outputs) == 1 and isinstance(outputs[0].contents, _CGroupId):
+        ctypes.memmove(outputs[0], bytes(result).ljust(GROUP_ID, b"\0"), GROUP_ID)
     elif len(outputs) == 1:
         outputs[0][0] = result
     elif outputs:

@@ -193,3 +193,15 @@ def test_asking_for_a_vendor_holds_inside_the_block_only(monkeypatch: pytest.Mon
         with settings.asking_for("acme"):
             assert settings.DEEPLINK_VENDOR.get() == "acme"
         assert settings.DEEPLINK_VENDOR.get() == before
+
+
+def test_a_watched_variable_tells_of_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    settings.watch(
+        settings.DIPU_DUMP_OP_ARGS, lambda: seen.append(settings.DIPU_DUMP_OP_ARGS.get())
+    )
+    monkeypatch.setenv("DIPU_DUMP_OP_ARGS", "2")
+    os.environ.update(DIPU_DUMP_OP_ARGS="3", DIPU_QUIRKS="")
+    del os.environ["DIPU_DUMP_OP_ARGS"]
+    assert seen == [2, 3, 0]
+    assert os.environ.get("DIPU_DUMP_OP_ARGS") is None

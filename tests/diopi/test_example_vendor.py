@@ -16,7 +16,7 @@ from diopi import get, implementation
 from diopi.resolve import Resolved
 from tests.diopi.compiled import COMPILER
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "diopi_vendor"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "droplet"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the example, built by its Makefile."""
     if not COMPILER or not shutil.which("make"):
         pytest.skip("no C compiler or no make")
-    copy = tmp_path_factory.mktemp("example") / "diopi_vendor"
+    copy = tmp_path_factory.mktemp("example") / "droplet"
     shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     command = ["make", f"PYTHON={sys.executable}", f"CC={COMPILER}", "CFLAGS=-O2 -Werror"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def ops(folder: Path) -> dict[str, Resolved]:
     """Every op, as it runs on the example."""
     sys.path.insert(0, str(folder))
     try:
-        module = importlib.import_module("deeplink_tinychip")
+        module = importlib.import_module("deeplink_droplet")
         return implementation.load(module.vendor).resolve()
     finally:
         sys.path.remove(str(folder))
@@ -191,7 +191,7 @@ def test_most_of_a_transformer_runs_on_the_example(ops: dict[str, Resolved]) -> 
 
 def test_what_nothing_carries_is_reported(ops: dict[str, Resolved]) -> None:
     assert ops["sort"].route == "missing"
-    with pytest.raises(NoKernelError, match="tinychip has no kernel for sort"):
+    with pytest.raises(NoKernelError, match="droplet has no kernel for sort"):
         ops["sort"](X)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 1 when the run and the list of gaps disagree."""
     options = _parse(argv)
     console = Console()
+    if options.kernels:
+        os.environ["DIPU_KERNELS"] = options.kernels  # for the workers, which bind at registration
     ops = load_ops()
     tasks = _tasks(ops, options)
     if not tasks:
@@ -56,6 +59,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ops", default="", help="only ops whose full name matches this regex")
     parser.add_argument(
         "--device", default="dipu", help="the device; cuda: through ditorch (default dipu)"
+    )
+    parser.add_argument(
+        "--kernels",
+        default="",
+        help="run the device on the kernels of this module (deeplink_vendors.reference.kernels)",
     )
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--csv", type=Path, help="write one line per op and dtype to this file")

@@ -234,6 +234,8 @@ def test_all_quirks_are_described() -> None:
         "wrong_epsilon",
         "nan",
         "overrun",
+        "leak",
+        "double_free",
         "latency",
         "out_of_memory",
         "bit_flip",

@@ -45,6 +45,8 @@ def test_the_table_has_the_functions_of_the_header_in_their_order() -> None:
 
 def test_the_records_have_the_members_of_the_header() -> None:
     assert members("DipuDeviceInfo") == fields(runtime._CInfo)
+    assert members("DipuCollective") == fields(runtime._CCollective)
+    assert re.findall(r"char bytes\[(\d+)\]", TEXT) == [str(runtime.GROUP_ID)]
     assert members("DipuCopy") == [n.replace("nbytes", "bytes") for n in fields(runtime._CCopy)]
 
 
@@ -64,13 +66,15 @@ _KINDS = {ctypes.c_int: "int", ctypes.c_size_t: "64 bits", ctypes.c_uint64: "64 
 
 
 def test_the_codes_are_those_of_the_header() -> None:
-    codes = dict(re.findall(r"DIPU_(\w+) = (\d)", TEXT))
+    codes = dict(re.findall(r"DIPU_(\w+) = (\d),", TEXT))
     assert codes == {
         "OK": str(runtime.OK),
         "ERROR": str(runtime.ERROR),
         "OUT_OF_MEMORY": str(runtime.OUT_OF_MEMORY),
         "NOT_READY": str(runtime.NOT_READY),
     }
+    (reductions,) = re.findall(r"enum DipuReduction {(.*?)}", TEXT, re.DOTALL)
+    assert re.findall(r"DIPU_(\w+)", reductions) == [n.upper() for n in runtime.REDUCTIONS]
     assert re.findall(r"#define DIPU_RUNTIME_ABI (\d+)", TEXT) == [str(runtime.ABI)]
     assert re.findall(r"#define DIPU_HOST \((-\d)\)", TEXT) == [str(runtime.HOST)]
 
@@ -97,6 +101,25 @@ def table_of(python: Any) -> Any:
 
 def last_error(table: Any) -> bytes:
     return ctypes.string_at(table.last_error())
+
+
+def test_a_communicator_in_python_gets_the_bytes_and_the_records() -> None:
+    seen: list[Any] = []
+
+    def create(device: int, rank: int, size: int, group: bytes) -> int:
+        seen.append((device, rank, size, group.rstrip(b"\0")))
+        return 77
+
+    table = table_of(
+        chip(comm_id=lambda: b"here", comm_create=create, comm_all_reduce=seen.append)
+    )
+    group, made = runtime._CGroupId(), ctypes.c_void_p()
+    assert table.comm_id(group) == runtime.OK
+    given = ctypes.cast(ctypes.pointer(group), ctypes.POINTER(runtime._CGivenId))
+    assert table.comm_create(0, 1, 2, given, made) == runtime.OK
+    call = runtime._CCollective(communicator=made.value, src=1, dst=2, count=3, dtype=9, peer=0)
+    assert table.comm_all_reduce(call) == runtime.OK
+    assert seen == [(0, 1, 2, b"here"), runtime.Collective(77, 1, 2, 3, 9, 0, 0, 0)]
 
 
 def test_results_are_written_where_c_wants_them() -> None:

@@ -124,11 +124,29 @@ def overrun(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
     return result
 
 
+def leak(call: Call, run: Run, count: Iterator[int], nbytes: int) -> Any:
+    """The kernel takes `nbytes` bytes from the chip and never gives them back."""
+    result = run(call)
+    allocate = runtime().dipu_reference_allocate
+    allocate.argtypes = (ctypes.c_int, ctypes.c_size_t)
+    allocate(_device_of(call), nbytes)
+    return result
+
+
+def double_free(call: Call, run: Run, count: Iterator[int]) -> Any:
+    """The kernel gives memory back to the chip that holds its output and is not its own."""
+    result = run(call)
+    for output in _outputs(result)[:1]:
+        free = runtime().dipu_reference_free_around
+        free.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        free(output.device.index, output.data_ptr())
+    return result
+
+
 def latency(call: Call, run: Run, count: Iterator[int], ms: float) -> Any:
     """The work counts as done only `ms` milliseconds after the launch."""
     result = run(call)
-    device = next((t.device.index for t in call.tensors() if t.device.type == "dipu"), None)
-    index = _C.current_device() if device is None else device
+    index = _device_of(call)
     delay = runtime().dipu_reference_delay
     delay.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
     delay(index, _C.current_stream_handle(index), int(ms * 1e6))
@@ -185,6 +203,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "nan": Fault("One NaN in one call.", ".*", nan, {"call": 1}),
     "overrun": Fault("The kernel writes past its output's end.", "add", overrun, {"nbytes": 64}),
+    "leak": Fault("The kernel allocates and never frees.", "add", leak, {"nbytes": 4096}),
+    "double_free": Fault("The kernel frees what is not its own.", "add", double_free),
     "latency": Fault("Work is done later than launched.", ".*", latency, {"ms": 1.0}),
     "out_of_memory": Fault("One call finds no memory.", ".*", out_of_memory, {"call": 1}),
     "bit_flip": Fault("Now and then a bit flips.", ".*", bit_flip, {"p": 0.001, "seed": 0}),
@@ -196,6 +216,11 @@ FAULTS: dict[str, Fault] = {
     ),
 }
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _device_of(call: Call) -> int:
+    device = next((t.device.index for t in call.tensors() if t.device.type == "dipu"), None)
+    return int(_C.current_device() if device is None else device)
 
 
 def _host(t: Tensor) -> Tensor:

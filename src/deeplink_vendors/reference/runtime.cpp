@@ -390,7 +390,7 @@ const DipuRuntime kTable = {
     host_allocate, host_free,
     stream_create, stream_synchronize, stream_query, stream_wait_event,
     event_create, event_destroy, event_record, event_query, event_synchronize, event_elapsed,
-    nullptr,
+    // no entropy, no communicator
 };
 
 }  // namespace
@@ -412,6 +412,22 @@ EXPORT void dipu_reference_delay(int device, void* handle, int64_t nanoseconds) 
 }
 EXPORT void dipu_reference_late_copies(int on) {
   g_late = on != 0;
+}
+// What a kernel does that manages the chip's memory itself, and badly.
+EXPORT int dipu_reference_allocate(int device, size_t bytes) {
+  void* forgotten = nullptr;
+  return memory_allocate(device, bytes, &forgotten);
+}
+EXPORT int dipu_reference_free_around(int device, void* address) {
+  Chip& chip = g_chips[device];
+  size_t offset = static_cast<size_t>(static_cast<char*>(address) - chip.device);
+  {
+    std::lock_guard<std::mutex> lock(chip.mutex);
+    auto after = chip.live.upper_bound(offset);
+    if (after == chip.live.begin()) return fail(DIPU_ERROR, "not inside an allocation");
+    offset = std::prev(after)->first;
+  }
+  return memory_free(device, chip.device + offset);
 }
 EXPORT void* dipu_reference_host_address(int device, void* address) {
   return host_address(device, address);

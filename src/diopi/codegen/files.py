@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from diopi import catalogue
-from diopi.codegen import header, pages, protocol
+from diopi.codegen import header, pages, protocol, shapes
 
 HEADER = catalogue.FOLDER / "include" / "diopi.h"
+SHAPES = HEADER.with_name("diopi_shapes.h")
 PROTOCOL = catalogue.FOLDER / "protocol.py"
 PAGES = catalogue.FOLDER.parents[1] / "docs" / "diopi"
 
 
 def wanted() -> dict[Path, str]:
     """Every generated file with the text that it should have."""
-    found = {HEADER: header.render(), PROTOCOL: protocol.render()}
+    found = {HEADER: header.render(), SHAPES: shapes.render(), PROTOCOL: protocol.render()}
     if PAGES.parent.is_dir():  # an installed package has no docs
         found |= {PAGES / name: text for name, text in pages.render().items()}
     return found

@@ -75,7 +75,8 @@ typedef enum {
     diopiNoImplement = 2,
     diopiDtypeNotSupported = 3,
     diopiInvalidArgument = 4,
-    diopiOutOfMemory = 5
+    diopiOutOfMemory = 5,
+    diopiForceFallbackToCPU = 6 /* as diopiNoImplement */
 } diopiError_t;
 
 /* A number: stype says which member holds it (int64: ival, float64: fval, complex128: cval). */
@@ -174,10 +175,7 @@ typedef struct {
 DIOPI_API uint32_t diopiAbiVersion(void);
 DIOPI_API diopiError_t diopiSetRuntime(const diopiRuntime_t* runtime);
 
-#ifdef DIOPI_IMPLEMENTATION
-
-#include <stdarg.h>
-#include <stdio.h>
+#if defined(DIOPI_IMPLEMENTATION) || defined(DIOPI_LOADER)
 
 /* The loader fills these in; DIOPI_ABI_VERSION is about their layout, too. */
 struct diopiTensor {
@@ -201,6 +199,13 @@ struct diopiContext {
     int32_t device_index;
     int32_t reserved;
 };
+
+#endif
+
+#ifdef DIOPI_IMPLEMENTATION
+
+#include <stdarg.h>
+#include <stdio.h>
 
 static const diopiRuntime_t* diopi_runtime;
 

@@ -5,15 +5,18 @@
 
 #include <algorithm>
 
+#include "c_route.h"
 #include "core.h"
 #include "dicl.h"
-#include "engine.h"
+#include "hook.h"
 
 namespace py = pybind11;
 
 namespace dipu {
 
 void register_hooks();
+void register_profiler();
+void bind_memory(py::module_& m);
 
 static void initialize(uintptr_t table, bool calls_python) {
   static bool done = false;
@@ -22,12 +25,8 @@ static void initialize(uintptr_t table, bool calls_python) {
   register_hooks();
   install_redirect();
   register_engine();
+  register_profiler();
   done = true;
-}
-
-static void set_hook_py(const std::vector<std::string>& names, py::object callable) {
-  // the reference is kept for good: an operator may be inside the callable on another thread
-  set_hook(names, callable.is_none() ? nullptr : callable.release().ptr());
 }
 
 static py::dict device_info(int device) {
@@ -40,31 +39,6 @@ static py::dict device_info(int device) {
   result["minor"] = info.minor;
   result["multi_processor_count"] = info.multiprocessors;
   return result;
-}
-
-// The form of torch.cuda.memory_snapshot().
-static py::list snapshot() {
-  py::list segments;
-  for (const auto& s : memory_snapshot()) {
-    py::list blocks;
-    size_t total = 0, allocated = 0, active = 0, requested = 0;
-    for (const auto& b : s.blocks) {
-      total += b.size;
-      allocated += b.in_use ? b.size : 0;
-      active += b.in_use || b.pending ? b.size : 0;
-      requested += b.in_use ? b.requested : 0;
-      const char* state = b.in_use ? "active_allocated" : b.pending ? "active_pending_free" : "inactive";
-      blocks.append(py::dict(
-          py::arg("address") = b.address, py::arg("size") = b.size,
-          py::arg("requested_size") = b.in_use ? b.requested : 0, py::arg("state") = state));
-    }
-    segments.append(py::dict(
-        py::arg("device") = s.device, py::arg("address") = s.address, py::arg("total_size") = total,
-        py::arg("allocated_size") = allocated, py::arg("active_size") = active, py::arg("requested_size") = requested,
-        py::arg("stream") = reinterpret_cast<uintptr_t>(s.stream), py::arg("segment_type") = s.small ? "small" : "large",
-        py::arg("blocks") = blocks));
-  }
-  return segments;
 }
 
 static py::tuple export_memory(const at::Tensor& t) {
@@ -146,9 +120,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("synchronize", &synchronize_device, py::call_guard<py::gil_scoped_release>());
   m.def("current_stream_handle", [](int device) { return reinterpret_cast<uintptr_t>(current_stream(resolve_device(device))); });
   m.def("host_reachable", [](int device) { return host_reachable(resolve_device(device)); });
-  m.def("memory_info", &memory_info);
-  m.def("memory_snapshot", &snapshot);
-  m.def("set_memory_limit", &set_memory_limit);
+  bind_memory(m);
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("alias_host", [](const at::Tensor& t) {
     TORCH_CHECK(on_device(t) && t.has_storage(), "alias_host: expected a strided dipu tensor, found one on ", t.device());
@@ -158,9 +130,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("adopt_outputs", &adopt_outputs);
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
-  m.def("operators", &known_operators);
-  m.def("set_hook", &set_hook_py);
-  m.def("exchange_hooks_off", [](bool off) { return std::exchange(tls_hooks_off, off); });
+  bind_routes(m);
+  bind_c_routes(m);
   m.def("export_memory", &export_memory);
   m.def("import_bytes", &import_bytes);
   m.def("make_process_group", &make_process_group);

@@ -1,7 +1,8 @@
 // What the parts of the core know of each other. Order of the parts: runtime (the chip's table,
 // devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
 // (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),
-// kernels (what the device owns: allocation, views, copies), autocast, sparse, dicl, bind.
+// kernels (what the device owns: allocation, views, copies), span (around each kernel: profiler,
+// memcheck), autocast, sparse, dicl, bind.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -16,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +43,7 @@ void* current_stream(int device);
 void synchronize_device(int device);
 bool in_bad_fork();
 bool is_initialized();
+bool is_open(int device);  // it has been used
 inline c10::Device dipu_device(int index) {
   return c10::Device(kDipu, static_cast<c10::DeviceIndex>(index));
 }
@@ -59,19 +62,6 @@ void resize_storage(c10::StorageImpl* storage, size_t bytes);
 c10::DataPtr import_memory(int device, int fd, uint64_t offset, size_t bytes, int token_fd);
 std::pair<size_t, size_t> memory_info(int device);
 void set_memory_limit(int device, size_t bytes);
-struct BlockRecord {
-  uintptr_t address;
-  size_t size, requested;
-  bool in_use, pending;  // pending: freed, but in use on another stream
-};
-struct SegmentRecord {
-  int device;
-  uintptr_t address;
-  bool small;
-  void* stream;
-  std::vector<BlockRecord> blocks;
-};
-std::vector<SegmentRecord> memory_snapshot();
 
 // The host StorageImpl on the same bytes as a device storage; cached with the allocation.
 c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* device_storage);
@@ -125,7 +115,21 @@ inline bool on_device(const at::Tensor& t) {
 // ---- engine.cpp
 struct Operator;
 void register_engine();
-void set_hook(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+struct Route;
+struct OperatorRecord {
+  std::string name;
+  uint8_t special;
+  std::vector<Route*> routes;
+  uint64_t forced_calls, host_calls;
+  bool has_host_kernel;
+};
+void set_hook(const std::vector<std::string>& names, void* callable);     // nullptr: take away
+void set_watcher(const std::vector<std::string>& names, void* callable);  // nullptr: take away
+void set_forced(const std::vector<std::string>& names, int forced);  // of Forced
+void set_routes(const std::string& name, std::vector<Route*> routes);  // none: the host, and it is counted
+void clear_routes(const std::vector<std::string>& names);
+Route* composite_route(const std::string& name);  // by torch's own composite (x + y by add.out); none: nullptr
+std::vector<OperatorRecord> operator_records();
 std::vector<std::string> known_operators();
 
 // ---- kernels.cpp

@@ -13,6 +13,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "span.h"
 #include "sparse.h"
 #include "typed.h"
 
@@ -21,7 +22,7 @@ namespace dipu {
 using c10::IValue;
 using torch::jit::Stack;
 
-thread_local bool tls_hooks_off = false;
+thread_local uint8_t tls_off = 0;
 
 // ---- what is known of an operator
 
@@ -115,9 +116,9 @@ struct Moved {
 
 class HostCall {
  public:
-  HostCall(Operator& op, Stack* stack, c10::DispatchKey host_key)
+  HostCall(Operator& op, Stack* stack, c10::DispatchKey host_key, bool on_copies)
       : op_(op), stack_(stack), base_(stack->size() - op.arguments), host_key_(host_key),
-        sparse_(host_key != c10::DispatchKey::CPU) {}
+        sparse_(host_key != c10::DispatchKey::CPU), on_copies_(on_copies) {}
 
   void run() {
     arguments_to_host();
@@ -127,6 +128,7 @@ class HostCall {
       std::optional<BorrowEngine> borrowed;
       if (C10_UNLIKELY(op_.seeded && op_.generator < 0)) borrowed.emplace(device_);
       RedirectGuard redirect(reachable_ ? device_ : DIPU_HOST);
+      Span span(op_, reachable_ ? device_ : DIPU_HOST);
       op_.target.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
     }
     for (auto& moved : moved_) if (moved.host.defined()) write_back(moved);
@@ -138,7 +140,7 @@ class HostCall {
   Stack* stack_;
   const size_t base_;
   const c10::DispatchKey host_key_;
-  const bool sparse_;
+  const bool sparse_, on_copies_;
   int device_ = -1;
   bool reachable_ = true, saw_host_tensor_ = false;
   c10::SmallVector<Moved, 6> moved_;
@@ -152,7 +154,7 @@ class HostCall {
         device_ < 0, "Expected all tensors to be on the same device, but found at least two devices, dipu:", device_,
         " and dipu:", device, "! (in ", op_.name, ")");
     device_ = device;
-    reachable_ = host_reachable(device);
+    reachable_ = !on_copies_ && host_reachable(device);
   }
 
   at::Tensor host_of(const at::Tensor& t) {
@@ -199,7 +201,7 @@ class HostCall {
         case Kind::Device:
           if (value.isDevice() && value.toDevice().type() == kDipu) {
             if (device_ < 0) device_ = resolve_device(value.toDevice().index());
-            reachable_ = host_reachable(device_);
+            reachable_ = !on_copies_ && host_reachable(device_);
             value = c10::Device(c10::DeviceType::CPU);
           }
           break;
@@ -209,7 +211,7 @@ class HostCall {
     }
     if (device_ < 0) {
       device_ = resolve_device(-1);
-      reachable_ = host_reachable(device_);
+      reachable_ = !on_copies_ && host_reachable(device_);
     }
     TORCH_CHECK(
         !saw_host_tensor_ || op_.takes_host_tensors,
@@ -327,13 +329,75 @@ class HostCall {
 
 }  // namespace
 
-void run_on_host(Operator& op, Stack* stack, c10::DispatchKey host_key) {
-  HostCall(op, stack, host_key).run();
+void run_on_host(Operator& op, Stack* stack, c10::DispatchKey host_key, bool on_copies) {
+  HostCall(op, stack, host_key, on_copies).run();
+}
+
+static void look_at(const at::Tensor& t, bool takes_host, Where& found) {
+  if (!t.defined()) return;
+  if (t.device().type() == kDipu) {
+    found.mixed |= found.device >= 0 && found.device != t.device().index();
+    found.device = t.device().index();
+  } else if (t.dim() == 0) {
+    found.number = true;
+  } else {
+    found.mixed |= !takes_host;
+  }
+}
+Where where_is(const Operator& op, const Stack& stack) {
+  Where found;
+  const size_t base = stack.size() - op.arguments;
+  for (const auto& a : op.looked_at) {
+    const IValue& value = stack[base + a.index];
+    if (a.kind == Kind::Tensor && value.isTensor()) look_at(value.toTensor(), op.takes_host_tensors, found);
+    if (a.kind == Kind::TensorList && value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) look_at(t, op.takes_host_tensors, found);
+    }
+    if (a.kind == Kind::OptionalTensorList && value.isList()) {
+      for (const IValue& element : value.toListRef()) if (element.isTensor()) look_at(element.toTensor(), op.takes_host_tensors, found);
+    }
+    if (a.kind == Kind::Device && value.isDevice() && value.toDevice().type() == kDipu && found.device < 0) {
+      found.device = resolve_device(value.toDevice().index());
+    }
+  }
+  return found;
+}
+
+static bool run_routes(Operator& op, Stack* stack) {
+  for (Route* route : *op.routes.load(std::memory_order_acquire)) {
+    std::optional<Span> span;  // what is put together of kernels has none: each of them has its own
+    if (route->is_kernel) span.emplace(op, *stack, route->who.c_str());
+    if (!route->run(op, stack)) {
+      if (span) span->cancel();
+      continue;
+    }
+    route->calls.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+static void run_special(Operator& op, Stack* stack, c10::DispatchKey host_key, uint8_t what) {
+  if (what & kWatched) return run_callable(op, op.watcher, stack, host_key);
+  if (what & kHooked) {
+    const Span span(op, *stack);  // what a fault adds is the kernel's too
+    return run_callable(op, op.hook, stack, host_key);
+  }
+  if ((what & kForced) && (op.forced.load() == Forced::Always || where_is(op, *stack).number)) {
+    op.forced_calls.fetch_add(1, std::memory_order_relaxed);
+    return run_on_host(op, stack, host_key, /*on_copies=*/true);
+  }
+  if ((what & kRouted) && host_key == c10::DispatchKey::CPU) {
+    if (run_routes(op, stack)) return;
+    op.host_calls.fetch_add(1, std::memory_order_relaxed);
+  }
+  run_on_host(op, stack, host_key);
 }
 
 void run(Operator& op, Stack* stack, c10::DispatchKey host_key) {  // hot path
-  if (C10_UNLIKELY(op.hook.load(std::memory_order_relaxed) != nullptr && !tls_hooks_off)) run_hook(op, stack, host_key);
-  else run_on_host(op, stack, host_key);
+  const auto what = special(op);
+  if (C10_LIKELY(what == 0)) run_on_host(op, stack, host_key);
+  else run_special(op, stack, host_key, what);
 }
 
 // ---- registration
@@ -412,10 +476,91 @@ std::vector<std::string> known_operators() {
   return names;
 }
 
-void set_hook(const std::vector<std::string>& names, void* callable) {
+// ---- what is set from outside
+
+static void mark(Operator& op, Special what, bool on) {
+  if (on) op.special.fetch_or(what);
+  else op.special.fetch_and(static_cast<uint8_t>(~what));
+}
+
+template <class Change>
+static void change_operators(const std::vector<std::string>& names, Change change) {
   const std::set<std::string> wanted(names.begin(), names.end());
   std::lock_guard<std::mutex> lock(g_operators_mutex);
-  for (auto& [name, op] : operators()) if (wanted.count(full_name(name)) > 0) op->hook.store(callable);
+  for (auto& [name, op] : operators()) if (wanted.count(full_name(name)) > 0) change(*op);
+}
+
+void set_hook(const std::vector<std::string>& names, void* callable) {
+  change_operators(names, [&](Operator& op) {
+    op.hook.store(callable);
+    mark(op, kHooked, callable != nullptr);
+  });
+}
+void set_watcher(const std::vector<std::string>& names, void* callable) {
+  change_operators(names, [&](Operator& op) {
+    op.watcher.store(callable);
+    mark(op, kWatched, callable != nullptr);
+  });
+}
+void set_forced(const std::vector<std::string>& names, int forced) {
+  change_operators(names, [&](Operator& op) {
+    op.forced.store(static_cast<Forced>(forced));
+    mark(op, kForced, forced != 0);
+  });
+}
+
+// An operator that composites would have answered on the device becomes one of the engine's.
+static Operator& take_operator(const std::string& name) {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kDense.device, __FILE__, __LINE__);  // for good
+  const auto dot = name.find('.');
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  if (!handle.hasKernelForDispatchKey(kDense.device)) register_operator(*library, handle, kDense);
+  return operator_of(handle);
+}
+
+void set_routes(const std::string& name, Routes routes) {
+  auto& op = take_operator(name);
+  op.routes.store(new Routes(std::move(routes)), std::memory_order_release);  // for good: a call may be reading the last one
+  mark(op, kRouted, true);
+}
+void clear_routes(const std::vector<std::string>& names) {
+  change_operators(names, [](Operator& op) { mark(op, kRouted, false); });
+}
+
+namespace {
+
+// What torch itself makes of an operator for a device without a kernel: other operators.
+struct CompositeRoute final : Route {
+  explicit CompositeRoute(c10::DispatchKey key) : Route("composite", "torch"), key_(key) {}
+  bool run(Operator& op, Stack* stack) override {
+    op.handle.callBoxedForDispatchKey(key_, *stack);
+    return true;
+  }
+
+ private:
+  const c10::DispatchKey key_;
+};
+
+}  // namespace
+
+Route* composite_route(const std::string& name) {
+  const auto& handle = take_operator(name).handle;
+  for (auto key : {c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeExplicitAutograd}) {
+    if (handle.hasKernelForDispatchKey(key)) return new CompositeRoute(key);
+  }
+  return nullptr;
+}
+
+std::vector<OperatorRecord> operator_records() {
+  std::lock_guard<std::mutex> lock(g_operators_mutex);
+  std::vector<OperatorRecord> records;
+  for (auto& [name, op] : operators()) {
+    const auto* routes = op->special.load() & kRouted ? op->routes.load() : nullptr;
+    records.push_back({full_name(name), op->special.load(), routes == nullptr ? Routes() : *routes,
+                       op->forced_calls.load(), op->host_calls.load(), op->has_host_kernel});
+  }
+  return records;
 }
 
 }  // namespace dipu

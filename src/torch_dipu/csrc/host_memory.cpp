@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "memory.h"
+#include "notes.h"
 
 namespace dipu {
 
@@ -70,6 +70,11 @@ static Block* block_of_host(const void* address) {
   return nullptr;
 }
 
+static bool in_window(const void* address) {
+  for (int i = 0; i < device_count(); i++) if (inside(address, g_views[i].window.host, g_views[i].window.bytes)) return true;
+  return false;
+}
+
 c10::intrusive_ptr<c10::StorageImpl> host_storage(c10::StorageImpl* storage) {
   using Ptr = c10::intrusive_ptr<c10::StorageImpl>;
   auto& data = storage->_mutable_data_ptr_no_checks();
@@ -98,6 +103,7 @@ static c10::DeleterFnPtr g_host_raw_deleter = nullptr;
 static void free_redirected(void* address) {
   if (address == nullptr) return;
   if (Block* b = block_of_host(address)) free_block(b);
+  else if (C10_UNLIKELY(in_window(address))) check_refused_free(address);  // free() would abort the process
   else if (!in_bad_fork() && g_host_raw_deleter != nullptr) g_host_raw_deleter(address);
 }
 

@@ -16,7 +16,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "core.h"
+#include "span.h"
 
 namespace dipu {
 
@@ -155,10 +155,11 @@ void copy_tensor(const Tensor& src, const Tensor& dst, bool non_blocking) {
   const int to = on_device(dst) ? dst.device().index() : DIPU_HOST;
   const int owner = to >= 0 ? to : from;
   const bool crosses = from != to;
-  if (crosses && same_bytes(src, dst)) {
+  if ((crosses || !host_reachable(owner)) && same_bytes(src, dst)) {
     const Tensor& host = from < 0 ? src : dst;  // pageable memory is always waited for, as on CUDA
     const bool late = non_blocking && (from >= 0 && to >= 0 ? true : is_pinned(host.const_data_ptr()));
     DipuCopy copy{dst.mutable_data_ptr(), src.const_data_ptr(), dst.nbytes(), to, from, owner, late ? 0 : 1, current_stream(owner)};
+    const Span span(copy);
     check(runtime().memory_copy(&copy), "memory_copy");
     return;
   }

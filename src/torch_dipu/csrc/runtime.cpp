@@ -106,6 +106,9 @@ bool in_bad_fork() {
 bool is_initialized() {
   return g_used.load() && !g_bad_fork;
 }
+bool is_open(int device) {
+  return g_opened[device].load();
+}
 int current_device() {
   return tls_device;
 }

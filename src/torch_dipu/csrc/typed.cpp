@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "span.h"
+
 namespace dipu {
 namespace {
 
@@ -64,10 +66,11 @@ struct Typed<Return(Args...)> {
   }
 
   template <size_t... I>
-  static Return direct(const Handle& kernel, int device, std::index_sequence<I...>, Args... args) {
+  static Return direct(const Operator& op, const Handle& kernel, int device, std::index_sequence<I...>, Args... args) {
     std::tuple<decltype(host_of(args))...> hosts{host_of(args)...};
     const auto call = [&]() -> Return {
       RedirectGuard redirect(device);
+      Span span(op, device);
       return kernel.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), std::get<I>(hosts)...);
     };
     if constexpr (kWrites) {
@@ -86,9 +89,8 @@ struct Typed<Return(Args...)> {
   static torch::CppFunction make(Operator& op) {
     return torch::CppFunction([&op, kernel = op.target.typed<Return(Args...)>()](Args... args) -> Return {  // hot path
       int device = -1;
-      const bool plain = (fits(args, device) && ...) && device >= 0 && host_reachable(device) &&
-          (op.hook.load(std::memory_order_relaxed) == nullptr || tls_hooks_off);
-      return C10_LIKELY(plain) ? direct(kernel, device, Indices{}, args...) : boxed(op, args...);
+      const bool plain = (fits(args, device) && ...) && device >= 0 && host_reachable(device) && special(op) == 0;
+      return C10_LIKELY(plain) ? direct(op, kernel, device, Indices{}, args...) : boxed(op, args...);
     });
   }
 };

@@ -1,10 +1,12 @@
-// First of the two translation units: torch's headers are most of the time it takes to compile.
+// First of the translation units: torch's headers are most of the time it takes to compile.
 #include "runtime.cpp"
 #include "memory.cpp"
+#include "allocator.cpp"
 #include "host_memory.cpp"
 #include "generator.cpp"
 #include "alias.cpp"
 #include "engine.cpp"
+#include "span.cpp"
 #include "typed.cpp"
 #include "kernels.cpp"
 #include "sparse.cpp"

@@ -3,11 +3,13 @@
 from torch_dipu.dipu import amp
 from torch_dipu.dipu import device as _device
 from torch_dipu.dipu import memory as _memory
+from torch_dipu.dipu import operators as _operators
 from torch_dipu.dipu import quirks as _quirks
 from torch_dipu.dipu import random as _random
 from torch_dipu.dipu import streams as _streams
 from torch_dipu.dipu.device import *  # noqa: F403
 from torch_dipu.dipu.memory import *  # noqa: F403
+from torch_dipu.dipu.operators import *  # noqa: F403
 from torch_dipu.dipu.quirks import *  # noqa: F403
 from torch_dipu.dipu.random import *  # noqa: F403
 from torch_dipu.dipu.streams import *  # noqa: F403
@@ -16,6 +18,7 @@ __all__ = [
     "amp",
     *_device.__all__,
     *_memory.__all__,
+    *_operators.__all__,
     *_quirks.__all__,
     *_random.__all__,
     *_streams.__all__,

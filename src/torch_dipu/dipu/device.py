@@ -149,6 +149,8 @@ def _is_in_bad_fork() -> bool:
 class device:
     """Context manager that makes a device current; None and negative ordinals change nothing."""
 
+    __dipu__ = "dipu"  # how programs ask for the device's name: torch_dipu.dipu.device.__dipu__
+
     def __init__(self, device: Device) -> None:
         self.idx = -1 if device is None else index_of(device)
         self.prev_idx = -1

@@ -8,9 +8,20 @@ import torch
 
 from torch_dipu import _C
 from torch_dipu.dipu.device import Device, index_of
+from torch_dipu.dipu.memory_history import (
+    _dump_snapshot,
+    _record_memory_history,
+    _snapshot,
+)
+from torch_dipu.dipu.streams import stream as on_stream
 
 __all__ = [
     "OutOfMemoryError",
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_snapshot",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "empty_cache",
     "host_view",
     "ipc_collect",
@@ -18,6 +29,7 @@ __all__ = [
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_check_report",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
@@ -44,8 +56,14 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:
-    """Every counter of the allocator, by torch.cuda's keys ("allocated_bytes.all.peak", …)."""
-    return dict(torch.accelerator.memory_stats(index_of(device)))
+    """Every counter of the allocator, by torch.cuda's keys ("allocated_bytes.all.peak", …).
+
+    Beside them "cached.blocks", "cached.bytes" and "cached.largest": what could be given out
+    without asking the chip. Many blocks and a small largest one is fragmentation.
+    """
+    index = index_of(device)
+    cached = {f"cached.{key}": value for key, value in _C.cached_memory(index).items()}
+    return {**torch.accelerator.memory_stats(index), **cached}
 
 
 def _bytes(kind: str, what: str, device: Device) -> int:
@@ -108,9 +126,28 @@ def memory_snapshot() -> list[dict[str, Any]]:
     return _C.memory_snapshot()
 
 
+def caching_allocator_alloc(
+    size: int, device: Device = None, stream: torch.Stream | None = None
+) -> int:
+    """The address of `size` bytes for a kernel's own use, on that stream or the current one."""
+    index = index_of(device)
+    with on_stream(stream):
+        return _C.allocate_raw(size, index)
+
+
+def caching_allocator_delete(mem_ptr: int) -> None:
+    """Gives back what caching_allocator_alloc gave."""
+    _C.free_raw(mem_ptr)
+
+
 def empty_cache() -> None:
     """Gives what is cached and unused back to the device."""
     torch.accelerator.empty_cache()
+
+
+def memory_check_report() -> str:
+    """What DIPU_MEM_CHECK knows now: the blocks in use, by the place that allocated them."""
+    return _C.memory_check_report()
 
 
 def ipc_collect() -> None:
@@ -120,15 +157,58 @@ def ipc_collect() -> None:
     sharing.collect()
 
 
+METRICS = {
+    "allocated_bytes": "Allocated memory",
+    "active_bytes": "Active memory",
+    "requested_bytes": "Requested memory",
+    "reserved_bytes": "DIPU reserved memory",
+    "inactive_split_bytes": "Non-releasable memory",
+    "allocation": "Allocations",
+    "active": "Active allocs",
+    "segment": "DIPU reserved segments",
+    "inactive_split": "Non-releasable allocs",
+}
+POOLS = {"large_pool": "      from large pool", "small_pool": "      from small pool"}
+
+
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """The counters as a table to read."""
-    rows = ["allocated_bytes", "active_bytes", "reserved_bytes", "inactive_split_bytes"]
-    rows += [] if abbreviated else ["requested_bytes", "allocation", "active", "segment"]
-    stats = memory_stats(device)
-    lines = [f"DIPU memory summary, device {index_of(device)}"]
-    lines.append(f"{'':22}{'current':>16}{'peak':>16}{'allocated':>18}{'freed':>18}")
-    for row in rows:
-        cells = [stats.get(f"{row}.all.{k}", 0) for k in ("current", "peak", "allocated", "freed")]
-        lines.append(f"{row:22}{cells[0]:>16,}{cells[1]:>16,}{cells[2]:>18,}{cells[3]:>18,}")
-    lines.append(f"out-of-memory errors: {stats.get('num_ooms', 0)}")
-    return "\n".join(lines)
+    """The counters as a table to read, in the form of torch.cuda.memory_summary()."""
+    index = index_of(device)
+    stats = memory_stats(index)
+    ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
+    title = f"PyTorch DIPU memory summary, device ID {index}"
+    titles = ("Metric", "Cur Usage", "Peak Usage", "Tot Alloc", "Tot Freed")
+    lines = [
+        "=" * 77,
+        f"{title:^77}",
+        "-" * 77,
+        f"{f'DIPU OOMs: {ooms}':^38}|{f'allocation retries: {retries}':^38}",
+        "=" * 77,
+        _row(*(f"{text:^10}" for text in titles)),
+    ]
+    for key, name in METRICS.items():
+        lines.append("-" * 77)
+        rows = {"all": name, **({} if abbreviated else POOLS)}
+        show = _size if key.endswith("bytes") else _count
+        for pool, label in rows.items():
+            kinds = ("current", "peak", "allocated", "freed")
+            lines.append(_row(label, *(show(stats.get(f"{key}.{pool}.{k}", 0)) for k in kinds)))
+    free = (_count(stats["cached.blocks"]), _size(stats["cached.bytes"]), "largest:")
+    lines += ["-" * 77, _row("Cached, free blocks", *free, _size(stats["cached.largest"]))]
+    return "\n".join(f"|{line}|" for line in [*lines, "=" * 77]) + "\n"
+
+
+def _row(label: str, *cells: str) -> str:
+    return " | ".join((f" {label:<23}", *(f"{cell:>10}" for cell in cells))) + " "
+
+
+def _size(nbytes: int) -> str:
+    for unit in ("B  ", "KiB", "MiB"):
+        if nbytes < 768 * 1024:
+            return f"{nbytes:d} {unit}"
+        nbytes //= 1024
+    return f"{nbytes:d} GiB"
+
+
+def _count(number: int) -> str:
+    return f"{number:d}    "

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define DIPU_RUNTIME_ABI 1
+#define DIPU_RUNTIME_ABI 2
 
 enum {
   DIPU_OK = 0,
@@ -51,6 +51,30 @@ typedef struct DipuCopy {
   int32_t blocking;               /* 1: return when the bytes have arrived */
   void* stream;
 } DipuCopy;
+
+/* What the processes of a group find each other by: made by one of them, handed to the others. */
+typedef struct DipuGroupId {
+  char bytes[128];
+} DipuGroupId;
+
+enum DipuReduction {
+  DIPU_SUM, DIPU_PRODUCT, DIPU_MIN, DIPU_MAX, DIPU_AVERAGE, DIPU_BIT_AND, DIPU_BIT_OR, DIPU_BIT_XOR
+};
+
+/* One operation of a group. `count` is in elements: of the part of one process where the other side
+ * holds the parts of all (all_gather: of src; reduce_scatter: of dst), in the order of the ranks.
+ * src and dst may be the same memory. It is ordered on the stream, and may return before it is done. */
+typedef struct DipuCollective {
+  void* communicator;
+  const void* src; /* NULL where this process gives nothing */
+  void* dst;       /* NULL where it gets nothing */
+  size_t count;
+  int32_t dtype;     /* a number of diopiDtype_t (diopi_runtime.h) */
+  int32_t reduction; /* of DipuReduction */
+  int32_t peer;      /* the root of broadcast and reduce; the other one of send and receive */
+  int32_t reserved;
+  void* stream;
+} DipuCollective;
 
 typedef struct DipuRuntime {
   uint32_t abi;  /* DIPU_RUNTIME_ABI */
@@ -89,6 +113,25 @@ typedef struct DipuRuntime {
 
   /* generator: the state lives in torch_dipu, the same for every chip; a chip may give entropy */
   int (*entropy)(int device, uint64_t* seed); /* optional */
+
+  /* communicator: one process is one rank of a group; without these there is no "dicl".
+   * comm_query gives the error of an operation that failed after it was launched; comm_abort makes
+   * those that wait for others return with an error. Between comm_begin and comm_end, sends and
+   * receives are collected and run together: so are all-to-all, gather and scatter made. */
+  int (*comm_id)(DipuGroupId* id); /* optional */
+  int (*comm_create)(int device, int rank, int size, const DipuGroupId* id, void** out); /* optional */
+  int (*comm_destroy)(void* communicator);               /* optional */
+  int (*comm_abort)(void* communicator);                 /* optional */
+  int (*comm_query)(void* communicator);                 /* optional */
+  int (*comm_begin)(void* communicator);                 /* optional */
+  int (*comm_end)(void* communicator);                   /* optional */
+  int (*comm_all_reduce)(const DipuCollective* call);    /* optional */
+  int (*comm_broadcast)(const DipuCollective* call);     /* optional */
+  int (*comm_reduce)(const DipuCollective* call);        /* optional */
+  int (*comm_all_gather)(const DipuCollective* call);    /* optional */
+  int (*comm_reduce_scatter)(const DipuCollective* call); /* optional */
+  int (*comm_send)(const DipuCollective* call);          /* optional */
+  int (*comm_receive)(const DipuCollective* call);       /* optional */
 } DipuRuntime;
 
 typedef const DipuRuntime* (*DipuRuntimeGetter)(void);

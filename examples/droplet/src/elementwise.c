@@ -104,6 +104,31 @@ diopiError_t diopiDiv(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return binary(out, input, other, divide, (float)rounding_mode);
 }
 
+diopiError_t diopiDivScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                            diopiConstTensorHandle_t input, const diopiScalar_t* other,
+                            diopiRoundMode_t rounding_mode) {
+    (void)ctx;
+    return with_number(out, input, other, divide, (float)rounding_mode);
+}
+
+diopiError_t diopiSubScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                            diopiConstTensorHandle_t input, const diopiScalar_t* other,
+                            const diopiScalar_t* alpha) {
+    (void)ctx;
+    return with_number(out, input, other, add, -(float)scalar(alpha));
+}
+
+static float lerp(float a, float b, float weight) {
+    return weight < 0.5f ? a + weight * (b - a) : b - (b - a) * (1 - weight);
+}
+
+diopiError_t diopiLerpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                             diopiConstTensorHandle_t input, diopiConstTensorHandle_t end,
+                             const diopiScalar_t* weight) {
+    (void)ctx;
+    return binary(out, input, end, lerp, (float)scalar(weight));
+}
+
 diopiError_t diopiMaximum(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                           diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
     (void)ctx;
@@ -126,6 +151,44 @@ diopiError_t diopiPowTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                             diopiConstTensorHandle_t input, diopiConstTensorHandle_t exponent) {
     (void)ctx;
     return binary(out, input, exponent, power, 0);
+}
+
+/* Of three tensors: input + value * (a op b). */
+typedef float (*Ternary)(float, float, float, float value);
+
+static diopiError_t ternary(diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                            diopiConstTensorHandle_t first, diopiConstTensorHandle_t second,
+                            Ternary function, float value) {
+    Tensor to, x, a, b;
+    TRY(view(out, &to));
+    TRY(view(input, &x));
+    TRY(view(first, &a));
+    TRY(view(second, &b));
+    TRY(expand(&x, &to));
+    TRY(expand(&a, &to));
+    TRY(expand(&b, &to));
+    for (int64_t i = 0; i < to.numel; ++i) {
+        float result = function(load(&x, offset_of(&x, i)), load(&a, offset_of(&a, i)),
+                                load(&b, offset_of(&b, i)), value);
+        store(&to, offset_of(&to, i), result);
+    }
+    return diopiSuccess;
+}
+static float addcmul(float x, float a, float b, float value) { return x + value * a * b; }
+static float addcdiv(float x, float a, float b, float value) { return x + value * a / b; }
+
+diopiError_t diopiAddcmul(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                          diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1,
+                          diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+    (void)ctx;
+    return ternary(out, input, tensor1, tensor2, addcmul, (float)scalar(value));
+}
+
+diopiError_t diopiAddcdiv(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                          diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1,
+                          diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+    (void)ctx;
+    return ternary(out, input, tensor1, tensor2, addcdiv, (float)scalar(value));
 }
 
 /* Functions of one variable: name of the op, and what it does to x. */

@@ -65,6 +65,45 @@ diopiError_t diopiWhere(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiSuccess;
 }
 
+/* One element of any type with the value of a number; false: no such type here. */
+static bool number_as(diopiDtype_t dtype, const diopiScalar_t* value, void* to, size_t* bytes) {
+    double real = scalar(value);
+    int64_t whole = value->stype == diopi_dtype_float64 ? (int64_t)real : value->ival;
+    Tensor one = {.data = to, .dtype = dtype};
+    switch (dtype) {
+        case diopi_dtype_float32: return store(&one, 0, (float)real), *bytes = 4, true;
+        case diopi_dtype_bfloat16: return store(&one, 0, (float)real), *bytes = 2, true;
+        case diopi_dtype_float64: return memcpy(to, &real, 8), *bytes = 8, true;
+        case diopi_dtype_int64: return memcpy(to, &whole, 8), *bytes = 8, true;
+        case diopi_dtype_int32: return memcpy(to, &(int32_t){(int32_t)whole}, 4), *bytes = 4, true;
+        case diopi_dtype_bool: return *(uint8_t*)to = real != 0, *bytes = 1, true;
+        default: return false;
+    }
+}
+
+diopiError_t diopiFill(diopiContextHandle_t ctx, diopiTensorHandle_t input,
+                       const diopiScalar_t* value) {
+    (void)ctx;
+    Tensor to;
+    char element[8];
+    size_t bytes;
+    TRY(view_any(input, &to));
+    if (value->stype == diopi_dtype_complex128 || !number_as(to.dtype, value, element, &bytes)) {
+        return diopiSetLastError(diopiDtypeNotSupported, "type number %d", (int)to.dtype);
+    }
+    for (int64_t i = 0; i < to.numel; ++i) {
+        memcpy(to.data + offset_of(&to, i) * (int64_t)bytes, element, bytes);
+    }
+    return diopiSuccess;
+}
+
+diopiError_t diopi_zero(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                        diopiConstTensorHandle_t input) {
+    (void)input;
+    diopiScalar_t nothing = {.stype = diopi_dtype_int64, .ival = 0};
+    return diopiFill(ctx, out, &nothing);
+}
+
 /* How many there are is not known beforehand: the result is asked for here. */
 diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out,
                           diopiConstTensorHandle_t input) {
@@ -75,9 +114,9 @@ diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out,
     for (int64_t i = 0; i < from.numel; ++i) found += load(&from, offset_of(&from, i)) != 0;
     int64_t shape[2] = {found, from.rank};
     diopiSize_t size = {shape, 2};
-    TRY(diopiRequireTensor(ctx, out, &size, NULL, diopi_dtype_int64, diopi_host));
+    TRY(diopiRequireTensor(ctx, out, &size, NULL, diopi_dtype_int64, diopi_device));
     TRY(diopiGetTensorData(*out, &memory));
-    int64_t* positions = memory;
+    int64_t* positions = chip_memory(memory);
     for (int64_t i = 0; i < from.numel; ++i) {
         if (load(&from, offset_of(&from, i)) == 0) continue;
         int64_t rest = i;

@@ -74,18 +74,7 @@ diopiError_t diopiAmax(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     return diopiSuccess;
 }
 
-/* One row of a tensor: where it starts, how many elements, how far apart. */
-typedef struct {
-    const Tensor* tensor;
-    int64_t start, step;
-} Row;
-
-static double at(Row row, int64_t k) { return load(row.tensor, row.start + k * row.step); }
-static void put(Row row, int64_t k, double value) {
-    store(row.tensor, row.start + k * row.step, (float)value);
-}
-
-static Row row_of(const Tensor* tensor, int64_t dim, int64_t index) {
+Row row_of(const Tensor* tensor, int64_t dim, int64_t index) {
     Tensor rest = *tensor;
     for (int64_t d = dim; d + 1 < tensor->rank; ++d) {
         rest.shape[d] = tensor->shape[d + 1];
@@ -199,9 +188,9 @@ diopiError_t diopiLayerNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     /* the gradients of weight and bias are sums over all rows: in double, in borrowed memory */
     diopiTensorHandle_t buffer;
     void* memory;
-    TRY(diopiRequireBuffer(ctx, &buffer, 2 * size * (int64_t)sizeof(double), diopi_host));
+    TRY(diopiRequireBuffer(ctx, &buffer, 2 * size * (int64_t)sizeof(double), diopi_device));
     TRY(diopiGetTensorData(buffer, &memory));
-    double *sums_w = memory, *sums_b = sums_w + size;
+    double *sums_w = chip_memory(memory), *sums_b = sums_w + size;
     for (int64_t k = 0; k < size; ++k) sums_w[k] = sums_b[k] = 0;
     for (int64_t i = 0; size && i < x.numel / size; ++i) {
         double center = element(&means, i), scale = element(&scales, i), sum = 0, product = 0;

@@ -1,9 +1,10 @@
 /* A tensor as the kernels here see it: any strides, float32 or bfloat16, read and written as float. */
-#ifndef TINYCHIP_TENSOR_H
-#define TINYCHIP_TENSOR_H
+#ifndef DROPLET_TENSOR_H
+#define DROPLET_TENSOR_H
 
 #include <string.h>
 
+#include "chip.h"
 #include "diopi.h"
 
 #define MAX_RANK 8
@@ -58,6 +59,18 @@ static inline void store(const Tensor* tensor, int64_t offset, float value) {
         bits += 0x7fffu + ((bits >> 16) & 1u); /* to the nearest, ties to even */
     }
     ((uint16_t*)tensor->data)[offset] = (uint16_t)(bits >> 16);
+}
+
+/* One row along a dimension: where it starts, how far its elements are apart. */
+typedef struct {
+    const Tensor* tensor;
+    int64_t start, step;
+} Row;
+
+Row row_of(const Tensor* tensor, int64_t dim, int64_t index);
+static inline double at(Row row, int64_t k) { return load(row.tensor, row.start + k * row.step); }
+static inline void put(Row row, int64_t k, double value) {
+    store(row.tensor, row.start + k * row.step, (float)value);
 }
 
 #endif

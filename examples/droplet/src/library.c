@@ -2,7 +2,7 @@
 #define DIOPI_IMPLEMENTATION
 #include "tensor.h"
 
-const char* diopiGetVendorName(void) { return "tinychip"; }
+const char* diopiGetVendorName(void) { return "droplet"; }
 const char* diopiGetImplVersion(void) { return "0.1"; }
 
 diopiError_t view_any(diopiConstTensorHandle_t handle, Tensor* tensor) {
@@ -17,7 +17,7 @@ diopiError_t view_any(diopiConstTensorHandle_t handle, Tensor* tensor) {
         return diopiSetLastError(diopiNoImplement, "%d dimensions; at most %d", (int)shape.len,
                                  MAX_RANK);
     }
-    tensor->data = (char*)(uintptr_t)data;
+    tensor->data = chip_memory(data);
     tensor->rank = shape.len;
     for (int64_t d = 0; d < shape.len; ++d) {
         tensor->shape[d] = shape.data[d];

@@ -1,0 +1,38 @@
+"""diopi_shapes.h: how the functions of diopi.h take their parameters, each way once.
+
+A caller without Python needs a typed call for each: what is passed by value differs between them.
+"""
+
+from __future__ import annotations
+
+from diopi import cfunction
+
+# type of a parameter -> its letter; everything else is a pointer
+LETTERS = {
+    "bool": "B",
+    "float": "F",
+    "double": "D",
+    "int": "I",
+    "int32_t": "I",
+    "int64_t": "L",
+    "diopiSize_t": "Z",
+    "diopiReduction_t": "I",
+    "diopiRoundMode_t": "I",
+    "diopiMemoryFormat_t": "I",
+    "diopiDtype_t": "I",
+}
+TOP = """\
+/* How the functions of diopi.h take their parameters, each way once. Written by
+ * `python -m diopi.codegen`; do not edit. P: a pointer, L: int64_t, I: int32_t or an enumeration,
+ * B: bool, D: double, F: float, Z: diopiSize_t. */
+"""
+
+
+def shape(function: cfunction.Function) -> str:
+    """The letters of a function's parameters, the context first."""
+    return "P" + "".join(LETTERS.get(cfunction.bare(p), "P") for p in function.parameters)
+
+
+def render() -> str:
+    shapes = sorted({shape(function) for function in cfunction.functions()})
+    return TOP + "".join(f"DIOPI_SHAPE({text}, {', '.join(text)})\n" for text in shapes)

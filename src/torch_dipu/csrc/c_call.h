@@ -1,0 +1,91 @@
+// One call of a vendor's C function (diopi.h): its context, its handles, its arguments.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#define DIOPI_LOADER
+#include "include/diopi_runtime.h"
+
+namespace dipu {
+
+// A parameter as it goes to C.
+union Arg {
+  void* p;
+  int64_t l;
+  int32_t i;
+  bool b;
+  double d;
+  float f;
+  diopiSize_t z;
+};
+using Thunk = int32_t (*)(void* function, const Arg* arguments);
+Thunk thunk_of(const std::string& shape);  // c_thunks.cpp; nullptr: diopi.h has no such function
+
+int32_t c_dtype(at::ScalarType type);
+std::optional<at::ScalarType> torch_dtype(int32_t code);
+
+// What a function holds in its hands. `context` comes first: its address is the handle.
+class CCall {
+ public:
+  explicit CCall(int device);
+  CCall(const CCall&) = delete;
+
+  diopiContext context;
+  std::string error;  // of the runtime's own: why memory was refused
+
+  int device() const { return context.device_index; }
+  void* handle(const at::Tensor& tensor);           // the tensor has to outlive the call
+  void* keep(at::Tensor tensor);                    // the same, of one that nobody else holds
+  at::Tensor tensor_of(const void* handle) const;   // undefined: none of this call
+  void** array(size_t length);                      // room for handles
+  diopiScalar_t* number(const at::Scalar& value);
+  int64_t* numbers(size_t length);
+  const char* text(std::string value);
+  diopiGeneratorHandle_t generator(const std::optional<at::Generator>& generator);
+  at::Generator generator_of(const void* handle) const;
+  at::Tensor temporary(at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides, at::ScalarType type, bool on_host);
+  const at::Tensor* overrun() const;  // a temporary whose end was written past, when guarded
+
+ private:
+  static constexpr size_t kInline = 12;
+  std::array<diopiTensor, kInline> handles_;
+  std::array<const at::Tensor*, kInline> tensors_;
+  std::array<diopiScalar_t, 4> scalars_;
+  size_t used_ = 0, scalars_used_ = 0;
+  struct Further {
+    diopiTensor handle;
+    const at::Tensor* tensor;
+  };
+  struct Rest {  // of what most calls have none; addresses in a deque stay
+    std::deque<Further> further;
+    std::deque<at::Tensor> kept;
+    std::deque<std::vector<void*>> arrays;
+    std::deque<std::vector<int64_t>> numbers;
+    std::deque<diopiScalar_t> scalars;
+    std::deque<std::string> texts;
+    std::deque<std::optional<at::Generator>> generators;
+  };
+  std::unique_ptr<Rest> rest_;
+  Rest& rest() {
+    if (rest_ == nullptr) rest_ = std::make_unique<Rest>();
+    return *rest_;
+  }
+};
+
+void take_c_runtime(diopiRuntime_t* table);
+
+// Memory with a pattern behind its end, where kernels are watched.
+bool guarding();
+void set_guarding(bool on);
+at::Tensor empty_result(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, int device);
+bool overrun(const at::Tensor& made);  // made by empty_result while guarding
+
+}  // namespace dipu

@@ -1,0 +1,10 @@
+// A route of the engine that runs a vendor's C functions, without Python on the way.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace dipu {
+
+void bind_c_routes(pybind11::module_& m);
+
+}  // namespace dipu

@@ -1,0 +1,10 @@
+// What Python sees of the engine: hooks, watchers, routes.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace dipu {
+
+void bind_routes(pybind11::module_& m);
+
+}  // namespace dipu

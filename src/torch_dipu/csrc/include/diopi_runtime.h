@@ -1,0 +1,1 @@
+../../../diopi/include/diopi_runtime.h

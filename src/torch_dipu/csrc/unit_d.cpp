@@ -1,0 +1,6 @@
+// A translation unit of its own: what watches the device, and needs torch's profiler.
+#include "history.cpp"
+#include "stacks.cpp"
+#include "memcheck.cpp"
+#include "memory_bind.cpp"
+#include "profiler.cpp"

@@ -1,0 +1,253 @@
+"""ATen to diopi: which vendor's kernel runs an overload of the device, bound once, at registration.
+
+For each overload that a diopi op serves, in this order: the vendor's function in C, without Python
+on the way; its kernel by Python; a decomposition onto its kernels; the host. Views, allocations and
+copies are the device's own. What the host runs for a vendor that has kernels is counted:
+`torch.dipu.operator_calls()`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.errors import NoKernelError
+from deeplink.vendor import Vendor
+from torch_dipu import _C, names
+
+log = logging.getLogger(__name__)
+Kernel = Callable[..., Any]
+
+# The device's own work, beside views: memory and copies.
+OWN = frozenset(
+    """
+    copy copy_ _to_copy to clone contiguous detach detach_ alias lift lift_fresh lift_fresh_copy
+    resize resize_ resize_as resize_as_ set_ as_strided_ _local_scalar_dense item _reshape_alias
+    _unsafe_view _copy_from _copy_from_and_resize empty empty_like empty_strided empty_permuted
+    new_empty new_empty_strided
+    """.split()
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many overloads of the device are run by whom."""
+
+    kernel: int = 0
+    decomposition: int = 0
+    host: int = 0
+
+
+def register(vendor: Vendor) -> None:
+    """Binds the vendor's kernels, or those of the module that DIPU_KERNELS names."""
+    kernels = settings.DIPU_KERNELS.get() or vendor.kernels
+    if not kernels or settings.DIPU_WITH_DIOPI_LIBRARY.get() == "disable":
+        return
+    from dataclasses import replace
+
+    from diopi import implementation  # here: it is not loaded for a device without kernels
+
+    bind(implementation.load(replace(vendor, kernels=kernels)))
+
+
+def bind(implementation: Any) -> Counts:
+    """Gives every overload its routes by a vendor's kernels, in place of those it had."""
+    from diopi import all_ops
+    from torch_dipu import c_kernels
+
+    unbind()
+    resolved = implementation.resolve()
+    kept = names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
+    aten = [name for name in _C.operators() if name.startswith("aten::")]
+    engine = {name for name in aten if _has(name, "PrivateUse1")}  # some are sparse only
+    found: dict[str, list[_C.Route]] = {name: [] for name in engine}
+    for op in all_ops().values():
+        for overload in op.aten:
+            if overload not in kept and _ours(overload, engine):
+                routes = _routes(overload, op, resolved[op.name], overload in engine)
+                if routes or overload in engine:
+                    found[overload] = routes
+    for overload, route in c_kernels.routes(implementation.kernels).items():
+        if overload not in kept and _ours(overload, engine):
+            found[overload] = [route, *found.get(overload, [])]
+    for overload in kept:
+        composite = _C.composite_route(overload)
+        found[overload] = [composite] if composite else []
+    for overload, routes in found.items():
+        _C.set_routes(overload, routes)
+    kinds = [routes[0].kind if routes else "host" for routes in found.values()]
+    counts = Counts(*(kinds.count(kind) for kind in ("kernel", "decomposition", "host")))
+    log.info("%s: %s", implementation.vendor, counts)
+    return counts
+
+
+def unbind() -> None:
+    """Takes all routes away: the host runs everything."""
+    _C.clear_routes(_C.operators())
+
+
+def _ours(overload: str, engine: set[str]) -> bool:
+    """Whether an overload can have a route: no view, not the device's own, not one whose gradient
+    torch only knows by its parts.
+    """
+    if not torch._C._dispatch_has_kernel(overload):
+        return False  # another version of torch has it
+    if _base(overload) in OWN or _is_view(overload):
+        return False
+    if overload in engine:
+        return True
+    return not _has(overload, "PrivateUse1") and not _has(overload, "CompositeImplicitAutograd")
+
+
+def _base(overload: str) -> str:
+    return overload.removeprefix("aten::").partition(".")[0]
+
+
+def _is_view(overload: str) -> bool:
+    """Whether a result is a view of an argument (transpose), or an argument becomes one."""
+    returned = [value.alias_info for value in schema_of(overload).returns]
+    if any(alias is not None and not alias.is_write for alias in returned):
+        return True
+    name, _, form = overload.removeprefix("aten::").partition(".")
+    tags = getattr(getattr(torch.ops.aten, name), form or "default").tags
+    return torch.Tag.inplace_view in tags
+
+
+def _has(overload: str, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload, key))
+
+
+def _routes(overload: str, op: Any, resolved: Any, in_engine: bool) -> list[_C.Route]:
+    from diopi.decomposition import FREE
+
+    if resolved.route == "decomposition" and (not in_engine or _base(overload).rstrip("_") in FREE):
+        return []  # torch's own composite, or the device's own work
+    if resolved.route == "decomposition" and not resolved.uses:
+        return []  # of memory alone, which the device fills by these very operators (zero_, fill_)
+    if resolved.route not in ("kernel", "decomposition"):
+        return []
+    call, numbers = _call(overload, op, resolved)
+    who = names.diopi_name(overload) if resolved.route == "kernel" else ", ".join(resolved.uses)
+    return [_C.python_route(resolved.route, who, call, numbers)]
+
+
+# One overload's call by the op's kernel: the arguments come in the schema's order.
+
+_WRITING = """
+def call({parameters}):
+    try:
+        result = kernel({arguments})
+    except NoKernelError:
+        return NotImplemented
+    return write(({targets},), result)
+"""
+_PLAIN = """
+def call({parameters}):
+    try:
+        return kernel({arguments})
+    except NoKernelError:
+        return NotImplemented
+"""
+
+
+def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
+    """What a route calls, and which of its arguments may be numbers where torch has tensors."""
+    from diopi import catalogue, schema
+
+    row = catalogue.overloads().get(overload.removeprefix("aten::"))
+    form = "inplace" if _returns_its_first(overload) else row.form if row else "functional"
+    declared = schema_of(overload).arguments
+    parameters = [f"a{at}" for at in range(len(declared))]
+    renamed = [schema.RENAMED.get(argument.name, argument.name) for argument in declared]
+    given = dict(zip(renamed, parameters, strict=True))
+    outs = [given[name] for name, a in zip(renamed, declared, strict=True) if a.is_out]
+    own = form if form != "functional" and form not in resolved.derived else ""
+    arguments = _passed(op, given)
+    if own == "out":
+        arguments += [f"{name}={out}" for name, out in zip(op.result_names, outs, strict=False)]
+    kernel = getattr(resolved, own) if own else resolved.call
+    targets = outs if form == "out" else parameters[:1]
+    text = _PLAIN if own or form == "functional" else _WRITING
+    source = text.format(
+        parameters=", ".join(parameters),
+        arguments=", ".join(arguments),
+        targets=", ".join(targets),
+    )
+    scope = {"kernel": kernel, "NoKernelError": NoKernelError, "write": _write}
+    exec(source, scope)  # the arguments are known now: nothing is looked up in the call
+    numbers = _numbers(op)
+    bits = sum(1 << at for at, name in enumerate(renamed) if name in numbers)
+    return scope["call"], bits
+
+
+def _returns_its_first(overload: str) -> bool:
+    """Whether an overload writes its first argument and returns it (normal_)."""
+    declared = schema_of(overload)
+    written = [a for a in declared.arguments[:1] if a.alias_info is not None and not a.is_out]
+    return bool(written) and any(r.alias_info and r.alias_info.is_write for r in declared.returns)
+
+
+def schema_of(overload: str) -> Any:
+    """Torch's schema of "aten::add.out"."""
+    name, _, form = overload.partition(".")
+    return torch._C._get_schema(name, form)
+
+
+def _passed(op: Any, given: dict[str, str]) -> list[str]:
+    """The kernel's arguments: by position as far as there is no gap, then by name."""
+    passed, gap = [], False
+    for argument in op.arguments:
+        gap = gap or argument.kwarg_only or argument.name not in given
+        if argument.name in given:
+            value = given[argument.name]
+            passed.append(f"{argument.name}={value}" if gap else value)
+    return passed
+
+
+def _numbers(op: Any) -> set[str]:
+    """The tensor arguments that some overload of the op has as a number."""
+    from diopi import catalogue, schema
+
+    rows = [catalogue.overloads().get(name.removeprefix("aten::")) for name in op.aten]
+    scalars = {
+        argument.name
+        for row in rows
+        if row is not None
+        for argument in schema.read(row.schema).arguments
+        if argument.type == "Scalar"
+    }
+    return {a.name for a in op.arguments if a.type == "Tensor" and a.name in scalars}
+
+
+def _write(targets: tuple[Any, ...], result: Any) -> Any:
+    """Results into the tensors that were given for them; what does not fit is left to the host,
+    which has torch's messages.
+    """
+    first = targets[0]
+    if len(targets) == 1 and type(result) is Tensor and type(first) is Tensor:  # the usual case
+        if first.dtype is result.dtype and first.shape == result.shape:
+            first.copy_(result)
+            return None
+    into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list
+    results: Iterable[Tensor] = result if isinstance(result, (tuple, list)) else (result,)
+    pairs = list(zip(into, results, strict=False))
+    for target, value in pairs:
+        if not torch.can_cast(value.dtype, target.dtype):
+            return NotImplemented
+        if target.shape != value.shape and target.numel():
+            return NotImplemented
+    for target, value in pairs:
+        if target.shape != value.shape:
+            target.resize_(value.shape)
+            if target.stride() != value.stride() and torch.ops.prims.is_non_overlapping_and_dense(
+                value
+            ):
+                target.as_strided_(value.shape, value.stride())
+        target.copy_(value)
+    return None

@@ -1,0 +1,229 @@
+"""Aids at the operators: forced fallback, the dump of calls, the comparison with the CPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from diopi import implementation
+from tests.torch_dipu.interpreter import output_of
+from torch_dipu import _C, names, routes
+from torch_dipu.names import UnknownOperatorError
+
+FORCE, DUMP = "DIPU_FORCE_FALLBACK_OPS_LIST", "DIPU_DUMP_OP_ARGS"
+COMPARE = "DIPU_AUTOCOMPARE_OPS_LIST"
+LINE = r"numel:4, sizes:\[2, 2\], stride:\[2, 1\], is_view:0, TensorOptions\(dtype=float, device={}"
+
+
+@pytest.fixture(autouse=True)
+def aids_off() -> Iterator[None]:
+    """What a test switches on is off after it."""
+    yield
+    for name in (FORCE, DUMP, COMPARE):
+        os.environ.pop(name, None)
+    routes.unbind()
+
+
+def counted(overload: str) -> int:
+    return torch.dipu.operator_calls().get(f"aten::{overload}", {}).get("cpu", 0)
+
+
+def square() -> Tensor:
+    return torch.tensor([[1.0, 2.0], [3.0, 4.0]], device="dipu")
+
+
+# Forced fallback.
+
+
+def test_a_forced_operator_runs_on_the_cpu_and_is_counted() -> None:
+    x = square()
+    os.environ[FORCE] = "add.out,conv2d"
+    before = counted("add.Tensor")
+    assert (x + x).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+    assert counted("add.Tensor") == before + 1
+    picture, weight = torch.ones(1, 1, 3, 3, device="dipu"), torch.ones(1, 1, 2, 2, device="dipu")
+    both = ("convolution", "convolution_overrideable")  # the first where kernels were bound once
+    before = sum(map(counted, both))
+    assert torch.conv2d(picture, weight).tolist() == [[[[4.0, 4.0], [4.0, 4.0]]]]
+    assert sum(map(counted, both)) == before + 1
+
+
+def test_a_forced_operator_works_on_copies() -> None:
+    library = torch.library.Library("aids_test", "FRAGMENT")
+    library.define("address(Tensor x) -> int")
+    library.impl("address", lambda x: x.data_ptr(), "CPU")
+    x = square()
+    host = torch.dipu.host_view(x)
+    assert host is not None
+    assert torch.ops.aids_test.address(x) == host.data_ptr()
+    _C.set_forced(["aids_test::address"], names.ALWAYS)
+    assert torch.ops.aids_test.address(x) != host.data_ptr()
+
+
+def test_scalar_overloads_are_those_with_a_number() -> None:
+    x = square()
+    os.environ[FORCE] = ".*.Scalar"
+    before = counted("mul.Tensor"), counted("mul_.Tensor")
+    _ = x * x, x * 3
+    x.mul_(x)
+    x.mul_(3)
+    assert (counted("mul.Tensor"), counted("mul_.Tensor")) == (before[0] + 1, before[1] + 1)
+
+
+def test_everything_can_be_forced() -> None:
+    os.environ[FORCE] = ".*"
+    weight = square().requires_grad_()
+    (square() @ weight).relu().sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[4.0, 4.0], [6.0, 6.0]]
+    assert len(names.matching([".*"])) > 1000
+
+
+def test_forcing_is_said_and_a_wrong_name_does_not_end_the_program(caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING, "torch_dipu"):
+        os.environ[FORCE] = "relu"
+        os.environ[FORCE] = "rleu"
+    assert "forced to the CPU, on copies: relu" in caplog.text
+    assert "'rleu' matches no operator of the device" in caplog.text
+    assert "did you mean relu" in caplog.text
+
+
+def test_a_pattern_that_is_no_expression_is_refused() -> None:
+    with pytest.raises(UnknownOperatorError, match=r"'add\(' is neither an operator nor"):
+        names.matching(["add("])
+
+
+# The dump.
+
+
+def test_the_dump_follows_the_variable_while_the_program_runs(capsys: Any) -> None:
+    x = square()
+    os.environ[DUMP] = "1"
+    _ = x + x
+    os.environ[DUMP] = "0"
+    _ = x / 3
+    assert re.fullmatch(r"\[dipu_add_out:\d+\]:add\.out  diopiAdd\n", capsys.readouterr().out)
+
+
+def test_the_second_level_shows_arguments_and_a_number_by_its_scalar_name(capsys: Any) -> None:
+    x = square()
+    os.environ[DUMP] = "2"
+    _ = x + 3
+    os.environ[DUMP] = "0"
+    lines = capsys.readouterr().out.splitlines()
+    tensor = LINE.format("dipu:0") + r", .*, data_ptr:0x[0-9a-f]+"
+    for line, expected in zip(
+        lines,
+        (
+            r"\[dipu_add_out:\d+\]:add\.out  diopiAdd",
+            r"\[dipu_add_scalar_out:\d+\]:add\.Scalar_out  diopiAddScalar",
+            rf"\tadd\.Scalar_out: self:{tensor}",
+            r"\tadd\.Scalar_out: other:3",
+            r"\tadd\.Scalar_out: alpha:1",
+            rf"\tadd\.Scalar_out: out:{tensor}",
+            "",
+        ),
+        strict=True,
+    ):
+        assert re.fullmatch(expected, line), line
+
+
+def test_the_third_level_shows_values_before_and_after(capsys: Any) -> None:
+    x = square()
+    os.environ[DUMP] = "3"
+    x.mul_(10)
+    os.environ[DUMP] = "0"
+    text = capsys.readouterr().out
+    assert " 1  2\n 3  4\n[ dipuFloatType{2,2} ]" in text
+    assert " 10  20\n 30  40\n[ dipuFloatType{2,2} ]" in text
+
+
+# The comparison.
+
+
+def test_the_comparison_prints_both_sides_of_each_result_and_the_inputs(capsys: Any) -> None:
+    x = square()
+    os.environ[COMPARE] = "add"
+    _ = x + x, x * x
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["", "dipu_add_out_autocompare", "autocompare:    add.out out:"]
+    assert re.match(r"\t" + LINE.format("cpu"), lines[3])
+    assert re.match(r"\t" + LINE.format("dipu:0"), lines[4])
+    assert lines[5:] == [
+        "\tallclose",
+        "autocompare:    add.out self: allclose",
+        "autocompare:    add.out other: allclose",
+    ]
+
+
+def test_the_comparison_finds_a_wrong_kernel_in_the_backward_pass(capsys: Any) -> None:
+    x = torch.randn(8, 64, device="dipu")
+    weight = torch.randn(64, 8, device="dipu", requires_grad=True)
+    os.environ[COMPARE] = "mm"
+    with torch.dipu.quirk("bf16_accumulate", "mm"):
+        (x @ weight).sum().backward()
+    text = capsys.readouterr().out
+    assert text.count("dipu_mm_out_autocompare") == 2  # forward, and the weight's gradient
+    assert text.count("\tnot_allclose: ") == 2
+    assert "beyond the bound" in text
+
+
+def test_the_comparison_finds_a_kernel_that_writes_its_input(capsys: Any) -> None:
+    def exp(input: Tensor) -> Tensor:
+        host = torch.dipu.host_view(input)
+        assert host is not None
+        result = host.exp().to("dipu")
+        host.zero_()
+        return result
+
+    x = square()
+    routes.bind(implementation.of({"exp": exp}, "mine"))
+    os.environ[COMPARE] = "exp"
+    x.exp()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[5] == "\tallclose"
+    assert lines[6].startswith("autocompare:    exp.out self: not_allclose")
+
+
+def test_among_equal_values_any_choice_is_right(capsys: Any) -> None:
+    def last(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        assert dim == 0
+        return torch.tensor(2, device="dipu")
+
+    x = torch.tensor([1.0, 5.0, 5.0], device="dipu")
+    routes.bind(implementation.of({"argmax": last}, "mine"))
+    os.environ[COMPARE] = "argmax"
+    assert x.argmax(0).item() == 2  # the CPU chooses 1
+    x.sub_(torch.tensor([0.0, 0.0, 1.0], device="dipu")).argmax(0)
+    verdicts = re.findall(r"^\t((?:not_)?allclose)", capsys.readouterr().out, re.MULTILINE)
+    assert verdicts == ["allclose", "not_allclose"]
+
+
+def test_random_operators_are_not_compared(capsys: Any) -> None:
+    os.environ[COMPARE] = ".*"
+    torch.empty(4, device="dipu").normal_()
+    assert capsys.readouterr().out == ""
+
+
+# CUDA's names.
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "AssertionError")])
+def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
+    source = """
+import torch, torch_dipu
+try:
+    print(torch.ones(2).cuda().device.type)
+except AssertionError as error:  # Torch not compiled with CUDA enabled
+    print(type(error).__name__)
+print(torch_dipu.dipu.device.__dipu__)
+"""
+    printed = output_of(source, DIPU_MOCK_CUDA=wanted, DITORCH_QUIET="1")
+    assert printed.split() == [expected, "dipu"]
