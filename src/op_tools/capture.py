@@ -16,8 +16,8 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import diagnostics, engine, gradients, report, results, store
-from op_tools.call import Call, device_of, tensors
+from op_tools import diagnostics, gradients, interception, report, results, store
+from op_tools.call import Call, tensors
 from op_tools.capture_report import input_rows, show, show_gradients, size
 from op_tools.folders import FolderStore
 from op_tools.gradients import Arguments, Gradients
@@ -187,7 +187,7 @@ class OpCapture(Observer):
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
-        guard = engine.guard(self, call)
+        guard = interception.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
@@ -236,7 +236,7 @@ def _choice(name: str, given: Any) -> str:
 
 
 def _header(call: Call, given: list[Tensor]) -> Header:
-    device = device_of(call.args, call.kwargs)
+    device = call.device
     devices = [str(tensor.device) for tensor in given]
     header: Header = {
         "id": call.id,
