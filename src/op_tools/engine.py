@@ -119,7 +119,10 @@ def _decide_kernel(name: str) -> Any:
         at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
         plan = _plan("aten", names.name_of(func), at, native=True)
         _decided["kernel"][func] = plan
-    return func if plan is not None else None
+    if plan is None:
+        return None
+    recorded = plan.tools[0].recorded(plan, func) if len(plan.tools) == 1 else None
+    return func if recorded is None else (func, *recorded)
 
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ import torch
 from op_tools import engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
+from op_tools.interception import Plan
 from op_tools.options import Options, options_for
 
 
@@ -145,6 +146,12 @@ class Tool:
             report.announce(self, call.name, False)
             return False
         return self.started.selector(call)
+
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Callable[[str], str | None]] | None:
+        """What writes a kernel's calls down without asking, and what gives the start of a line
+        for a call on a kind of device; None: it looks at each call itself.
+        """
+        return None
 
     # What a tool does; each may raise, and the program goes on.
 

@@ -37,10 +37,10 @@ struct Hosted {
 
 class Recorder {
  public:
-  // head(function, kind of device) -> the start of a call's line, or None; described(tensor) -> the text of one that is
-  // out of reach here; window(type, index) -> (device, host, bytes) or None; flush(); problem(function, text).
-  Recorder(bool hash_only, bool sampled, size_t limit, py::function head, py::function described, py::function window,
-           py::function flush, py::function problem);
+  // described(tensor) -> the text of one that is out of reach here; window(type, index) -> (device,
+  // host, bytes) or None; flush(), when there are `limit` lines; problem(function, text).
+  Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window, py::function flush,
+           py::function problem);
   ~Recorder();
 
   // Of one tensor; any thread, without the GIL.
@@ -53,8 +53,7 @@ class Recorder {
   void add(std::string_view line);
   py::bytes take();
 
-  // Of a call.
-  std::optional<std::string> head(PyObject* function, c10::DeviceType kind);
+  // An error of ours, about a call.
   void report(PyObject* function, const char* text);
 
  private:
@@ -75,7 +74,7 @@ class Recorder {
 
   const bool hash_only_, sampled_;
   const size_t limit_;
-  py::function head_, described_, window_, flush_, problem_;
+  py::function described_, window_, flush_, problem_;
   std::unordered_map<Place, Known, PlaceHash> known_;
   std::map<std::pair<int, int>, Window> windows_;
   size_t sweep_at_;

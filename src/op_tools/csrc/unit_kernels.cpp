@@ -19,12 +19,13 @@ namespace {
 struct Decision {
   PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
   const c10::FunctionSchema* schema = nullptr;
-  std::shared_ptr<Recorder> recorder;  // writes its calls down, where Python is not asked
+  std::shared_ptr<Recorder> recorder;  // writes its calls down, where Python has not to look at them
+  PyObject* head = nullptr;            // head(kind of device) -> the start of a call's line, or None
 };
 
-// Python's side. decide(name) -> function, (function, recorder) or None; before(function, args, kwargs)
-// -> state or None; after(state, results). Held for the life of the process, so that no thread
-// outlives them.
+// Python's side. decide(name) -> function, (function, recorder, head) or None; before(function, args,
+// kwargs) -> state or None; after(state, results). Held for the life of the process, so that no
+// thread outlives them.
 PyObject* decide_call = nullptr;
 PyObject* before_call = nullptr;
 PyObject* after_call = nullptr;
@@ -71,9 +72,10 @@ bool is_kernel(const c10::OperatorHandle& op) {
 }
 
 Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
-  if (!PyTuple_Check(found)) return {found, &schema, nullptr};
+  if (!PyTuple_Check(found)) return {found, &schema, nullptr, nullptr};
   const auto parts = py::reinterpret_steal<py::tuple>(found);
-  return {py::object(parts[0]).release().ptr(), &schema, parts[1].cast<std::shared_ptr<Recorder>>()};
+  auto recorder = parts[1].cast<std::shared_ptr<Recorder>>();
+  return {py::object(parts[0]).release().ptr(), &schema, std::move(recorder), py::object(parts[2]).release().ptr()};
 }
 
 Decision decide(const at::RecordFunction& fn) {  // under the GIL
@@ -177,9 +179,9 @@ bool record(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs, s
   if (!kind || !is_simple(*decision.recorder, call->given)) return false;
   {
     py::gil_scoped_acquire gil;
-    auto head = decision.recorder->head(decision.function, *kind);
-    if (!head) return true;
-    call->line = std::move(*head);
+    const py::object head = py::handle(decision.head)(c10::DeviceTypeName(*kind, true));
+    if (head.is_none()) return true;
+    call->line = head.cast<std::string>();
   }
   call->line += ",\"inputs\":[";
   decision.recorder->texts(call->line, call->given);

@@ -166,14 +166,14 @@ size_t PlaceHash::operator()(const Place& place) const {
   return seed;
 }
 
-Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function head, py::function described, py::function window,
+Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
                    py::function flush, py::function problem)
-    : hash_only_(hash_only), sampled_(sampled), limit_(limit), head_(std::move(head)), described_(std::move(described)),
-      window_(std::move(window)), flush_(std::move(flush)), problem_(std::move(problem)), sweep_at_(kSweep) {}
+    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), window_(std::move(window)),
+      flush_(std::move(flush)), problem_(std::move(problem)), sweep_at_(kSweep) {}
 
 Recorder::~Recorder() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
-  for (auto* function : {&head_, &described_, &window_, &flush_, &problem_}) *function = py::function();
+  for (auto* function : {&described_, &window_, &flush_, &problem_}) *function = py::function();
 }
 
 std::string Recorder::text(const at::Tensor& tensor) {
@@ -313,21 +313,14 @@ py::bytes Recorder::take() {
   return py::bytes(lines);
 }
 
-std::optional<std::string> Recorder::head(PyObject* function, c10::DeviceType kind) {  // under the GIL
-  const py::object made = head_(py::handle(function), c10::DeviceTypeName(kind, true));
-  if (made.is_none()) return std::nullopt;
-  return made.cast<std::string>();
-}
-
 void Recorder::report(PyObject* function, const char* text) {
   py::gil_scoped_acquire gil;
   problem_(py::handle(function), text);
 }
 
 void bind_recorder(py::module_& m) {
-  using Functions = py::function;
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
-      .def(py::init<bool, bool, size_t, Functions, Functions, Functions, Functions, Functions>())
+      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function>())
       .def("text", &Recorder::text, py::call_guard<py::gil_scoped_release>())
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
