@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from torch.overrides import get_overridable_functions
 
-from op_tools import engine, names
+from op_tools import names
 from op_tools.autocompare import OpAutoCompare
 from op_tools.capture import OpCapture
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
+from op_tools.interception import Plan, run
 from op_tools.observe import OpObserve
 from op_tools.overflow import OpOverflowCheck
 from op_tools.time_measure import OpTimeMeasure
@@ -152,8 +153,10 @@ def _owner(name: str) -> tuple[Any, str]:
 def _wrapped(func: Callable[..., Any], name: str, tool: Tool) -> Callable[..., Any]:
     """The function with the tool around it; methods bind as before."""
 
+    plan = Plan("function", name, (tool,))
+
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return engine.run("function", (tool,), func, args, kwargs, name)
+        return run(plan, func, args, kwargs)
 
     return call

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _device as _default
 
 from deeplink import settings
 from deeplink.errors import SettingError
@@ -19,16 +18,16 @@ from deeplink.judge import NAMES as STANDARDS
 from op_tools import (
     bitwise,
     comparison,
-    engine,
     gradients,
     host,
+    interception,
     memory,
     names,
     reference,
     report,
 )
 from op_tools.background import Background
-from op_tools.call import Call, device_of, tensors
+from op_tools.call import Call, tensors
 from op_tools.comparison import Item, Taken
 from op_tools.comparison_report import (
     Failure,
@@ -220,7 +219,7 @@ class OpAutoCompare(Observer):
         return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
     def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
-        guard = engine.guard(self, taken.call)  # holds no tensor of the device
+        guard = interception.guard(self, taken.call)  # holds no tensor of the device
 
         def done(found: gradients.Gradients) -> None:
             if found.complete:
@@ -238,7 +237,7 @@ class OpAutoCompare(Observer):
         if self._background is None:
             plainly(*args)
         else:
-            self._background.put(lambda: engine.guarded(self, call, plainly, *args))
+            self._background.put(lambda: interception.guarded(self, call, plainly, *args))
 
     # Comparing; in the thread of the call, or in the background.
 
@@ -354,7 +353,7 @@ def _how(options: Options) -> _How:
 
 
 def _device(call: Call) -> torch.device:
-    return device_of(call.args, call.kwargs) or _default.CURRENT_DEVICE or torch.device("cpu")
+    return call.device or torch.device("cpu")
 
 
 def _kind(value: object) -> Hashable:

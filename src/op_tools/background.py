@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from op_tools import engine
+from op_tools import interception
 
 WAITING = 64  # pieces of work that wait at most; then the program waits
 
@@ -34,6 +34,6 @@ class Background:
         self._thread.join()
 
     def _work(self) -> None:
-        with engine.unseen():
+        with interception.unseen():
             while (work := self._queue.get()) is not None:
                 work()

@@ -7,7 +7,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -21,6 +20,7 @@ Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
 
 PLAIN = frozenset({Tensor, Parameter, Buffer})  # the tensors that tools look into
+_SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype, slice})
 _NOTHING: dict[str, Any] = {}
 
 
@@ -41,9 +41,11 @@ class Site:
         return f"{Path(self.file).name}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # hot path: to freeze it would cost more than all the rest of it
 class Call:
-    """One call of one operator. `id` is the classic forward_id: one count for the whole process."""
+    """One call of one operator, never changed. `id` is the classic forward_id: one count for the
+    whole process.
+    """
 
     id: int
     name: str
@@ -56,6 +58,7 @@ class Call:
     module: str = ""
     site: Site | None = None
     sequence: int = field(default=0, repr=False)  # autograd's count before the call
+    device: torch.device | None = None
 
     def run(self) -> Any:
         """The operator itself, on the arguments as they are now."""
@@ -90,12 +93,13 @@ def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | 
     """
     device: torch.device | None = None
     strange: Any = None
-    values = [*args, *kwargs.values()] if kwargs else args
-    for value in values:
+    for value in [*args, *kwargs.values()] if kwargs else args:
         kind = type(value)
         if kind in PLAIN:
             if device is None or device.type == "cpu":
                 device = value.device
+        elif kind in _SCALARS:
+            continue
         elif isinstance(value, (list, tuple, dict)):
             inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
             found, odd = scan(inner, _NOTHING)
@@ -123,20 +127,34 @@ def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | N
 
 def call_site() -> Site | None:
     """The innermost line that is neither torch's nor ours nor Python's own."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if not _is_internal(frame.f_code):
-            return Site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        code = frame.f_code
+        places = _places.get(id(code), _UNKNOWN)
+        if places is _UNKNOWN:
+            places = _new_code(code)
+        if places is not None:
+            site = places.get(frame.f_lasti)  # the number of a line takes longer to find
+            if site is None:
+                site = Site(code.co_filename, frame.f_lineno, code.co_name)
+                places[frame.f_lasti] = site
+            return site
         frame = frame.f_back
     return None
 
 
-@cache  # by code object: a frame costs one look-up after its first time
-def _is_internal(code: CodeType) -> bool:
+# By the identity of a code object (to hash one takes long), which is held so that it stays its own.
+_places: dict[int, dict[int, Site] | None] = {}
+_held: list[CodeType] = []
+_UNKNOWN: dict[int, Site] = {}
+
+
+def _new_code(code: CodeType) -> dict[int, Site] | None:
+    """Where the sites of a piece of code are kept; None for one that is not the program's."""
     name = code.co_filename
-    if name.startswith("<frozen"):
-        return True
-    return name.startswith(_INTERNAL)
+    internal = name.startswith("<frozen") or name.startswith(_INTERNAL)
+    _held.append(code)
+    return _places.setdefault(id(code), None if internal else {})
 
 
 def _folders() -> tuple[str, ...]:

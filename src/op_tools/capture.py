@@ -16,11 +16,12 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import diagnostics, engine, gradients, report, results, store
-from op_tools.call import Call, device_of, tensors
+from op_tools import diagnostics, gradients, interception, names, report, results, store
+from op_tools.call import Call, tensors
 from op_tools.capture_report import input_rows, show, show_gradients, size
 from op_tools.folders import FolderStore
 from op_tools.gradients import Arguments, Gradients
+from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.packed import PackedStore
 from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, describe, sample, values
@@ -83,7 +84,7 @@ class _Run:
         if self.known is not None:
             self.known.forget(tensor)
         if self.statistics is not None:
-            self.statistics.known.forget(tensor)
+            self.statistics.forget(tensor)
 
 
 @dataclass(slots=True)
@@ -126,12 +127,32 @@ class OpCapture(Observer):
         self._run = _Run(
             mode,
             store,
-            None if store is not None else StatisticsStore(mode == "hash", Unchanged(sampled)),
+            None if store is not None else StatisticsStore(mode == "hash", sampled),
             settings.OP_TOOLS_DISK_BUDGET.get() > 0,
             Unchanged(sampled) if isinstance(store, PackedStore) else None,
         )
 
     # A call.
+
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Callable[[str], str | None]] | None:
+        run, select = self._run, self.started.options.select
+        recorder = run.statistics.recorder if run.statistics is not None else None
+        looks = run.limited or report.verbose() or self._condition is not None or select.first > 0
+        if recorder is None or looks or names.last(plan.name) in UNCOUNTED:
+            return None
+
+        def start(kind: str) -> str | None:
+            if interception.local.busy or not plan.on(_device(kind)):
+                return None
+            call = plan.record(func, (), {}, None, None)
+            if self.selective and not self.selects(call):
+                return None
+            self.counted()
+            run.calls += 1
+            run.operators.add(call.name)
+            return head(call)
+
+        return recorder, start
 
     def before(self, call: Call) -> _State | None:
         run = self._run
@@ -187,7 +208,7 @@ class OpCapture(Observer):
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
-        guard = engine.guard(self, call)
+        guard = interception.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
@@ -217,6 +238,11 @@ class OpCapture(Observer):
         report.summary(self, started, _summary(run))
 
 
+@cache
+def _device(kind: str) -> torch.device:
+    return torch.device(kind)
+
+
 def _sees_all(options: Options) -> bool:
     """Whether no kernel escapes, so that every write to a tensor is seen."""
     everything = options.ops == (".*",) and not options.disable and options.select.is_all
@@ -236,7 +262,7 @@ def _choice(name: str, given: Any) -> str:
 
 
 def _header(call: Call, given: list[Tensor]) -> Header:
-    device = device_of(call.args, call.kwargs)
+    device = call.device
     devices = [str(tensor.device) for tensor in given]
     header: Header = {
         "id": call.id,
@@ -294,7 +320,7 @@ def _keep_to_budget(run: _Run, call: Call) -> None:
         need = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
         waiting = run.store.waiting if run.store is not None else 0
         if not results.budget.allows(waiting + 2 * need + 8192, TENSORS_SHARE):
-            run.mode, run.statistics = "statistics", StatisticsStore(False, Unchanged())
+            run.mode, run.statistics = "statistics", StatisticsStore(False)
             run.limits.append(f"after {run.calls} calls only statistics were written")
     elif run.mode != "nothing" and not results.budget.allows(4096):
         run.mode = "nothing"

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch._C import _functorch
 
 _lock = threading.Lock()
@@ -58,15 +57,11 @@ def clear() -> None:
         _unfit.clear()
 
 
-def fit(device: torch.device | None, strange: Any) -> bool:
-    """Whether a call's tensors hold values; the others are counted by the reason."""
+def reason(strange: Any) -> str:
+    """Why no tool looks into a call: a tensor of a kind of its own, or a transform of torch's."""
     if _functorch.peek_interpreter_stack() is not None:
-        return refuse("inside torch.func (vmap, grad, …)")
-    if strange is not None:
-        return refuse(f"tensor subclass {type(strange).__name__}")
-    if device is not None and device.type == "meta":
-        return refuse("a tensor without values")
-    return True
+        return "inside torch.func (vmap, grad, …)"
+    return f"tensor subclass {type(strange).__name__}"
 
 
 def refuse(reason: str) -> bool:

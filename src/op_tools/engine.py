@@ -8,56 +8,41 @@ started while a tool is active get it too.
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools import diagnostics, kernels, modules, names, report, steps, watching
-from op_tools.call import Call, Level, call_site, scan
-from op_tools.host import own_graph
+from op_tools.call import Call, Level
+from op_tools.interception import Plan, after, before, local, run, selected, unseen
 
 if TYPE_CHECKING:
-    from op_tools.tool import Observer, Substitute, Tool
+    from op_tools.tool import Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
-_decided: dict[str, dict[Any, tuple[Tool, ...]]] = {
+_decided: dict[str, dict[Any, Plan | None]] = {  # None: nobody wants it
     "api": {},  # by the function mode
     "aten": {},  # by the dispatch mode
     "kernel": {},  # by torch's own observers, for tools that only look
     "module": {},
 }
 _native = False  # kernels are observed natively
-_observed: ContextVar[bool] = ContextVar("observed", default=False)  # this one is
 _lock = threading.RLock()
-_ids = itertools.count(1)
-_FAILED = object()
-
-
-class _Local(threading.local):
-    """What a thread is doing."""
-
-    busy = False  # a tool's own work: its calls are nobody's business
-
-
-local = _Local()
 
 
 # Interception. Hot path: a call that no tool wants costs a look-up and the mode itself.
 
 _api = _decided["api"]
 _aten = _decided["aten"]
+_UNDECIDED = Plan("api", "", ())
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -70,12 +55,12 @@ class _FunctionMode(TorchFunctionMode):
     ) -> Any:
         if is_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        wanted = _api.get(func)
-        if wanted is None:
-            wanted = decide("api", func)
-        if not wanted:
+        plan = _api.get(func, _UNDECIDED)
+        if plan is _UNDECIDED:
+            plan = decide("api", func)
+        if plan is None:
             return func(*args) if kwargs is None else func(*args, **kwargs)
-        return run("api", wanted, func, args, kwargs or {})
+        return run(plan, func, args, kwargs or {})
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -86,82 +71,43 @@ class _DispatchMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        wanted = _aten.get(func)
-        if wanted is None:
-            wanted = decide("aten", func)
-        if not wanted:
+        plan = _aten.get(func, _UNDECIDED)
+        if plan is _UNDECIDED:
+            plan = decide("aten", func)
+        if plan is None:
             return func(*args) if kwargs is None else func(*args, **kwargs)
-        return run("aten", wanted, func, args, kwargs or {})
+        return run(plan, func, args, kwargs or {})
 
 
 _function_mode = _FunctionMode()
 _dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
 
 
-def decide(level: Level, func: Callable[..., Any]) -> tuple[Tool, ...]:
-    """The tools that want an operator, outermost first; remembered until a tool comes or goes."""
+def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
+    """The tools that want an operator; remembered until a tool comes or goes."""
     if local.busy:  # a tool's own call, not the program's
-        return ()
+        return None
     name = names.name_of(func)
     with _lock:
-        wanted: tuple[Tool, ...] = ()
+        plan = None
         # a kernel that a dispatch mode calls passes the function mode: the aten level has seen it
         twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
         if names.is_operator(name) and not twice:
             at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
-            wanted = tuple(tool for tool in at if tool.wants(name))
-            for tool in at:
-                report.announce(tool, name, tool in wanted)
-        _decided[level][func] = wanted
-    return wanted
+            plan = _plan(level, name, at)
+        _decided[level][func] = plan
+    return plan
+
+
+def _plan(level: Level, name: str, at: list[Tool], native: bool = False) -> Plan | None:
+    wanted = tuple(tool for tool in at if tool.wants(name))
+    for tool in at:
+        report.announce(tool, name, tool in wanted)
+    return Plan(level, name, wanted, native) if wanted else None
 
 
 def _by_mode(tool: Tool) -> bool:
     return tool.level != "aten" or not _native or not tool.only_looks
-
-
-def run(
-    level: Level,
-    wanted: tuple[Tool, ...],
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    name: str | None = None,
-    module: str | None = None,
-) -> Any:
-    """A call through the tools that want its operator; a module's name and path are given."""
-    if local.busy:
-        return func(*args, **kwargs)
-    call, tools = _selected(level, wanted, func, args, kwargs, name, module)
-    if call is None or not tools:
-        return func(*args, **kwargs)
-    return through(tools, call)
-
-
-def _selected(
-    level: Level,
-    wanted: tuple[Tool, ...],
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    name: str | None = None,
-    module: str | None = None,
-) -> tuple[Call | None, list[Tool]]:
-    """The record of a call and the tools that work on it."""
-    previous, local.busy = local.busy, True
-    try:
-        device, strange = scan(args, kwargs)
-        device = device or _device.CURRENT_DEVICE
-        tools = [tool for tool in wanted if tool.works_on(device)]
-        if not tools or not diagnostics.fit(device, strange):
-            return None, []
-        call = record(level, name or names.name_of(func), func, args, kwargs, module)
-        return call, [tool for tool in tools if tool.selects(call)]
-    except Exception as error:  # a tool must not kill the program that it watches
-        diagnostics.add("op_tools", name or names.name_of(func), error)
-        return None, []
-    finally:
-        local.busy = previous
 
 
 # What torch's observers ask and tell about kernels; see kernels.py.
@@ -169,149 +115,33 @@ def _selected(
 
 def _decide_kernel(name: str) -> Any:
     func = kernels.function_of(name)
-    own = names.name_of(func)
     with _lock:
         at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
-        wanted = tuple(tool for tool in at if tool.wants(own))
-        for tool in at:
-            report.announce(tool, own, tool in wanted)
-        _decided["kernel"][func] = wanted
-    return func if wanted else None
+        plan = _plan("aten", names.name_of(func), at, native=True)
+        _decided["kernel"][func] = plan
+    if plan is None:
+        return None
+    recorded = plan.tools[0].recorded(plan, func) if len(plan.tools) == 1 else None
+    return func if recorded is None else (func, *recorded)
 
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    wanted = _decided["kernel"].get(func, ())
-    if local.busy or not wanted:
+    plan = _decided["kernel"].get(func)
+    if local.busy or plan is None:
         return None
-    token = _observed.set(True)
-    call, tools = _selected("aten", wanted, func, args, kwargs)
-    _observed.reset(token)
+    call, tools = selected(plan, func, args, kwargs)
     if call is None or not tools:
         return None
-    observers = cast("list[Observer]", tools)  # only they are observed with
-    for tool in observers:
-        tool.started.applied += 1
-    return call, [(tool, guarded(tool, call, tool.before, call)) for tool in observers]
+    for tool in tools:
+        tool.counted()
+    return call, [(tool, before(tool, call)) for tool in tools]
 
 
-def _after_kernel(seen: tuple[Call, list[tuple[Any, Any]]], results: list[Any]) -> None:
+def _after_kernel(seen: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:
     call, states = seen
     result = results[0] if len(results) == 1 else tuple(results)
     for tool, state in reversed(states):
-        if state is not _FAILED:
-            guarded(tool, call, tool.after, call, state, result if results else None)
-
-
-def record(
-    level: Level,
-    name: str,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    module: str | None = None,
-) -> Call:
-    """The record of a call that is about to be made."""
-    sequence = torch._C._autograd._get_sequence_nr()
-    backward = torch._C._current_graph_task_id() != -1
-    path, site = modules.path(), call_site()
-    if backward:  # no line of the program is on the stack; in a recomputation, its modules are
-        known = modules.forward_of(torch._C._current_autograd_node())
-        path, site = path or known[0], site or known[1]
-    else:
-        # a kernel that the dispatch mode sees has its node already
-        modules.remember(sequence - (level == "aten" and not _observed.get()), path, site)
-    return Call(
-        next(_ids),
-        name,
-        func,
-        args,
-        kwargs,
-        level,
-        "backward" if backward else "forward",
-        steps.current(),
-        path if module is None else module,
-        site,
-        sequence,
-    )
-
-
-def through(tools: list[Tool], call: Call) -> Any:
-    """The call, with the first tool around the rest of them."""
-    from op_tools.tool import Observer, Substitute  # they import us
-
-    if not tools:
-        return call.run()
-    tool, rest = tools[0], tools[1:]
-    tool.started.applied += 1
-    if isinstance(tool, Substitute):
-        return _substituted(tool, rest, call)
-    assert isinstance(tool, Observer)  # there are no other kinds
-    state = guarded(tool, call, tool.before, call)
-    result = through(rest, call)
-    if state is not _FAILED:
-        guarded(tool, call, tool.after, call, state, result)
-    return result
-
-
-def _substituted(tool: Substitute, rest: list[Tool], call: Call) -> Any:
-    """The call done in another way, else as it was. Where that fails as well, it is no problem
-    of the tool's.
-    """
-    problem = None
-    previous, local.busy = local.busy, True
-    try:
-        with own_graph():
-            result = tool.substitute(call)
-        if result is not NotImplemented:
-            return result
-    except Exception as error:  # a tool must not kill the program that it watches
-        problem = error
-    finally:
-        local.busy = previous
-    result = through(rest, call)
-    if problem is not None:
-        diagnostics.add(type(tool).__name__, call.name, problem)
-    return result
-
-
-def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:
-    """What a tool does: unseen by the tools, and an error of it is counted, not raised."""
-    previous, local.busy = local.busy, True
-    enabled = torch.is_grad_enabled()
-    try:
-        if enabled:
-            torch._C._set_grad_enabled(False)
-        return action(*args)
-    except Exception as error:  # a tool must not kill the program that it watches
-        diagnostics.add(type(tool).__name__, call.name, error)
-        return _FAILED
-    finally:
-        if enabled:
-            torch._C._set_grad_enabled(True)
-        local.busy = previous
-
-
-def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
-    """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
-    call = replace(call, args=(), kwargs={})  # an argument's graph may hold the wrapper: a cycle
-
-    def wrap(action: Callable[..., Any]) -> Callable[..., None]:
-        def run(*args: Any) -> None:
-            guarded(tool, call, action, *args)
-
-        return run
-
-    return wrap
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Calls inside the block are seen by no tool."""
-    previous, local.busy = local.busy, True
-    try:
-        yield
-    finally:
-        local.busy = previous
+        after(tool, call, state, result if results else None)
 
 
 @contextmanager
@@ -424,16 +254,17 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
     """What stands around a module's call at the module level; see `modules.follow`."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    wanted = _decided["module"].get(kind)
-    if wanted is None:
+    found = _decided["module"].get(kind, _UNDECIDED)
+    if found is _UNDECIDED:
         with _lock:
             at = [tool for tool in reversed(_tools) if tool.level == "module"]
             wanted = tuple(tool for tool in at if tool.wants(name))
-            _decided["module"][kind] = wanted
-    if not wanted:
+            found = _decided["module"][kind] = Plan("module", name, wanted) if wanted else None
+    if found is None:
         return NotImplemented
+    plan = found  # to mypy, a lambda may run when it is another
     return lambda args, kwargs: run(
-        "module", wanted, modules.function_of(module, plain), args, kwargs, name, path
+        plan, modules.function_of(module, plain), args, kwargs, module=path
     )
 
 

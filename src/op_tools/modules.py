@@ -32,7 +32,7 @@ _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.stack: list[nn.Module] = []
+        self.stack: list[tuple[nn.Module, str]] = []  # with their paths
         self.answer: Answer | None = None
 
 
@@ -42,7 +42,7 @@ _local = _Local()
 def path() -> str:
     """Where in the model this thread is: "blocks.0.attention"; "" outside of any."""
     stack = _local.stack
-    return _paths.get(stack[-1], "") if stack else ""
+    return stack[-1][1] if stack else ""
 
 
 def path_of(module: nn.Module) -> str:
@@ -68,14 +68,16 @@ def follow(around: Around | None, paths: bool) -> None:
 
 def _enter(module: nn.Module, args: Any) -> None:
     stack = _local.stack
-    if not stack or module not in _paths:
-        _name(module, _paths.get(stack[-1], "") if stack else "")
-    stack.append(module)
+    known = _paths.get(module)
+    if not stack or known is None:
+        _name(module, stack[-1][1] if stack else "")
+        known = _paths.get(module, "")
+    stack.append((module, known))
 
 
 def _leave(module: nn.Module, args: Any, result: Any) -> None:
     stack = _local.stack
-    while stack and stack.pop() is not module:  # an exception may have left some behind
+    while stack and stack.pop()[0] is not module:  # an exception may have left some behind
         pass
 
 
@@ -145,8 +147,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _named(module: nn.Module) -> str:
     if module not in _paths:
-        parent = _local.stack[-1] if _local.stack else None
-        _name(module, _paths.get(parent, "") if parent is not None else "")
+        _name(module, path())
     return _paths.get(module, "")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import engine, gradients, names, report
+from op_tools import gradients, interception, names, report
 from op_tools.call import Call, Direction, tensors
 from op_tools.host import mapped
 from op_tools.options import Options
@@ -116,7 +116,7 @@ class OpOverflowCheck(Observer):
             if after.nan or after.inf:
                 self._judge(bare, before, after, seen.outputs, seen.inputs, "backward")
 
-        gradients.watch(call, arguments, result, take, done, guard=engine.guard(self, bare))
+        gradients.watch(call, arguments, result, take, done, guard=interception.guard(self, bare))
 
     def _judge(
         self,

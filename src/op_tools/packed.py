@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, engine, results, statistics, store
+from op_tools import diagnostics, interception, results, statistics, store
 from op_tools.snapshot import Blob, Pool, Snapshot, rebuild
 from op_tools.store import PARTS, TAG, Part, Recorded
 
@@ -103,7 +103,7 @@ class PackedStore:
             os.fsync(self._file)
 
     def _work(self) -> None:
-        with engine.unseen():
+        with interception.unseen():
             while True:
                 with self._changed:
                     while not self._queue and not self._closed:

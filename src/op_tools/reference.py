@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils import _device
 
 from deeplink import settings
 from deeplink.judge.formats import FORMATS, coarser
-from op_tools import host, names
+from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
 Types = dict[torch.dtype, torch.dtype]
@@ -238,7 +237,7 @@ def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Ite
             stack.enter_context(host.random_state_kept())
         stack.enter_context(host.own_graph())  # inside a checkpoint, what is saved is counted
         stack.enter_context(host.no_autocast(torch.device("cpu")))
-        if _device.CURRENT_DEVICE is not None:
+        if watching.default_device(torch.empty) is not None:
             stack.enter_context(torch.device("cpu"))
         if autocast is not None:
             stack.enter_context(torch.autocast("cpu", autocast))

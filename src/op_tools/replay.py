@@ -18,7 +18,7 @@ from torch import Tensor
 
 from deeplink import vendor
 from deeplink.compare import Difference, compare
-from op_tools import engine, folders
+from op_tools import folders, interception
 from op_tools.call import tensors
 from op_tools.host import mapped
 from op_tools.packed import SUFFIX, Archive
@@ -137,7 +137,7 @@ class Prepared:
     def run(self) -> Replayed:
         """Forward, and backward where gradients were captured."""
         state = _random_state(self.device)
-        with engine.unseen(), self.modes():
+        with interception.unseen(), self.modes():
             result = self.forward()
         drawn = _random_state(self.device) != state
         gradients = self.backward(result) if self.wants_backward else None
@@ -168,7 +168,7 @@ class Prepared:
         leaves = list(dict.fromkeys(self._leaves.values()))
         if not outputs or not leaves:
             return [None] * len(self._given)
-        with engine.unseen():
+        with interception.unseen():
             found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
         by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
         # a tensor that was given twice has its gradient at its first place

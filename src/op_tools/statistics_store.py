@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import results, statistics
+from op_tools import diagnostics, kernels, names, results, statistics
 from op_tools.call import Call
 from op_tools.snapshot import Unchanged
 
@@ -31,7 +32,7 @@ _DTYPES = _Names()
 class StatisticsStore:
     """Writes lines; a tensor whose memory is as it was is not measured again."""
 
-    def __init__(self, hash_only: bool, known: Unchanged[str]) -> None:
+    def __init__(self, hash_only: bool, sampled: bool = True) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}"
@@ -43,11 +44,30 @@ class StatisticsStore:
         self.bytes = 0
         self.files = 1
         self._hash_only = hash_only
-        self.known = known
+        self._known: Unchanged[str] = Unchanged(sampled)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self.recorder = self._native(sampled)
+
+    def _native(self, sampled: bool) -> Any:
+        """What does the same natively, on memory that the host reaches; None: nothing does."""
+        helper = kernels.helper()
+        if helper is None:
+            return None
+        store = weakref.proxy(self)  # it is ours: no cycle
+        return helper.Recorder(
+            self._hash_only,
+            sampled,
+            self._limit,
+            lambda tensor: store.described(tensor),
+            _window,
+            lambda: store.flush(),
+            lambda func, text: diagnostics.add(
+                "OpCapture", names.name_of(func), RuntimeError(text)
+            ),
+        )
 
     def texts(self, given: list[Tensor]) -> str:
         """The statistics of tensors, with commas between."""
@@ -68,11 +88,23 @@ class StatisticsStore:
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON."""
-        known = self.known.get(tensor) if tensor.layout == torch.strided else None
+        if self.recorder is not None and self.recorder.reaches(tensor):
+            return str(self.recorder.text(tensor))
+        return self.described(tensor)
+
+    def described(self, tensor: Tensor) -> str:
+        """The same, by Python."""
+        known = self._known.get(tensor) if tensor.layout == torch.strided else None
         if known is None:
             known = self._measured(tensor)
         shape = ",".join(map(str, tensor.shape)) if not tensor.is_nested else ""
         return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],{known}}}'
+
+    def forget(self, tensor: Tensor) -> None:
+        """A tensor was written."""
+        self._known.forget(tensor)
+        if self.recorder is not None:
+            self.recorder.forget(tensor)
 
     def _measured(self, tensor: Tensor) -> str:
         try:
@@ -85,31 +117,48 @@ class StatisticsStore:
             numbers = zip(("min", "max", "mean", "norm"), found[1:5], strict=True)
             shown = ",".join([f'"{name}":{_number(value)}' for name, value in numbers])
             text = f'{shown},"nonfinite":{found.nonfinite},{text}'
-        self.known.put(tensor, text, host)
+        self._known.put(tensor, text, host)
         return text
 
     def _add(self, line: str) -> None:
-        with self._lock:
-            self._lines.append(line)
-            if len(self._lines) >= self._limit or self._file.closed:
-                self._flush()
+        if self.recorder is not None:
+            self.recorder.add(line)  # it flushes
+            full = False
+        else:
+            with self._lock:
+                self._lines.append(line)
+                full = len(self._lines) >= self._limit
+        if full or self._file.closed:  # a backward pass after the end
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what waits."""
         if os.getpid() != self._pid:
             return
-        data = "".join(self._lines).encode()
-        self._lines.clear()
-        if self._file.closed:  # a backward pass after the end
-            self._file = self.place.open("ab", buffering=0)
-        self._file.write(data)
-        self.bytes += len(data)
-        results.budget.spend(len(data))
+        with self._lock:
+            if self.recorder is not None:
+                data = self.recorder.take()
+            else:
+                data = "".join(self._lines).encode()
+                self._lines.clear()
+            if self._file.closed:
+                self._file = self.place.open("ab", buffering=0)
+            self._file.write(data)
+            self.bytes += len(data)
+            results.budget.spend(len(data))
 
     def close(self) -> None:
         """Writes what waits."""
-        with self._lock:
-            self._flush()
-            self._file.close()
+        self.flush()
+        self._file.close()
+
+
+def _window(kind: str, index: int) -> tuple[int, int, int] | None:
+    """Where the host sees a device's memory, if it does: see `torch.dipu.host_window`."""
+    module = torch.get_device_module(kind)
+    window = getattr(module, "host_window", None)
+    found: tuple[int, int, int] | None = window(index) if window is not None else None
+    return found
 
 
 def head(call: Call) -> str:

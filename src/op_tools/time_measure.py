@@ -12,21 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _device
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import (
-    collectives,
-    cost,
-    engine,
-    gradients,
-    report,
-    results,
-    time_tables,
-    timed,
-)
-from op_tools.call import Call, device_of
+from op_tools import collectives, cost, gradients, interception, report, results, time_tables, timed
+from op_tools.call import Call
 from op_tools.clock import Clock, clock_for
 from op_tools.options import Options
 from op_tools.shapes import brief, named_shapes, shape_of, tensor_texts, text_of
@@ -173,7 +163,7 @@ class OpTimeMeasure(Observer):
         if run is None:
             return
         run.ended = perf_counter_ns()
-        with engine.unseen():
+        with interception.unseen():
             self._collect(run, everything=True)
         run.cost += perf_counter_ns() - run.ended
         groups, nested = list(run.groups.values()), started.options.level == "module"
@@ -195,7 +185,7 @@ class OpTimeMeasure(Observer):
         run = self._run
         if run is None:
             return summed(self._last[0], by, self._last[1])
-        with engine.unseen():
+        with interception.unseen():
             self._collect(run)
         return summed(run.groups.values(), by, self.started.options.level == "module")
 
@@ -221,7 +211,7 @@ class OpTimeMeasure(Observer):
             header = f"{name}    forward_id: {identity}"
             report.say("\n".join([header, report.grid(*_columns(made)), times, "", "", ""]))
 
-        gradients.watch(call, given, result, _described, show, engine.guard(self, call))
+        gradients.watch(call, given, result, _described, show, interception.guard(self, call))
 
 
 def _own(more: dict[str, Any]) -> tuple[str, Path | None]:
@@ -241,11 +231,7 @@ def _own(more: dict[str, Any]) -> tuple[str, Path | None]:
 
 
 def _device_of(call: Call) -> torch.device:
-    for value in call.args:
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            return value.device
-    default: torch.device | None = _device.CURRENT_DEVICE
-    found = device_of(call.args, call.kwargs) or default or torch.device("cpu")
+    found = call.device or torch.device("cpu")
     index: int | None = found.index
     if found.type != "cpu" and index is None:
         return torch.device(found.type, torch.accelerator.current_device_index())

@@ -13,6 +13,7 @@ import torch
 from op_tools import engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
+from op_tools.interception import Plan
 from op_tools.options import Options, options_for
 
 
@@ -36,7 +37,9 @@ class Tool:
     key: ClassVar[str]  # the word in OP_CAPTURE_LIST
     hook: ClassVar[str]  # the word in "apply OpCaptureHook on …"
     excluded: ClassVar[frozenset[str]] = frozenset()  # last parts of names that it never takes
-    only_looks: ClassVar[bool] = False
+    observes: ClassVar[bool] = False  # around the call, not instead of it
+    only_looks: ClassVar[bool] = False  # it observes, and calls no kernel that could be observed
+    computes: ClassVar[bool] = True  # with tensors; else nothing it does is autograd's business
     wants_modules: ClassVar[bool] = False  # module paths cost a hook around each module
 
     def __init__(
@@ -64,6 +67,7 @@ class Tool:
             more=more,
         )
         self._active: Started | None = None
+        self.selective = True  # whether `selects` has to be asked
 
     # Life.
 
@@ -73,6 +77,7 @@ class Tool:
             options = self._options()
             ops, disabled = Names(options.ops), Names(options.disable)
             self._active = Started(options, ops, disabled, Selector(options.select))
+            self.selective = self._condition is not None or not options.select.is_all
             try:
                 self.begin(options)
             except BaseException:
@@ -101,6 +106,12 @@ class Tool:
     ) -> None:
         self.stop()
 
+    def counted(self) -> None:
+        """One more call that it works on."""
+        started = self._active
+        if started is not None:  # not stopped by another thread
+            started.applied += 1
+
     @property
     def started(self) -> Started:
         if self._active is None:
@@ -123,11 +134,11 @@ class Tool:
     def works_on(self, device: torch.device | None) -> bool:
         """Whether calls on this device are its business."""
         started = self._active
-        if started is None or device is None:
+        if started is None or device is None or device.type == "meta":
             return False
         if started.options.devices:
             return device.type in started.options.devices
-        return device.type not in ("cpu", "meta")
+        return device.type != "cpu"
 
     def selects(self, call: Call) -> bool:
         """Whether this call, of an operator that it wants, is one to work on."""
@@ -135,6 +146,12 @@ class Tool:
             report.announce(self, call.name, False)
             return False
         return self.started.selector(call)
+
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Callable[[str], str | None]] | None:
+        """What writes a kernel's calls down without asking, and what gives the start of a line
+        for a call on a kind of device; None: it looks at each call itself.
+        """
+        return None
 
     # What a tool does; each may raise, and the program goes on.
 
@@ -152,6 +169,7 @@ class Tool:
 class Observer(Tool):
     """Looks at a call and its result, and changes neither."""
 
+    observes = True
     only_looks = True
 
     def before(self, call: Call) -> Any:

@@ -19,7 +19,7 @@ from torch._C import (
     _push_on_torch_function_stack,
 )
 from torch.overrides import TorchFunctionMode
-from torch.utils import _python_dispatch
+from torch.utils import _device, _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _Around = Callable[[], AbstractContextManager[None]]
@@ -94,6 +94,17 @@ def set_function_mode(mode: TorchFunctionMode, wanted: bool) -> None:
 
 def _function_stack() -> list[Any]:
     return [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+
+
+def default_device(func: Callable[..., Any]) -> torch.device | None:
+    """Where a function that makes a tensor makes it: `with torch.device(…)` is a mode below ours,
+    and `set_default_device` another.
+    """
+    if _len_torch_function_stack() and func in _device._device_constructors():
+        for mode in reversed(_function_stack()):
+            if isinstance(mode, _device.DeviceContext):
+                return mode.device
+    return None
 
 
 def set_dispatch_mode(mode: TorchDispatchMode, wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -71,6 +72,21 @@ def test_a_call_has_the_name_that_torch_resolves(expression: str, name: str) -> 
     with Watcher() as seen:
         eval(expression, scope)
     assert seen.names == [name]
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_is_made_on_the_default_device_is_seen(outside: bool) -> None:
+    with contextlib.ExitStack() as around:
+        if outside:  # its mode is below the tool's, and would say the device after it
+            around.enter_context(torch.device("dipu"))
+        seen = around.enter_context(Watcher())
+        if not outside:
+            around.enter_context(torch.device("dipu"))
+        made = torch.zeros(2), torch.arange(3), torch.tensor([1.0])
+        torch.zeros(2, device="cpu")
+    assert all(tensor.device.type == "dipu" for tensor in made)
+    assert seen.names == ["torch.zeros", "torch.arange", "torch.tensor"]
+    assert {call.device.type for call in seen.calls if call.device} == {"dipu"}
 
 
 def test_questions_about_a_tensor_are_no_calls() -> None:

@@ -5,10 +5,13 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+
+#include "recorder.h"
 
 namespace op_tools {
 namespace {
@@ -16,10 +19,13 @@ namespace {
 struct Decision {
   PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
   const c10::FunctionSchema* schema = nullptr;
+  std::shared_ptr<Recorder> recorder;  // writes its calls down, where Python has not to look at them
+  PyObject* head = nullptr;            // head(kind of device) -> the start of a call's line, or None
 };
 
-// Python's side. decide(name) -> function or None; before(function, args, kwargs) -> state or None;
-// after(state, results). Held for the life of the process, so that no thread outlives them.
+// Python's side. decide(name) -> function, (function, recorder, head) or None; before(function, args,
+// kwargs) -> state or None; after(state, results). Held for the life of the process, so that no
+// thread outlives them.
 PyObject* decide_call = nullptr;
 PyObject* before_call = nullptr;
 PyObject* after_call = nullptr;
@@ -65,6 +71,13 @@ bool is_kernel(const c10::OperatorHandle& op) {
   return !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
+Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
+  if (!PyTuple_Check(found)) return {found, &schema, nullptr, nullptr};
+  const auto parts = py::reinterpret_steal<py::tuple>(found);
+  auto recorder = parts[1].cast<std::shared_ptr<Recorder>>();
+  return {py::object(parts[0]).release().ptr(), &schema, std::move(recorder), py::object(parts[2]).release().ptr()};
+}
+
 Decision decide(const at::RecordFunction& fn) {  // under the GIL
   Decision made;
   const auto name = fn.operator_name();
@@ -75,7 +88,7 @@ Decision decide(const at::RecordFunction& fn) {  // under the GIL
   PyObject* function = PyObject_CallFunction(decide_call, "s", full.c_str());
   if (function == nullptr) PyErr_WriteUnraisable(decide_call);
   else if (function == Py_None) Py_DECREF(function);
-  else made = {function, &op->schema()};
+  else made = unpacked(function, op->schema());
   return made;
 }
 
@@ -107,12 +120,118 @@ PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue>
   return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(), keywords.ptr(), nullptr);
 }
 
+// A call that a recorder writes down.
+struct Recorded : at::ObserverContext {
+  Decision decision;
+  std::string line;
+  std::vector<at::Tensor> given;
+  std::vector<bool> declared;  // the kernel says that it writes it
+  std::vector<uint32_t> versions;
+};
+
+void flatten(const c10::IValue& value, std::vector<at::Tensor>& to) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) to.push_back(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) flatten(item, to);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) flatten(item, to);
+  }
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+// Whether a recorder may look at it by itself: plain memory within its reach, and a count of writes.
+bool is_simple(Recorder& recorder, const std::vector<at::Tensor>& given) {
+  using c10::DispatchKey;
+  const auto on = c10::impl::tls_local_dispatch_key_set().included_;
+  if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
+  return std::all_of(given.begin(), given.end(), [&](const at::Tensor& tensor) {
+    return !tensor.is_inference() && !tensor.key_set().has(DispatchKey::Python) && recorder.reaches(tensor);
+  });
+}
+
+// The kind of device that a call works on, as `call.scan` finds it; an accelerator goes before the CPU.
+std::optional<c10::DeviceType> kind_of(const std::vector<at::Tensor>& given, c10::ArrayRef<const c10::IValue> inputs) {
+  std::optional<c10::DeviceType> found;
+  for (const auto& tensor : given) {
+    if (!tensor.is_cpu()) return tensor.device().type();
+    found = c10::DeviceType::CPU;
+  }
+  for (const auto& value : inputs) {
+    if (!found && value.isDevice()) found = value.toDevice().type();
+  }
+  return found;
+}
+
+// The start of a recorded call; false: Python is to look at it.
+bool record(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
+  auto call = std::make_unique<Recorded>();
+  const auto& arguments = decision.schema->arguments();
+  for (size_t i = 0; i < inputs.size() && i < arguments.size(); i++) {
+    flatten(inputs[i], call->given);
+    const auto* alias = arguments[i].alias_info();
+    call->declared.resize(call->given.size(), alias != nullptr && alias->isWrite());
+  }
+  const auto kind = kind_of(call->given, inputs);
+  if (!kind || !is_simple(*decision.recorder, call->given)) return false;
+  {
+    py::gil_scoped_acquire gil;
+    const py::object head = py::handle(decision.head)(c10::DeviceTypeName(*kind, true));
+    if (head.is_none()) return true;
+    call->line = head.cast<std::string>();
+  }
+  call->line += ",\"inputs\":[";
+  decision.recorder->texts(call->line, call->given);
+  for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
+  call->decision = decision;
+  to = std::move(call);
+  return true;
+}
+
+void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
+  Recorder& recorder = *call.decision.recorder;
+  std::vector<at::Tensor> made;
+  for (const auto& output : outputs) flatten(output, made);
+  std::vector<size_t> changed;
+  for (size_t i = 0; i < call.given.size(); i++) {
+    const at::Tensor& tensor = call.given[i];
+    if (!call.declared[i] && version_of(tensor) == call.versions[i]) continue;
+    recorder.forget(tensor);
+    const bool returned = std::any_of(made.begin(), made.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
+    if (!returned) changed.push_back(i);
+  }
+  call.line += "],\"outputs\":[";
+  recorder.texts(call.line, made);
+  call.line += ']';
+  for (size_t i = 0; i < changed.size(); i++) {
+    call.line += (i == 0 ? ",\"mutated\":{\"" : ",\"") + std::to_string(changed[i]) + "\":" + recorder.text(call.given[changed[i]]);
+  }
+  call.line += changed.empty() ? "}\n" : "}}\n";
+  recorder.add(call.line);
+}
+
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   if (depth > 0) return nullptr;
   const Decision decision = decided(fn);
   if (decision.function == nullptr) return nullptr;
   const auto inputs = fn.inputs();
   if (!host_too && !any_on_device(inputs)) return nullptr;
+  if (decision.recorder != nullptr) {
+    std::unique_ptr<at::ObserverContext> context;
+    bool done = true;
+    depth++;
+    try {
+      done = record(decision, inputs, context);
+    } catch (const std::exception& error) {  // it must not kill the program
+      decision.recorder->report(decision.function, error.what());
+    }
+    depth--;
+    if (context != nullptr) depth++;
+    if (done) return context;
+  }
   py::gil_scoped_acquire gil;
   depth++;  // what the tool itself calls
   PyObject* state = nullptr;
@@ -137,9 +256,20 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
 void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
   depth--;
+  const auto& outputs = fn.outputs();
+  if (auto* call = dynamic_cast<Recorded*>(context)) {
+    if (outputs.size() != call->decision.schema->returns().size()) return;  // the kernel raised
+    depth++;
+    try {
+      recorded(*call, outputs);
+    } catch (const std::exception& error) {
+      call->decision.recorder->report(call->decision.function, error.what());
+    }
+    depth--;
+    return;
+  }
   py::gil_scoped_acquire gil;
   PyObject* state = static_cast<Watched*>(context)->state;
-  const auto& outputs = fn.outputs();
   const auto made = decided(fn);
   const bool whole = made.schema != nullptr && outputs.size() == made.schema->returns().size();
   if (whole) {  // else the kernel raised

@@ -120,6 +120,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("synchronize", &synchronize_device, py::call_guard<py::gil_scoped_release>());
   m.def("current_stream_handle", [](int device) { return reinterpret_cast<uintptr_t>(current_stream(resolve_device(device))); });
   m.def("host_reachable", [](int device) { return host_reachable(resolve_device(device)); });
+  m.def("host_window", [](int device) { return host_window(resolve_device(device)); });
   bind_memory(m);
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("alias_host", [](const at::Tensor& t) {

@@ -55,6 +55,7 @@ c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address);
 int device_of(const void* address);  // -1: not device memory
 bool host_reachable(int device);     // the chip's memory has a host window
+std::tuple<uintptr_t, uintptr_t, size_t> host_window(int device);  // the device's addresses, the host's, bytes; zeros: none
 void* to_host(const void* address);  // device address -> host address of the same byte
 void register_window(int device, const DipuWindow& window);
 c10::DataPtr allocate(size_t bytes, int device);

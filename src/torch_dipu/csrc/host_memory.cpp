@@ -34,6 +34,11 @@ bool host_reachable(int device) {
   return g_views[device].window.host != nullptr;
 }
 
+std::tuple<uintptr_t, uintptr_t, size_t> host_window(int device) {
+  const auto& window = g_views[device].window;
+  return {reinterpret_cast<uintptr_t>(window.device), reinterpret_cast<uintptr_t>(window.host), window.bytes};
+}
+
 static bool inside(const void* address, const char* base, size_t bytes) {
   const auto* p = static_cast<const char*>(address);
   return base != nullptr && p >= base && p < base + bytes;

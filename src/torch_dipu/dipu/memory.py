@@ -24,6 +24,7 @@ __all__ = [
     "caching_allocator_delete",
     "empty_cache",
     "host_view",
+    "host_window",
     "ipc_collect",
     "max_memory_allocated",
     "max_memory_reserved",
@@ -53,6 +54,15 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor | None:
     torch.accelerator.current_stream(index).synchronize()
     alias: torch.Tensor = _C.alias_host(tensor.detach())
     return alias
+
+
+def host_window(device: Device = None) -> tuple[int, int, int] | None:
+    """The first address of the device's memory, the host's address of the same byte, and how many
+    bytes follow, for as long as the process lives; None where there is no window. The host reads
+    what a stream has written after it has waited for the stream.
+    """
+    window: tuple[int, int, int] = _C.host_window(index_of(device))
+    return window if window[1] else None
 
 
 def memory_stats(device: Device = None) -> dict[str, Any]:

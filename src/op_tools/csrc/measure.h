@@ -1,0 +1,24 @@
+// Statistics and hash of values that lie one after the other in host memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace op_tools {
+
+// The order is that of the table in op_tools/statistics.py.
+enum class Kind : int { float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 };
+
+struct Measured {
+  uint64_t hash = 0;
+  bool numbers = false;  // whether there is a finite value, and it was asked for
+  bool whole = false;    // of integers: the least and the greatest are exact
+  double low = 0, high = 0, mean = 0, norm = 0;
+  int64_t whole_low = 0, whole_high = 0, nonfinite = 0;
+};
+
+size_t width_of(Kind kind);
+Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only);
+Measured repeated(Measured found, int64_t times);  // each value so often
+
+}  // namespace op_tools

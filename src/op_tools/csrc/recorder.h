@@ -1,0 +1,88 @@
+// The statistics of calls as lines of JSON, without Python: what op_tools/statistics_store.py says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "measure.h"
+
+namespace op_tools {
+
+// Where a tensor's values lie: all views of the same dense values are one place.
+struct Place {
+  const void* storage;
+  int64_t offset;
+  int type;
+  std::vector<int64_t> geometry;  // how many, or shape and strides where there are gaps
+
+  bool operator==(const Place&) const = default;
+};
+
+struct PlaceHash {
+  size_t operator()(const Place& place) const;
+};
+
+// Values on the host, as they lie in memory.
+struct Hosted {
+  const uint8_t* data = nullptr;
+  size_t count = 0;
+  int64_t times = 1;  // how often each value is seen
+};
+
+class Recorder {
+ public:
+  // described(tensor) -> the text of one that is out of reach here; window(type, index) -> (device,
+  // host, bytes) or None; flush(), when there are `limit` lines; problem(function, text).
+  Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window, py::function flush,
+           py::function problem);
+  ~Recorder();
+
+  // Of one tensor; any thread, without the GIL.
+  std::string text(const at::Tensor& tensor);
+  void texts(std::string& to, const std::vector<at::Tensor>& tensors);
+  bool reaches(const at::Tensor& tensor);  // whether its memory can be read here
+  void forget(const at::Tensor& tensor);
+
+  // Lines that wait.
+  void add(std::string_view line);
+  py::bytes take();
+
+  // An error of ours, about a call.
+  void report(PyObject* function, const char* text);
+
+ private:
+  struct Known {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint32_t version;
+    std::string sample, text;
+  };
+  struct Window {
+    const char *device = nullptr, *host = nullptr;
+    size_t bytes = 0;
+  };
+
+  std::string numbers(const at::Tensor& tensor);
+  const uint8_t* address(const at::Tensor& tensor);
+  Window window_of(c10::Device device);
+  void sweep();
+
+  const bool hash_only_, sampled_;
+  const size_t limit_;
+  py::function described_, window_, flush_, problem_;
+  std::unordered_map<Place, Known, PlaceHash> known_;
+  std::map<std::pair<int, int>, Window> windows_;
+  size_t sweep_at_;
+  std::string lines_;
+  size_t waiting_ = 0;
+  std::mutex known_lock_, windows_lock_, lines_lock_;
+};
+
+void bind_recorder(py::module_& m);
+
+}  // namespace op_tools

@@ -1,0 +1,249 @@
+"""What a call goes through that some tool wants: which of them work on it, its record, and they.
+
+Hot path: what can be known of a function, or of a function on a device, is in its plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch._C import (
+    _autograd,
+    _current_autograd_node,
+    _current_graph_task_id,
+    _functorch,
+    _set_grad_enabled,
+)
+
+from op_tools import diagnostics, modules, steps, watching
+from op_tools.call import Call, Level, call_site, scan
+from op_tools.host import own_graph
+
+if TYPE_CHECKING:
+    from op_tools.tool import Observer, Substitute, Tool
+
+_ids = itertools.count(1)
+_FAILED = object()
+_Device = torch.device | None
+
+
+class _Local(threading.local):
+    """What a thread is doing."""
+
+    busy = False  # a tool's own work: its calls are nobody's business
+
+
+local = _Local()
+
+
+class Plan:
+    """The tools that want an operator, outermost first, and of them those that work on a device."""
+
+    __slots__ = ("_on", "level", "name", "native", "tools")
+
+    def __init__(
+        self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
+    ) -> None:
+        self.level = level
+        self.name = name
+        self.tools = tools
+        self.native = native  # the call is seen before autograd makes its node
+        self._on: dict[_Device, tuple[Tool, ...]] = {}
+
+    def on(self, device: _Device) -> tuple[Tool, ...]:
+        """The tools that work on a device."""
+        found = self._on.get(device)
+        if found is None:
+            found = tuple(tool for tool in self.tools if tool.works_on(device))
+            self._on[device] = found
+        return found
+
+    def begin(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: str | None,
+    ) -> tuple[Call | None, tuple[Tool, ...]]:
+        """The record of a call that is about to be made, and the tools that work on it."""
+        device, strange = scan(args, kwargs)
+        if device is None:
+            device = watching.default_device(func)
+        tools = self.on(device)
+        if not tools:
+            return None, ()
+        if strange is not None or _functorch.peek_interpreter_stack() is not None:
+            diagnostics.refuse(diagnostics.reason(strange))
+            return None, ()
+        call = self.record(func, args, kwargs, device, module)
+        for tool in tools:
+            if tool.selective:
+                return call, tuple(tool for tool in tools if tool.selects(call))
+        return call, tools
+
+    def record(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: _Device,
+        module: str | None,
+    ) -> Call:
+        """The record of a call."""
+        sequence = _autograd._get_sequence_nr()
+        path, site = modules.path(), call_site()
+        backward = _current_graph_task_id() != -1
+        if backward:  # no line of the program is on the stack; in a recomputation, its modules are
+            known = modules.forward_of(_current_autograd_node())
+            path, site = path or known[0], site or known[1]
+        else:
+            # a kernel that the dispatch mode sees has its node already
+            modules.remember(sequence - (self.level == "aten" and not self.native), path, site)
+        return Call(
+            next(_ids),
+            self.name,
+            func,
+            args,
+            kwargs,
+            self.level,
+            "backward" if backward else "forward",
+            steps.current(),
+            path if module is None else module,
+            site,
+            sequence,
+            device,
+        )
+
+
+def run(
+    plan: Plan,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module: str | None = None,
+) -> Any:
+    """A call through the tools that want its operator; a module's path is given."""
+    if local.busy:
+        return func(*args, **kwargs)
+    call, tools = selected(plan, func, args, kwargs, module)
+    if call is None or not tools:
+        return func(*args, **kwargs)
+    if len(tools) > 1 or not tools[0].observes:
+        return through(tools, call)
+    tool = cast("Observer", tools[0])
+    tool.counted()
+    state = guarded(tool, call, tool.before, call)
+    result = func(*args, **kwargs)
+    if state is not _FAILED:
+        guarded(tool, call, tool.after, call, state, result)
+    return result
+
+
+def selected(
+    plan: Plan,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module: str | None = None,
+) -> tuple[Call | None, tuple[Tool, ...]]:
+    """The record of a call and the tools that work on it."""
+    previous, local.busy = local.busy, True
+    try:
+        return plan.begin(func, args, kwargs, module)
+    except Exception as error:  # a tool must not kill the program that it watches
+        diagnostics.add("op_tools", plan.name, error)
+        return None, ()
+    finally:
+        local.busy = previous
+
+
+def through(tools: tuple[Tool, ...], call: Call) -> Any:
+    """The call, with the first tool around the rest of them."""
+    if not tools:
+        return call.run()
+    tool, rest = tools[0], tools[1:]
+    tool.counted()
+    if not tool.observes:
+        return _substituted(cast("Substitute", tool), rest, call)
+    state = before(tool, call)
+    result = through(rest, call)
+    after(tool, call, state, result)
+    return result
+
+
+def before(tool: Tool, call: Call) -> Any:
+    """What an observer keeps from before a call."""
+    return guarded(tool, call, cast("Observer", tool).before, call)
+
+
+def after(tool: Tool, call: Call, state: Any, result: Any) -> None:
+    """After a call, unless the observer failed before it."""
+    if state is not _FAILED:
+        guarded(tool, call, cast("Observer", tool).after, call, state, result)
+
+
+def _substituted(tool: Substitute, rest: tuple[Tool, ...], call: Call) -> Any:
+    """The call done in another way, else as it was. Where that fails as well, it is no problem
+    of the tool's.
+    """
+    problem = None
+    previous, local.busy = local.busy, True
+    try:
+        with own_graph():
+            result = tool.substitute(call)
+        if result is not NotImplemented:
+            return result
+    except Exception as error:  # a tool must not kill the program that it watches
+        problem = error
+    finally:
+        local.busy = previous
+    result = through(rest, call)
+    if problem is not None:
+        diagnostics.add(type(tool).__name__, call.name, problem)
+    return result
+
+
+def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:
+    """What a tool does: unseen by the tools, and an error of it is counted, not raised."""
+    previous, local.busy = local.busy, True
+    enabled = tool.computes and torch.is_grad_enabled()
+    try:
+        if enabled:
+            _set_grad_enabled(False)
+        return action(*args)
+    except Exception as error:  # a tool must not kill the program that it watches
+        diagnostics.add(type(tool).__name__, call.name, error)
+        return _FAILED
+    finally:
+        if enabled:
+            _set_grad_enabled(True)
+        local.busy = previous
+
+
+def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
+    """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
+    call = replace(call, args=(), kwargs={})  # an argument's graph may hold the wrapper: a cycle
+
+    def wrap(action: Callable[..., Any]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            guarded(tool, call, action, *args)
+
+        return run
+
+    return wrap
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Calls inside the block are seen by no tool."""
+    previous, local.busy = local.busy, True
+    try:
+        yield
+    finally:
+        local.busy = previous
