@@ -86,6 +86,23 @@ def tensors(*values: Any) -> Iterator[Tensor]:
             yield from tensors(*value.values())
 
 
+def tensor_list(*values: Any) -> list[Tensor]:
+    """The same as a list. Hot path: it is made without generators."""
+    found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values: Any, found: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+
+
 def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
     """The device that a call works on, and a tensor of an unusual type; None where there is none.
 

@@ -77,7 +77,8 @@ class Tool:
             options = self._options()
             ops, disabled = Names(options.ops), Names(options.disable)
             self._active = Started(options, ops, disabled, Selector(options.select))
-            self.selective = self._condition is not None or not options.select.is_all
+            own = type(self).selects is not Tool.selects
+            self.selective = own or self._condition is not None or not options.select.is_all
             try:
                 self.begin(options)
             except BaseException:
