@@ -177,7 +177,7 @@ def carried(op: Op, kernels: Iterable[str]) -> Carried:
     """How far a set of kernels carries an op that is not among them."""
     roots = [root for root in (f"op:{op.name}", *_overloads(op)) if root in steps()]
     if not roots:
-        return Carried(known=False)
+        return Carried(known=bool(op.aten) and _overloads(op)[0].split(".")[1] in FREE)
     uses: set[str] = set()
     lacks: set[str] = set()
     seen: set[str] = set()
@@ -289,10 +289,17 @@ def _index_add(
     return result
 
 
+def _hardswish_backward(grad_output: Tensor, input: Tensor) -> Tensor:
+    """Torch's loses a NaN of the input."""
+    inside = torch.where(input > 3, grad_output, grad_output * (input / 3 + 0.5))
+    return torch.where(input < -3, 0.0, inside)
+
+
 # decompositions of torch that are wrong for some arguments, and ours
 CORRECTED: dict[OpOverload, Kernel] = {
     torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
     torch.ops.aten.index_add.default: _index_add,
+    torch.ops.aten.hardswish_backward.default: _hardswish_backward,
 }
 
 

@@ -15,6 +15,7 @@ import torch
 
 from deeplink.errors import OpDeclarationError, OpUnavailableError, UnknownOpError
 from diopi import catalogue, schema
+from diopi.assumptions import ASSUMED
 from diopi.schema import MISSING, Argument
 
 __all__ = [
@@ -79,6 +80,11 @@ class Op:
     def written(self) -> tuple[Argument, ...]:
         """The arguments that the op changes by its nature (optimizers, running statistics)."""
         return tuple(argument for argument in self.arguments if argument.written)
+
+    @property
+    def assumed(self) -> str:
+        """What the meaning takes for granted where the published headers do not say."""
+        return ASSUMED.get(self.name, "")
 
     @property
     def available(self) -> bool:

@@ -46,6 +46,13 @@ def test_a_source_of_another_shape_is_refused() -> None:
     assert on("index_add")(torch.ones(3), 0, where, source).tolist() == [2, 1, 2]
 
 
+def test_a_nan_stays_one() -> None:
+    x = torch.tensor([torch.nan, -4.0, 4.0, 1.0])
+    found = on("hardswish_backward")(torch.ones(4), x)
+    assert torch.equal(found[1:], torch.ops.aten.hardswish_backward(torch.ones(4), x)[1:])
+    assert found[0].isnan()
+
+
 def test_a_number_takes_the_overload_for_numbers() -> None:
     assert on("clamp_max")(torch.tensor([1.0, 5.0]), 2).tolist() == [1, 2]
 

@@ -64,6 +64,12 @@ def index(families: dict[str, list[Op]]) -> str:
         counts = [len(members), sum(len(op.legacy) for op in members)]
         counts.append(sum(len(op.aten) for op in members))
         lines.append(f"| [{family}]({family}.md) | {' | '.join(map(str, counts))} |")
+    guessed = [f"[{op.name}]({op.family}.md#{op.name})" for op in ops if op.assumed]
+    lines += [
+        "",
+        f"Of {len(guessed)} ops the published headers do not say all that a kernel has to ",
+    ]
+    lines[-1] += f"know; each page says what is assumed: {', '.join(guessed)}."
     return "\n".join(lines) + "\n"
 
 
@@ -117,6 +123,7 @@ def _facts(op: Op) -> list[tuple[str, str]]:
         ("samples of op_db", _code(op.opinfo)),
         ("sign of zero", "is part of the result" if op.signed_zero else ""),
         ("shape of the result", "depends on values" if op.dynamic else ""),
+        ("assumed, as the headers do not say", op.assumed),
     ]
 
 
