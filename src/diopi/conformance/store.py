@@ -36,6 +36,7 @@ KEY = 16  # digits of the checksum of a tensor, which is its name
 COMPLEX = "j"  # ends the name of a tensor that is stored as its parts
 STORED = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32})
 
+NO_BASELINE = "no baseline"  # how a reason begins
 PARTS = ("results", "sigma", "gradients", "gradient_sigma")
 
 
@@ -62,12 +63,14 @@ class Made:
 
 
 def checksum(sample: Sample) -> str:
-    """Of all bytes of the arguments."""
+    """Of all bytes of the arguments, a NaN being a NaN."""
     digest = hashlib.sha256()
     for tensor in sample.tensors:
         plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.layout != torch.strided:
             plain = plain.to_dense()
+        if plain.is_floating_point() and plain.isnan().any():
+            plain = torch.where(plain.isnan(), torch.full_like(plain, torch.nan), plain)
         digest.update(f"{plain.dtype}{list(plain.shape)}".encode())
         digest.update(_bytes(plain))
     return digest.hexdigest()[:32]
@@ -290,7 +293,7 @@ def mismatch(bundle: Bundle, case: Case, sample: Sample) -> str:
     """Why a case cannot be held against the bundle; "" when it can."""
     entry = bundle.entries.get(case.id)
     if entry is None:
-        return "no baseline for it"
+        return f"{NO_BASELINE} for it"
     if entry.checksum != checksum(sample):
-        return f"its arguments are not those of the baseline, which torch {entry.torch} made"
+        return f"{NO_BASELINE} of these arguments; torch {entry.torch} made others"
     return ""
