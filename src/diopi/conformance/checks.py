@@ -279,7 +279,8 @@ def _gradient(
         if mine is None and (wanted is None or not wanted.any()):
             return []
         if wanted is None and mine is not None:
-            wanted = trial.expected.picked(torch.zeros(mine.shape, dtype=torch.float64))
+            nothing = trial.expected.picked(torch.zeros_like(host(mine)))
+            wanted = nothing.to(torch.complex128 if mine.is_complex() else torch.float64)
         if mine is None:
             return [Finding("backward", f"no gradient for argument {place}")]
     assert mine is not None and wanted is not None

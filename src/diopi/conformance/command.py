@@ -78,6 +78,8 @@ def run(request: Request, out: Console) -> Summary:
             found.append(result)
             writer.add(result)
             tell(result)
+    if alone := sum(result.reason.startswith(store.NO_BASELINE) for result in found):
+        out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
     return conclude(request, subject, found, watch.origin(subject.device, request.jobs), out)

@@ -52,7 +52,7 @@ def test_baselines_are_made_here_and_used_there(tmp_path: Path) -> None:
     data, folder = tmp_path / "data", tmp_path / "results"
     line = ["--fname", "relu", "--tier", "smoke", "--data", str(data), "--jobs", "1"]
     assert face.main(["--mode", "gen_data", *line]) == 0
-    assert {path.suffix for path in data.iterdir()} == {".jsonl", ".safetensors"}
+    assert {path.suffix for path in data.iterdir()} == {".gz", ".safetensors"}
     used = ["--mode", "run_test", *line, "--vendor", "cpu", "--results", str(folder)]
     assert face.main(used) == 0
     assert json.loads((folder / "summary.json").read_text())["cases"] > 2
