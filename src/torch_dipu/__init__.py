@@ -57,9 +57,11 @@ def _register() -> vendor.Vendor:
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     importlib.import_module("torch_dipu.routes").register(found)
-    importlib.import_module("torch_dipu.aids").register()
+    aids = importlib.import_module("torch_dipu.aids")
+    aids.register()
     getattr(chip, "start", lambda: None)()
     atexit.register(core.drain_autograd)
+    atexit.register(aids.stop_watching)  # before that: it is no call of the program's
     return found
 
 
