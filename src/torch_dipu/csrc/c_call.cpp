@@ -35,42 +35,6 @@ std::optional<at::ScalarType> torch_dtype(int32_t code) {
   return kDtypes[code];
 }
 
-// ---- guarded memory
-
-constexpr size_t kGuard = 256;
-constexpr int kPattern = 0xA5;
-static std::atomic<bool> g_guarding{false};
-bool guarding() {
-  return g_guarding.load(std::memory_order_relaxed);
-}
-void set_guarding(bool on) {
-  g_guarding = on;
-}
-
-at::Tensor empty_result(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, int device) {
-  constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
-  if (C10_LIKELY(!guarding())) {
-    return at::detail::empty_strided_generic(sizes, strides, device_allocator(), keys, type);
-  }
-  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
-  auto data = allocate(bytes + kGuard, device);
-  std::array<char, kGuard> pattern;
-  pattern.fill(static_cast<char>(kPattern));
-  device_allocator()->copy_data(static_cast<char*>(data.get()) + bytes, pattern.data(), kGuard);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), device_allocator(), /*resizable=*/true);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(type));
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return made;
-}
-bool overrun(const at::Tensor& made) {
-  std::array<char, kGuard> found, pattern;
-  pattern.fill(static_cast<char>(kPattern));
-  const auto& storage = made.storage();
-  device_allocator()->copy_data(found.data(), static_cast<const char*>(storage.data()) + storage.nbytes(), kGuard);
-  return found != pattern;
-}
-
 // ---- one call
 
 constexpr int32_t kOurs = 0x64697075;  // in `reserved`: a context of this file, not of Python
@@ -162,12 +126,8 @@ at::Tensor CCall::temporary(
     strides = contiguous;
   }
   if (on_host) return at::detail::empty_strided_cpu(sizes, *strides, type);
-  return empty_result(sizes, *strides, type, device());
-}
-const at::Tensor* CCall::overrun() const {
-  if (rest_ == nullptr) return nullptr;
-  for (const auto& one : rest_->kept) if (on_device(one) && dipu::overrun(one)) return &one;
-  return nullptr;
+  return at::detail::empty_strided_generic(
+      sizes, *strides, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type);
 }
 
 // ---- what a library calls back

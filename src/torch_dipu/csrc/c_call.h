@@ -52,7 +52,6 @@ class CCall {
   diopiGeneratorHandle_t generator(const std::optional<at::Generator>& generator);
   at::Generator generator_of(const void* handle) const;
   at::Tensor temporary(at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides, at::ScalarType type, bool on_host);
-  const at::Tensor* overrun() const;  // a temporary whose end was written past, when guarded
 
  private:
   static constexpr size_t kInline = 12;
@@ -81,11 +80,5 @@ class CCall {
 };
 
 void take_c_runtime(diopiRuntime_t* table);
-
-// Memory with a pattern behind its end, where kernels are watched.
-bool guarding();
-void set_guarding(bool on);
-at::Tensor empty_result(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type, int device);
-bool overrun(const at::Tensor& made);  // made by empty_result while guarding
 
 }  // namespace dipu

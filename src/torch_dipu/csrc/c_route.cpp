@@ -157,6 +157,11 @@ struct Remembered {
   Key key;
   Geometries found;
 };
+at::Tensor empty_result(const Geometry& geometry) {  // on the current device
+  constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
+  return at::detail::empty_strided_generic(geometry.sizes, geometry.strides, device_allocator(), keys, geometry.type);
+}
+
 // The results of these arguments; nullptr: the arguments are wrong, and the host will say how.
 const Geometries* results_of(const Plan& plan, const IValue* arguments) {  // hot path
   static thread_local ska::flat_hash_map<uint64_t, Remembered> known;
@@ -412,7 +417,7 @@ struct CRoute final : Route {
     if (device < 0) return false;
     const DeviceScope scope(device);
     c10::SmallVector<at::Tensor, 3> results;
-    if (!prepare(arguments, device, results)) {  // the host has the words that users know, and what is left to do
+    if (!prepare(arguments, results)) {  // the host has the words that users know, and what is left to do
       run_on_host(op, stack, c10::DispatchKey::CPU);
       return true;
     }
@@ -466,7 +471,7 @@ struct CRoute final : Route {
   }
 
   // The tensors that the results go into.
-  bool prepare(const IValue* arguments, int device, c10::SmallVectorImpl<at::Tensor>& results) const {
+  bool prepare(const IValue* arguments, c10::SmallVectorImpl<at::Tensor>& results) const {
     if (plan_.dynamic || plan_.results.empty()) {
       results.resize(plan_.results.size());
       return plan_.form == Form::Functional || plan_.results.empty();
@@ -478,12 +483,12 @@ struct CRoute final : Route {
       if (!wanted(arguments, i) || geometry.type == at::ScalarType::Undefined) {
         results.emplace_back();
       } else if (plan_.results[i] < 0) {
-        results.push_back(empty_result(geometry.sizes, geometry.strides, geometry.type, device));
+        results.push_back(empty_result(geometry));
       } else {
         at::Tensor given = arguments[plan_.results[i]].toTensor();
         if (!receives(given, geometry, arguments)) return false;
         const bool apart = plan_.form == Form::InPlace && !plan_.pointwise;  // the function may read what it has written
-        results.push_back(apart ? empty_result(geometry.sizes, geometry.strides, geometry.type, device) : std::move(given));
+        results.push_back(apart ? empty_result(geometry) : std::move(given));
       }
     }
     return true;
@@ -526,7 +531,6 @@ struct CRoute final : Route {
         const int32_t status = function.thunk(function.address, to.data());
         if (C10_LIKELY(status == diopiSuccess)) {
           if (C10_UNLIKELY(plan_.dynamic)) take_made(function, call, to.data(), results);
-          if (C10_UNLIKELY(guarding())) check_ends(op, function, call, results);
           return true;
         }
         if (status == diopiForceFallbackToCPU) return false;
@@ -550,18 +554,6 @@ struct CRoute final : Route {
       if (function.parameters[i].code != 'A') continue;
       results[function.parameters[i].source] = call.tensor_of(*static_cast<void**>(to[i + 1].p));
     }
-  }
-  void check_ends(const Operator& op, const CFunction& function, const CCall& call, c10::ArrayRef<at::Tensor> results) const {
-    const auto say = [&](const char* what, const at::Tensor& t) {
-      TORCH_CHECK(
-          false, vendor_, "'s ", function.name, " wrote past the end of ", what, " ", t.sizes(), " ", t.scalar_type(), " (",
-          t.storage().nbytes(), " bytes), in ", op.name);
-    };
-    for (size_t i = 0; i < results.size(); i++) {
-      const bool made = plan_.results[i] < 0 && results[i].defined() && !plan_.dynamic;
-      if (made && overrun(results[i])) say("its result", results[i]);
-    }
-    if (const auto* temporary = call.overrun()) say("memory that it asked for,", *temporary);
   }
   [[noreturn]] void fail(const Operator& op, const CFunction& function, int32_t status, const CCall& call) const {
     static const char* names[] = {"diopiSuccess", "diopiErrorOccurred", "diopiNoImplement", "diopiDtypeNotSupported",
@@ -651,7 +643,6 @@ Route* c_route(const std::string& vendor, const py::dict& d, uintptr_t last_erro
 void bind_c_routes(py::module_& m) {
   m.def("c_route", &c_route, py::return_value_policy::reference);
   m.def("take_c_runtime", [](uintptr_t table) { take_c_runtime(reinterpret_cast<diopiRuntime_t*>(table)); });
-  m.def("guard_kernels", &set_guarding);
 }
 
 }  // namespace dipu

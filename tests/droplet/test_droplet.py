@@ -1,0 +1,89 @@
+"""The vendor in C: PyTorch on its runtime and its kernels, by one folder and one entry point."""
+
+import textwrap
+
+import pytest
+
+from tests.droplet.conftest import EXAMPLE, Python
+
+
+def test_a_cnn_and_a_transformer_train_as_on_the_cpu(python: Python) -> None:
+    done = python(str(EXAMPLE / "train.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == [
+        "CNN on droplet (made up, on the CPU)",
+        "transformer on droplet (made up, on the CPU)",
+    ]
+
+
+def test_the_doctor_tests_it(python: Python) -> None:
+    done = python("-m", "deeplink", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Self-test: droplet (made up, on the CPU)" in done.stdout
+
+
+KERNELS = """
+    import torch, torch_dipu
+    from torch_dipu import _C
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, device="dipu", requires_grad=True)
+    weight = torch.randn(5, 4, device="dipu", requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(x @ weight.t(), torch.tensor([0, 2, 4]).to("dipu"))
+    loss.backward()
+    torch.sort(x)
+    torch.nn.functional.gelu(x, approximate="tanh")
+    x.detach().double().exp()
+    torch.dipu.synchronize()
+
+    ran = {row[0]: [route[:2] for route in row[2] if route[2]] for row in _C.operator_records()}
+    for name in ("mm", "_log_softmax", "nll_loss_backward", "sort", "gelu", "exp"):
+        print(name, ran["aten::" + name])
+    print(torch.dipu.device_count(), torch.dipu.get_device_name())
+    try:
+        torch.nn.functional.embedding(torch.tensor([9]).to("dipu"), x.detach())
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_who_runs_what(python: Python) -> None:
+    done = python("-c", textwrap.dedent(KERNELS))
+    assert done.stdout.splitlines() == [
+        "mm [('kernel', 'diopiMm')]",
+        "_log_softmax [('kernel', 'diopiLogSoftmax')]",
+        "nll_loss_backward [('kernel', 'diopi_nll_loss_backward')]",
+        "sort []",  # the host
+        "gelu [('kernel', 'diopiGelu')]",  # by its decomposition, behind the same kernel
+        "exp [('kernel', 'diopiExp')]",
+        "2 droplet (made up, on the CPU)",
+        "droplet's diopiEmbedding failed with diopiInvalidArgument: row 9 of a table of 3. "
+        "(in embedding)",
+    ], done.stdout + done.stderr
+
+
+def test_host_code_cannot_read_the_chips_memory(python: Python) -> None:
+    script = """
+        import ctypes, torch, torch_dipu
+        ctypes.string_at(torch.ones(4, device="dipu").data_ptr(), 4)
+    """
+    assert python("-c", textwrap.dedent(script)).returncode == -11  # SIGSEGV
+
+
+FAULTS = {
+    "asin": "asin (diopiAsin) wrote past the end of a block of 16 bytes on dipu:0",
+    "atan": "atan (diopiAtan)",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_kernel_is_named(python: Python, name: str) -> None:
+    script = f"""
+        import torch, torch_dipu
+        x = torch.ones(4, device="dipu")
+        torch.{name}(x)
+        torch.dipu.empty_cache()
+    """
+    done = python("-c", textwrap.dedent(script), DIPU_MEM_CHECK="2")
+    assert FAULTS[name] in done.stderr, done.stderr
