@@ -86,7 +86,8 @@ def _trampoline(function: FunctionType, target: str) -> CodeType:
     parameters: list[str] = []
     arguments: list[str] = []
     keyword_only = False
-    for parameter in inspect.signature(function).parameters.values():
+    # of the twin: what a function says of itself (__signature__) need not be what its code takes
+    for parameter in inspect.signature(twin(function)).parameters.values():
         name = parameter.name
         if parameter.kind is parameter.VAR_POSITIONAL:
             parameters.append(f"*{name}")

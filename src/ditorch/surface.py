@@ -199,7 +199,23 @@ def _map_activities(patches: Patches, target: Target) -> None:
         kept = [stands_for if item is activity.CUDA else item for item in activities]
         return [item for item in kept if item is not None]
 
-    _map_argument(patches, torch.profiler.profile, "__init__", "activities", convert)
+    for owner in torch.profiler.profile.__mro__[:2]:  # use_cuda=True adds to it in between
+        _map_argument(patches, owner, "__init__", "activities", convert)
+    device = None if stands_for is None else target.device
+
+    def older(original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        if kwargs.pop("use_cuda", False):
+            kwargs["use_device"] = device
+        original(*args, **kwargs)
+
+    _map_argument(
+        patches,
+        torch.autograd.profiler.profile,
+        "__init__",
+        "use_device",
+        lambda name: device if name == "cuda" else name,
+        older,
+    )
 
 
 def _private_name() -> str:

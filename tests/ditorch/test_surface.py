@@ -190,7 +190,35 @@ def test_the_profiler_takes_the_cuda_activity() -> None:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         torch.ones(4, device="cuda").add(1)
-    assert any(event.key == "aten::add" for event in profile.key_averages())
+    rows = {event.key: event for event in profile.key_averages()}
+    assert rows["aten::add"].self_device_time_total > 0
+    assert "dipu_add_tensor" in profile.key_averages().table(sort_by="self_cuda_time_total")
+
+
+@pytest.mark.filterwarnings("ignore:.*use_cuda.*")
+def test_the_profilers_older_words_for_cuda_are_understood() -> None:
+    a = torch.ones(4, device="cuda")
+    with torch.profiler.profile(use_cuda=True, acc_events=True) as recorded:
+        a.exp()
+    older = torch.autograd.profiler.profile(use_cuda=True, acc_events=True)
+    with older:
+        a.exp()
+    for profile in (recorded, older):
+        rows = {event.key: event for event in profile.key_averages()}
+        assert rows["aten::exp"].self_device_time_total > 0
+
+
+def test_the_history_of_memory_has_cudas_names(tmp_path: Path) -> None:
+    torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
+    try:
+        kept = torch.ones(1 << 20, device="cuda:1")
+        torch.cuda.memory._dump_snapshot(str(tmp_path / "memory.pickle"))
+        snapshot = torch.cuda.memory._snapshot()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    trace = snapshot["device_traces"][1]
+    assert kept.data_ptr() in [event["addr"] for event in trace if event["action"] == "alloc"]
+    assert (tmp_path / "memory.pickle").stat().st_size > 0
 
 
 @pytest.mark.parametrize("device", [(), (0,), ("cuda:0",), (torch.device("cpu"),)])

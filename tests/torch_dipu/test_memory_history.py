@@ -104,7 +104,7 @@ print(event["size"] >> 20, event["device_free"] >> 20, event["frames"][0]["name"
         "DIPU out of memory. Tried to allocate 20.00 MiB. Device 0 has a total capacity of "
         "64.00 MiB of which 4.00 MiB is free. Of the allocated memory 27.00 MiB is allocated by "
         "PyTorch, and 33.00 MiB is reserved by PyTorch but unallocated, the largest piece of it "
-        "11.00 MiB. Outside PyTorch's allocator 0 bytes is in use. Enough is reserved, but in pieces"
+        "11.00 MiB. Outside PyTorch's allocator 0 bytes is in use. Enough is reserved, but in "
     )
     assert event == "20 4 <module>"
 

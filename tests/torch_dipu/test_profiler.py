@@ -11,6 +11,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
+from diopi import implementation
+from torch_dipu import routes
+
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
 # torch 2.11 says so at the end of every profile
@@ -178,6 +181,27 @@ def test_a_session_does_not_see_the_work_of_another(tmp_path: Path) -> None:
         a.sin()
         work = [e["name"] for e in _trace(recorded, tmp_path) if e.get("cat") == "kernel"]
         assert work == ["dipu_exp"]
+
+
+def test_a_vendors_kernel_is_named_and_a_forced_operator_only_copies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x = torch.ones(3, device="dipu")
+    routes.bind(implementation.of({"exp": lambda input: input.sin().cos()}, "mine"))
+    monkeypatch.setenv("DIPU_FORCE_FALLBACK_OPS_LIST", "neg")
+    try:
+        with profile(activities=BOTH) as recorded:
+            x.exp()
+            x.neg()
+    finally:
+        routes.unbind()
+    kinds = ("kernel", "gpu_memcpy")
+    work = [e["name"] for e in _trace(recorded, tmp_path) if e.get("cat") in kinds]
+    assert work == [
+        "diopiExp",
+        "Memcpy DtoH (Device -> Pageable)",
+        "Memcpy HtoD (Pageable -> Device)",
+    ]
 
 
 def test_the_kernels_of_backward_belong_to_its_operators() -> None:

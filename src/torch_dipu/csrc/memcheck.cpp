@@ -58,14 +58,14 @@ void say(const std::string& text) {
   fputs(("[torch_dipu] memory check: " + text).c_str(), stderr);
 }
 
-void found(std::string text, const Context& context, const char* whence) {
+void found(std::string text, const Context& context = nullptr) {
   size_t number = 0;
   {
     DeviceLock lock(checker().mutex);
     number = ++checker().findings;
   }
   if (number > kShown) return;
-  if (context != nullptr) text += "  It was allocated at (" + std::string(whence) + "):\n" + tell_stacks({context})[0];
+  if (context != nullptr) text += "  It was allocated at (most recent call first):\n" + tell_stacks({context})[0];
   if (number == kShown) text += "  Further findings are counted, not shown.\n";
   say(text);
 }
@@ -115,7 +115,7 @@ std::optional<Damage> damage_of(Block& b) {
 void tell_damage(const Damage& d, const std::string& who, const std::string& hint) {
   found(who + " past the end of a block of " + size_on(d.requested, d.device) + ": " + std::to_string(d.count) +
             " bytes were changed, from " + std::to_string(d.first) + " bytes behind its end on." + hint + "\n",
-        d.context, "most recent call first");
+        d.context);
 }
 
 // ---- the chip's own count
@@ -144,10 +144,10 @@ void note_foreign(const SpanRecord& span, int64_t bytes) {
   const std::string where = " of dipu:" + std::to_string(span.device) + "'s memory";
   if (bytes > 0) {
     found(span.what() + " left " + std::to_string(bytes) + " bytes" + where +
-              " allocated outside the allocator: a kernel that allocates and does not free?\n", nullptr, "");
+              " allocated outside the allocator: a kernel that allocates and does not free?\n");
   } else {
     found(span.what() + " gave back " + std::to_string(-bytes) + " bytes" + where +
-              " that the allocator holds: freed twice, or by who does not own it?\n", nullptr, "");
+              " that the allocator holds: freed twice, or by who does not own it?\n");
   }
 }
 
@@ -271,8 +271,7 @@ bool check_freed(void* block) {
   }
   if (twice) {
     const std::string which = before ? "a block of " + size_on(before->requested, before->device) : std::string("memory that is no live block");
-    found(which + " was freed twice" + in_operator() + "; the second free is left out.\n", before ? before->context : nullptr,
-          "most recent call first");
+    found(which + " was freed twice" + in_operator() + "; the second free is left out.\n", before ? before->context : nullptr);
   }
   return !twice;
 }
@@ -280,7 +279,7 @@ bool check_freed(void* block) {
 void check_refused_free(const void* address) {
   std::ostringstream text;
   text << "host code freed device memory at " << address << " that is free already" << in_operator() << "; that is left out.\n";
-  found(text.str(), nullptr, "");
+  found(text.str());
 }
 
 void retire(Block* b) {
