@@ -1,7 +1,8 @@
 // What the parts of the core know of each other. Order of the parts: runtime (the chip's table,
 // devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
 // (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),
-// kernels (what the device owns: allocation, views, copies), autocast, sparse, dicl, bind.
+// kernels (what the device owns: allocation, views, copies), autocast, sparse, flight (the last
+// collectives), dicl and communicator (the process group), bind.
 #pragma once
 
 #include <ATen/core/Generator.h>
