@@ -12,7 +12,10 @@ from deeplink import settings
 
 ROOT = Path(__file__).parents[1]
 READMES = [ROOT / "README.md", ROOT / "docs" / "zh" / "README.md"]
-GUIDES = ["device.md", "bring_up.md", "new_chip.md", "support.md", "ditorch.md", "op_tools.md"]
+GUIDES = [
+    *("device.md", "bring_up.md", "new_chip.md", "support.md", "ditorch.md", "op_tools.md"),
+    "wrong_loss.md",
+]
 BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
 PAGES = [page for pair in BILINGUAL for page in pair]
 PAGES += [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]

@@ -1,4 +1,4 @@
-"""What two ranks do in the tests of the flight record: one of them does not come to a collective."""
+"""What two ranks do in the tests of the flight record: one does not come to a collective."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ struct ProcessGroupChip final : c10d::Backend {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> jobs;
-  bool closing = false;
+  bool closing = false, running = false;
   std::thread worker;
 
   ProcessGroupChip(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout)
@@ -84,6 +84,9 @@ struct ProcessGroupChip final : c10d::Backend {
     {
       std::lock_guard<std::mutex> lock(mutex);
       closing = true;
+      if ((running || !jobs.empty()) && communicator != nullptr) {  // nobody will wait for it any more
+        warn_if_failed(runtime().comm_abort(communicator), "comm_abort");
+      }
     }
     changed.notify_all();
     worker.join();
@@ -105,8 +108,12 @@ struct ProcessGroupChip final : c10d::Backend {
         if (jobs.empty()) return;
         job = std::move(jobs.front());
         jobs.pop_front();
+        running = true;
       }
       job();
+      job = nullptr;  // with its tensors
+      std::lock_guard<std::mutex> lock(mutex);
+      running = false;
     }
   }
   // In the group's thread: all processes of the group meet here the first time.
@@ -115,12 +122,15 @@ struct ProcessGroupChip final : c10d::Backend {
       TORCH_CHECK(index == device, "dicl: this group is on dipu:", device, ", found a tensor on dipu:", index);
       return;
     }
+    // whoever is missing is missed here, where waiting has an end
+    if (store->add("dicl/here", 1) >= size_) store->set("dicl/all", std::vector<uint8_t>{1});
+    store->wait({"dicl/all"}, timeout);
     DipuGroupId id{};
     if (rank_ == 0) {
       check(runtime().comm_id(&id), "comm_id");
-      store->set("dicl", std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
+      store->set("dicl/id", std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
     } else {
-      const auto bytes = store->get("dicl");
+      const auto bytes = store->get("dicl/id");
       TORCH_CHECK(bytes.size() == sizeof id.bytes, "dicl: the store holds another kind of id");
       std::copy(bytes.begin(), bytes.end(), id.bytes);
     }
@@ -226,24 +236,16 @@ struct ProcessGroupChip final : c10d::Backend {
   }
   // the tensor as the chip reads it: dense, and with the factor of PREMUL_SUM in it
   static at::Tensor given(const at::Tensor& t, const c10d::ReduceOp& op) {
+    check_type(t, op);
     if (op != c10d::ReduceOp::PREMUL_SUM) return t.contiguous();
     auto* supplement = static_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
     TORCH_CHECK(supplement != nullptr, "dicl: PREMUL_SUM without a factor");
     if (supplement->tensor_factor.defined()) return t.mul(supplement->tensor_factor).contiguous();
     return t.mul(supplement->double_factor).contiguous();
   }
-  static void check_bool(const at::Tensor& t, const c10d::ReduceOp& op) {
-    TORCH_CHECK_TYPE(
-        op != c10d::ReduceOp::AVG || t.scalar_type() != at::kBool,
-        "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ", t.scalar_type());
-  }
-
   WorkPtr reduce_all(const Tensors& tensors, const c10d::ReduceOp& op, OpType type, int root = -1) {
     Tensors sources;
-    for (auto& t : tensors) {
-      check_bool(t, op);
-      sources.push_back(given(t, op));
-    }
+    for (auto& t : tensors) sources.push_back(given(t, op));
     const int how = reduction_of(op);
     auto body = [this, tensors, sources, how, root] {
       for (size_t i = 0; i < tensors.size(); i++) {
@@ -273,7 +275,6 @@ struct ProcessGroupChip final : c10d::Backend {
   WorkPtr scatter_reduced(const Tensors& out, const Tensors& in, const c10d::ReduceOp& op, OpType type) {
     Tensors sources;
     for (size_t i = 0; i < in.size(); i++) {
-      check_bool(in[i], op);
       TORCH_CHECK(
           in[i].numel() == out[i].numel() * size_, "dicl: reduce_scatter divides its input among ", size_,
           " ranks, found ", in[i].numel(), " elements and an output of ", out[i].numel());

@@ -132,14 +132,24 @@ static Tensors flat(const at::Tensor& one) {
   return {one};
 }
 
+// What a reduction has no meaning for.
+static void check_type(const at::Tensor& t, const c10d::ReduceOp& op) {
+  TORCH_CHECK_TYPE(
+      op != c10d::ReduceOp::AVG || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",
+      t.scalar_type(), ", allowed are floats, complex numbers and integers (their average is truncated)");
+  TORCH_CHECK_TYPE(
+      op != c10d::ReduceOp::PREMUL_SUM || t.is_floating_point(), "dicl: PREMUL_SUM is for floats; found a tensor of ",
+      t.scalar_type());
+}
+
 // A reduction as the host backend runs it. It need not know AVG or PREMUL_SUM: these are a SUM with
 // a division after or a product before. Short floats are reduced in float32 and rounded once.
 struct Reduction {
-  c10d::ReduceOp op;
+  c10d::ReduceOp asked, op;
   std::optional<double> factor;  // of PREMUL_SUM
   int64_t divisor = 0;           // of AVG, else 0
 
-  Reduction(const c10d::ReduceOp& asked, int size) : op(asked) {
+  Reduction(const c10d::ReduceOp& wanted, int size) : asked(wanted), op(wanted) {
     if (asked == c10d::ReduceOp::AVG) {
       divisor = size;
     } else if (asked == c10d::ReduceOp::PREMUL_SUM) {
@@ -160,12 +170,7 @@ struct Reduction {
   }
   // what the backend reads; a copy where `kept` says that the tensor itself must stay as it is
   at::Tensor input(const at::Tensor& t, bool kept) const {
-    TORCH_CHECK_TYPE(
-        divisor == 0 || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",
-        t.scalar_type(), ", allowed are floats, complex numbers and integers (their average is truncated)");
-    TORCH_CHECK_TYPE(
-        !factor || t.is_floating_point(), "dicl: PREMUL_SUM is for floats; found a tensor of ",
-        t.scalar_type());
+    check_type(t, asked);
     if (factor) return t.to(wide(t)).mul(*factor);
     return t.to(wide(t), /*non_blocking=*/false, /*copy=*/kept);
   }
