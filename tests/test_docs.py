@@ -21,6 +21,7 @@ GUIDES = [
     "support.md",
     "ditorch.md",
     "op_tools.md",
+    "wrong_loss.md",
 ]
 BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
 PAGES = [page for pair in BILINGUAL for page in pair]

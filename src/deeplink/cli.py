@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, one_iter, operators, settings
+from deeplink import __version__, flight, one_iter, operators, settings
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
 from deeplink.running import parse
@@ -30,6 +30,7 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink flight-record DIR         which rank keeps the others waiting
   deeplink coverage train.py         which of its CUDA calls are served
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
@@ -136,6 +137,33 @@ def _forward(command: str, args: list[str]) -> None:
     """Hands over to `python -m ditorch`: only that process is to have torch patched."""
     line = [sys.executable, "-m", "ditorch", command, *args]
     raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+
+@app.command("flight-record", epilog="Example: deeplink flight-record flight_record")
+def flight_record(
+    folder: Annotated[Path, typer.Argument(help="Where the ranks wrote their records.")],
+    count: Annotated[int, typer.Option("--last", help="So many collectives of each rank.")] = 3,
+) -> None:
+    """Which rank keeps the others waiting: the last collectives of all ranks, read together."""
+    records = flight.read(folder)
+    rows = [
+        (
+            str(r.rank),
+            e["group"],
+            flight.name(e),
+            e["state"],
+            f"{r.time - e['begun']:.1f} s",
+            e["where"],
+        )
+        for r in records
+        for e in r.entries[-count:]
+    ]
+    columns = ("rank", "group", "name", "status", "since", "line")
+    console().print(table("The last collectives", columns, rows))
+    found = flight.diagnose(records)
+    for line in found or ["nothing is under way"]:
+        console().print(line, soft_wrap=True)
+    raise typer.Exit(1 if found else 0)
 
 
 @app.command(epilog="Example: deeplink coverage train.py")

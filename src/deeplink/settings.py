@@ -434,6 +434,20 @@ DIPU_DUMP_OP_ARGS = integer(
 DIPU_MOCK_CUDA = boolean(
     "DIPU_MOCK_CUDA", False, "`import torch_dipu` brings CUDA's names, too, as ditorch does."
 )
+DIPU_FLIGHT_RECORD = integer(
+    "DIPU_FLIGHT_RECORD", 256, "How many of the last collectives are remembered.", minimum=0
+)
+DIPU_FLIGHT_RECORD_DIR = path(
+    "DIPU_FLIGHT_RECORD_DIR",
+    lambda: Path("flight_record"),
+    "Where they are written when one fails, or hangs.",
+)
+DIPU_FLIGHT_RECORD_AFTER = integer(
+    "DIPU_FLIGHT_RECORD_AFTER",
+    300,
+    "Seconds after which a collective that is under way counts as hanging; 0: never.",
+    minimum=0,
+)
 DITORCH = boolean(
     "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."
 )

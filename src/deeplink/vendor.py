@@ -4,9 +4,11 @@ A vendor comes in by an entry point of the group `deeplink.vendors`, in the tree
 """
 
 import difflib
+import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Literal
 
 from deeplink import settings
@@ -49,6 +51,13 @@ class Vendor:
     def label(self) -> str:
         """How reports call it: the note when there is one, else the name."""
         return self.note or self.name
+
+    def gaps_file(self) -> Path | None:
+        """Its gaps.toml, where it has one."""
+        if not self.gaps:
+            return None
+        package, _, rest = self.gaps.partition("/")
+        return Path(str(importlib.import_module(package).__file__)).parent / rest
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from deeplink.errors import DeeplinkError
-from torch_dipu import _C
+from torch_dipu import _C, flight
 
 
 def register(chip: ModuleType) -> None:
@@ -18,12 +18,16 @@ def register(chip: ModuleType) -> None:
         return
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        flight.start()
         communicator = getattr(chip, "communicator", None)
-        if communicator is None:
-            raise DeeplinkError(
-                f"the vendor's runtime {chip.__name__} has no communicator.",
-                hint="define communicator(store, rank, size, timeout) in that module.",
-            )
-        return _C.make_process_group(communicator(store, rank, size, timeout))
+        if communicator is not None:  # a back end of the host's, on the device's own bytes
+            return _C.make_process_group(communicator(store, rank, size, timeout))
+        if _C.has_communicator():
+            return _C.make_chip_group(store, rank, size, int(timeout.total_seconds() * 1000))
+        raise DeeplinkError(
+            f"the vendor's runtime {chip.__name__} has no communicator.",
+            hint="fill in the comm_ functions of the runtime (dipu_runtime.h), or define "
+            "communicator(store, rank, size, timeout) in that module.",
+        )
 
     dist.Backend.register_backend("dicl", create, devices=["dipu"])

@@ -270,14 +270,35 @@ def test_an_earlier_run_is_not_overwritten(results: ModuleType, tmp_path: Path) 
     assert output.read_text() == "precious"
 
 
+DEVICE = """
+[pytorch_tests]
+dtypes = ["float32"]
+
+[[pytorch_tests.skip]]
+test = "_SGD_"
+reason = "the chip has no SGD"
+
+[[pytorch_tests.tolerance]]
+test = "misspelt"
+dtype = "float32"
+bound = 1e-2
+reason = "its exp is a table"
+"""
+
+
 def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
     only = r"ward_(add|empty|nn_functional_dropout|jiterator_unary)_cuda|_(nn_Linear|SGD)_cuda"
-    line = [sys.executable, "-m", "ditorch", "pytorch-tests", "--only", only, "--dtypes", "float32"]
+    config = tmp_path / "device.toml"
+    config.write_text(DEVICE)
+    line = [sys.executable, "-m", "ditorch", "pytorch-tests", "--only", only, "--config", config]
     done = subprocess.run(
         [*line, "-o", str(output), "-j", "1"], capture_output=True, text=True, check=False
     )
     rows = by_name(results, output)
+    left_out = rows.pop("test_steps_SGD_cuda_float32")
+    assert (left_out.result, left_out.message) == ("skipped", "left out: the chip has no SGD")
+    assert "'misspelt' finds no test here" in done.stderr
     # CUDA C++: nothing stands for it, and that is not the CPU's doing
     kernel = rows.pop("test_forward_jiterator_unary_cuda_float32")
     assert (kernel.result, kernel.cause, kernel.reason) == ("error", "shim", "no equivalent")
@@ -289,11 +310,10 @@ def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Pa
             "test_forward_nn_functional_dropout_cuda_float32",
             "test_backward_nn_functional_dropout_cuda_float32",
             "test_forward_backward_nn_Linear_cuda_float32",
-            "test_steps_SGD_cuda_float32",
         ),
         "passed",
     )
-    assert {row.file for row in rows.values()} == {"op_db", "module_db", "optim_db"}
+    assert {row.file for row in rows.values()} == {"op_db", "module_db"}
     assert {row.device for row in rows.values()} == {"device"}
     assert done.returncode == 1, done.stderr
 
@@ -486,3 +506,37 @@ def test_every_rule_has_a_case(causes: ModuleType) -> None:
 def test_torch_calls_this_chip_cuda_itself_so_nothing_is_confused(causes: ModuleType) -> None:
     found = causes.classify("AssertionError: 'cuda:0' != 'cuda:1'", "", "cuda")
     assert (found.cause, found.reason) == ("chip", "values")
+
+
+# A device's own rules.
+
+
+def test_a_tolerance_is_for_its_tests_and_its_dtype(results: ModuleType, tmp_path: Path) -> None:
+    from ditorch.pytorch_tests import device_config
+
+    path = tmp_path / "gaps.toml"
+    path.write_text(DEVICE.replace("misspelt", "forward_exp_"))
+    (entry,) = device_config.read(path).tolerances
+    rules = [(entry.test, entry.dtype, entry.bound)]
+    exp = results.Test("op_db", "TestOpsCUDA", "test_forward_exp_cuda_float32")
+    add = results.Test("op_db", "TestOpsCUDA", "test_forward_add_cuda_float32")
+    assert device_config.bounds(rules, exp) == {"float32": 1e-2}
+    assert device_config.bounds(rules, add) == {}
+
+
+WRONG_RULES = [
+    ("[pytorch_tests]\nskips = []", "has skips; known: dtypes, skip, tolerance"),
+    ('[[pytorch_tests.skip]]\ntest = "a"', "should have exactly test, reason"),
+    ('[[pytorch_tests.skip]]\ntest = "a"\nreason = ""', "needs a reason"),
+    ('[[pytorch_tests.skip]]\ntest = "("\nreason = "b"', r"'\(' is no pattern"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_RULES)
+def test_a_wrong_rule_is_told(results: ModuleType, tmp_path: Path, text: str, message: str) -> None:
+    from ditorch.pytorch_tests import device_config
+
+    path = tmp_path / "gaps.toml"
+    path.write_text(text)
+    with pytest.raises(DeeplinkError, match=message):
+        device_config.read(path)

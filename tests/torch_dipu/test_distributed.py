@@ -60,7 +60,7 @@ EXPECTED: dict[str, list[Any]] = {
 }
 
 
-def _run(
+def run_ranks(
     backend: str, names: list[str], folder: Path, world: int = ranks.WORLD
 ) -> list[dict[str, Any]]:
     """The results of every rank."""
@@ -79,7 +79,7 @@ def _run(
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return _run("dicl", list(EXPECTED), tmp_path_factory.mktemp("dicl"))
+    return run_ranks("dicl", list(EXPECTED), tmp_path_factory.mktemp("dicl"))
 
 
 def test_every_job_has_an_expectation() -> None:
@@ -93,7 +93,7 @@ def test_both_ranks_get_what_they_should(name: str, results: list[dict[str, Any]
 
 
 def test_the_device_back_end_serves_beside_one_for_the_host(tmp_path: Path) -> None:
-    first, second = _run("cpu:gloo,dipu:dicl", ["all_reduce sum", "objects"], tmp_path)
+    first, second = run_ranks("cpu:gloo,dipu:dicl", ["all_reduce sum", "objects"], tmp_path)
     assert first["all_reduce sum"] == ("dipu:0", [3.0, 5.0])
     assert second["objects"] == [{"rank": 0}, {"rank": 1}]
 
@@ -101,4 +101,11 @@ def test_the_device_back_end_serves_beside_one_for_the_host(tmp_path: Path) -> N
 def test_three_ranks_reduce_to_each_and_in_a_sub_group(tmp_path: Path) -> None:
     names = ["reductions float32", "reductions bfloat16", "reductions int64"]
     names += ["reduce to each", "sub-group"]
-    assert _run("dicl", names, tmp_path, world=3) == [{name: [] for name in names}] * 3
+    assert run_ranks("dicl", names, tmp_path, world=3) == [{name: [] for name in names}] * 3
+
+
+@pytest.mark.slow
+def test_four_ranks_reduce_to_each_and_in_a_sub_group(tmp_path: Path) -> None:
+    names = [f"reductions {name}" for name in ranks_reductions.DTYPES]
+    names += ["reduce to each", "sub-group"]
+    assert run_ranks("dicl", names, tmp_path, world=4) == [{name: [] for name in names}] * 4

@@ -25,7 +25,7 @@ from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
 from diopi.conformance.results import Summary, Writer
-from diopi.conformance.subject import Subject, gaps_of, open_subject
+from diopi.conformance.subject import Subject, open_subject
 from diopi.conformance.worker import run_one
 from diopi.op import Op, all_ops
 
@@ -227,7 +227,7 @@ def main(line: Sequence[str] | None = None) -> int:
 
 def _publish(given: argparse.Namespace, out: Console) -> int:
     """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
-    gaps = known_gaps.read(given.gaps or gaps_of(vendors.choose(given.vendor).vendor))
+    gaps = known_gaps.read(given.gaps or vendors.choose(given.vendor).vendor.gaps_file())
     for path in publish.publish(given.results, given.publish, gaps):
         out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
     return 0

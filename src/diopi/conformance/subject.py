@@ -78,7 +78,7 @@ def open_subject(name: str) -> Subject:
     chosen = vendors.choose(name).vendor
     if chosen.device_module:
         importlib.import_module(chosen.device_module)
-    gaps = gaps_of(chosen)
+    gaps = chosen.gaps_file()
     if chosen.kernels:
         return of_kernels(name, implementation.load(chosen), chosen.device, gaps)
     return Subject(name, chosen.device, gaps)
@@ -94,14 +94,6 @@ def _source(name: str) -> Any:
             f"the kernels in {name} do not load: {type(error).__name__}: {error}.",
             "a vendor's name, or module:attribute of kernels; import it by hand to see where.",
         ) from error
-
-
-def gaps_of(vendor: vendors.Vendor) -> Path | None:
-    """The vendor's gaps.toml, where it has one."""
-    if not vendor.gaps:
-        return None
-    folder, _, rest = vendor.gaps.partition("/")
-    return Path(str(importlib.import_module(folder).__file__)).parent / rest
 
 
 def of_kernels(

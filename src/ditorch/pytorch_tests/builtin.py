@@ -23,13 +23,15 @@ from ditorch.calls import Unsupported
 STEPS = 3  # of an optimizer
 LOOSE = MappingProxyType({torch.float16: 1e-2, torch.bfloat16: 2e-2})
 TOLERANCE = 1e-3  # torch's own when it compares a GPU with the CPU
+loosened: dict[str, float] = {}  # by dtype: of the device, for the test that runs
 
 Classes = dict[str, Any]
 
 
 def bound(dtype: torch.dtype) -> float:
     """How near a result must come to the CPU's."""
-    return LOOSE.get(dtype, TOLERANCE)
+    own = loosened.get(str(dtype).removeprefix("torch."))
+    return own if own is not None else LOOSE.get(dtype, TOLERANCE)
 
 
 def op_tests() -> Classes:

@@ -13,10 +13,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from deeplink import vendor
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
-from ditorch.pytorch_tests import results
+from ditorch.pytorch_tests import device_config, results
 from ditorch.pytorch_tests.builtin import SUITES
+from ditorch.pytorch_tests.device_config import DeviceConfig, skipped
 from ditorch.pytorch_tests.results import RESULTS, Row, Test
 from ditorch.pytorch_tests.sources import Source, files_of, selected
 from ditorch.pytorch_tests.workers import Pool, spare_the_cpu
@@ -52,6 +54,10 @@ def pytorch_tests(
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Run nothing: show what the CSV holds.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="What this device leaves out; else the vendor's gaps.toml."),
+    ] = None,
     old: Annotated[
         Path | None, typer.Option("--diff", help="The CSV of an earlier run, to compare with.")
     ] = None,
@@ -82,7 +88,9 @@ def pytorch_tests(
             sources = _sources(suites, pytorch, _words(files))
             re.compile(only)
             _make_room(output, resume)
-            _run(sources, only, _words(dtypes), output, jobs, time_limit, resume)
+            rules = device_config.read(config or vendor.choose().vendor.gaps_file())
+            chosen = _words(dtypes) or rules.dtypes
+            _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
         rows = results.read(output)
     except (DeeplinkError, OSError) as error:
         console(stderr=True).print(str(error), style="red", soft_wrap=True)
@@ -126,25 +134,37 @@ def _run(
     jobs: int,
     limit: float,
     resume: bool,
+    rules: DeviceConfig,
 ) -> None:
     """Runs what is selected and not there yet; each row is written as it comes."""
     done = {row.key for row in results.read(output)} if resume and output.exists() else set()
+    left_out: list[Row] = []
+    known: list[Test] = []
 
     def wanted(tests: list[Test]) -> list[Test]:
-        return [test for test in selected(tests, only, dtypes) if test.key not in done]
+        known.extend(tests)
+        new = [test for test in selected(tests, only, dtypes) if test.key not in done]
+        skips = {test: skip for test in new if (skip := rules.skip(test)) is not None}
+        left_out.extend(skipped(test, skip) for test, skip in skips.items())
+        return [test for test in new if test not in skips]
 
     out = console(stderr=True)
     if said := spare_the_cpu():
         out.print(said, style="yellow", soft_wrap=True)
     out.print(f"loading {', '.join(source.name for source in sources)} …", soft_wrap=True)
     with (
-        Pool(jobs, limit) as pool,
+        Pool(jobs, limit, tolerances=rules.tolerances) as pool,
         results.Writer(output, append=resume) as writer,
         _progress(out, pool) as tell,
     ):
         for row in pool.run(sources, wanted):
             writer.add(row)
             tell.add(row)
+        for row in left_out:
+            writer.add(row)
+            tell.add(row)
+    for pattern in rules.unmatched(known):
+        out.print(f"the device's rules: {pattern!r} finds no test here", style="yellow")
 
 
 class _Tally:

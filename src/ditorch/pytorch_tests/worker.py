@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ditorch import session
-from ditorch.pytorch_tests import causes, sources
+from ditorch.pytorch_tests import builtin, causes, device_config, sources
 from ditorch.pytorch_tests.results import Row, Test
 
 LONGEST = 600  # characters of a message
@@ -84,6 +84,8 @@ def main() -> None:
             test = pipe.recv()
         except EOFError:  # nothing more to do
             return
+        builtin.loosened.clear()
+        builtin.loosened.update(device_config.bounds(options["tolerances"], test))
         pipe.send(run(test, cases.get(test), device))
 
 

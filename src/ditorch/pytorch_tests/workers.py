@@ -19,6 +19,7 @@ from typing import IO
 
 from deeplink import settings
 from ditorch import session
+from ditorch.pytorch_tests.device_config import Tolerance
 from ditorch.pytorch_tests.results import Row, Test
 from ditorch.pytorch_tests.sources import Source
 from ditorch.pytorch_tests.worker import row
@@ -68,7 +69,14 @@ class _Worker:
 class Pool:
     """At most `jobs` workers; `limit` seconds for each test. `total` grows as sources load."""
 
-    def __init__(self, jobs: int, limit: float, start_limit: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        jobs: int,
+        limit: float,
+        start_limit: float = START_SECONDS,
+        tolerances: Sequence[Tolerance] = (),
+    ) -> None:
+        self._tolerances = [(each.test, each.dtype, each.bound) for each in tolerances]
         self.jobs, self.limit, self.start_limit = jobs, limit, start_limit
         self.total = 0
         target = (found := session.current()) and found.target
@@ -168,7 +176,12 @@ class Pool:
         """A worker that loads the source; its first message is the list of the tests."""
         ours, theirs = Pipe()
         said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
-        options = {"name": source.name, "root": source.root, "threads": _threads(self.jobs)}
+        options = {
+            "name": source.name,
+            "root": source.root,
+            "threads": _threads(self.jobs),
+            "tolerances": self._tolerances,
+        }
         number = theirs.fileno()
         process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", str(number), json.dumps(options)],

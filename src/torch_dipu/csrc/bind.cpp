@@ -8,6 +8,7 @@
 #include "c_route.h"
 #include "core.h"
 #include "dicl.h"
+#include "flight.h"
 #include "hook.h"
 
 namespace py = pybind11;
@@ -136,6 +137,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("export_memory", &export_memory);
   m.def("import_bytes", &import_bytes);
   m.def("make_process_group", &make_process_group);
+  m.def("has_communicator", &has_communicator);
+  m.def("make_chip_group", [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t milliseconds) {
+    return make_chip_group(std::move(store), rank, size, std::chrono::milliseconds(milliseconds));
+  });
+  bind_flight(m);
 }
 
 }  // namespace dipu

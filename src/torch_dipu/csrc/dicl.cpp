@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "dicl.h"
+#include "flight.h"
 
 namespace dipu {
 
@@ -24,6 +25,7 @@ struct DeviceWork final : Work {
   Tensors outputs;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   bool must_finish;
+  uint64_t flight = 0;
 
   // `finish` runs once, by whichever thread completes the host's work, before anyone hears of it
   DeviceWork(WorkPtr work, Tensors results, int rank, OpType type, std::function<void()> finish)
@@ -44,9 +46,24 @@ struct DeviceWork final : Work {
     return inner->exception();
   }
   bool wait(std::chrono::milliseconds timeout) override {
-    const bool done = inner->wait(timeout);
-    if (must_finish) future->waitAndThrow();
-    return done;
+    try {
+      const bool done = inner->wait(timeout);
+      if (must_finish) future->waitAndThrow();
+      flight_end(flight, nullptr);
+      return done;
+    } catch (...) {
+      flight_end(flight, std::current_exception());
+      throw;
+    }
+  }
+  // Hears of the end where nobody waits: DDP takes the future, and a hang is nobody's.
+  void follow(uint64_t number) {
+    flight = number;
+    const auto type = opType_;
+    if (number == 0 || type == OpType::SEND || type == OpType::RECV || type == OpType::RECVANYSOURCE) return;
+    inner->getFuture()->addCallback([number](c10::ivalue::Future& done) {
+      flight_end(number, done.hasError() ? done.exception_ptr() : nullptr);
+    });
   }
   void synchronize() override {
     inner->synchronize();
@@ -115,14 +132,24 @@ static Tensors flat(const at::Tensor& one) {
   return {one};
 }
 
+// What a reduction has no meaning for.
+static void check_type(const at::Tensor& t, const c10d::ReduceOp& op) {
+  TORCH_CHECK_TYPE(
+      op != c10d::ReduceOp::AVG || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",
+      t.scalar_type(), ", allowed are floats, complex numbers and integers (their average is truncated)");
+  TORCH_CHECK_TYPE(
+      op != c10d::ReduceOp::PREMUL_SUM || t.is_floating_point(), "dicl: PREMUL_SUM is for floats; found a tensor of ",
+      t.scalar_type());
+}
+
 // A reduction as the host backend runs it. It need not know AVG or PREMUL_SUM: these are a SUM with
 // a division after or a product before. Short floats are reduced in float32 and rounded once.
 struct Reduction {
-  c10d::ReduceOp op;
+  c10d::ReduceOp asked, op;
   std::optional<double> factor;  // of PREMUL_SUM
   int64_t divisor = 0;           // of AVG, else 0
 
-  Reduction(const c10d::ReduceOp& asked, int size) : op(asked) {
+  Reduction(const c10d::ReduceOp& wanted, int size) : asked(wanted), op(wanted) {
     if (asked == c10d::ReduceOp::AVG) {
       divisor = size;
     } else if (asked == c10d::ReduceOp::PREMUL_SUM) {
@@ -143,12 +170,7 @@ struct Reduction {
   }
   // what the backend reads; a copy where `kept` says that the tensor itself must stay as it is
   at::Tensor input(const at::Tensor& t, bool kept) const {
-    TORCH_CHECK_TYPE(
-        divisor == 0 || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",
-        t.scalar_type(), ", allowed are floats, complex numbers and integers (their average is truncated)");
-    TORCH_CHECK_TYPE(
-        !factor || t.is_floating_point(), "dicl: PREMUL_SUM is for floats; found a tensor of ",
-        t.scalar_type());
+    check_type(t, asked);
     if (factor) return t.to(wide(t)).mul(*factor);
     return t.to(wide(t), /*non_blocking=*/false, /*copy=*/kept);
   }
@@ -188,8 +210,13 @@ struct ProcessGroupDICL final : c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override {
     inner->setTimeout(timeout);
   }
-  WorkPtr wrap(WorkPtr work, Tensors outputs, OpType type, std::function<void()> finish = nullptr) {
-    return c10::make_intrusive<DeviceWork>(std::move(work), std::move(outputs), rank_, type, std::move(finish));
+  WorkPtr wrap(
+      WorkPtr work, Tensors outputs, OpType type, std::function<void()> finish = nullptr, const Tensors& inputs = {},
+      int peer = -1) {
+    const auto number = flight_begin(*this, type, inputs, outputs, peer);
+    auto made = c10::make_intrusive<DeviceWork>(std::move(work), std::move(outputs), rank_, type, std::move(finish));
+    made->follow(number);
+    return made;
   }
 
   // one tensor list, read and written
@@ -222,7 +249,8 @@ struct ProcessGroupDICL final : c10d::Backend {
   WorkPtr method(Out& out, In& in, const c10d::Options& o) override {             \
     auto host_out = host(out);                                                    \
     auto host_in = host(in);                                                      \
-    return wrap(inner->method(host_out, host_in, o), flat(out), OpType::type);    \
+    auto work = inner->method(host_out, host_in, o);                              \
+    return wrap(work, flat(out), OpType::type, nullptr, flat(in));                \
   }
   DIPU_OUT_IN(allgather, TensorLists, Tensors, AllgatherOptions, ALLGATHER)
   DIPU_OUT_IN(allgather_into_tensor_coalesced, Tensors, Tensors, AllgatherOptions, COALESCED)
@@ -234,7 +262,7 @@ struct ProcessGroupDICL final : c10d::Backend {
   // flat: the accelerator's contract is about element counts, the host backend looks at dimension 0
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& o) override {
     auto host_out = line(host(out)), host_in = line(host(in));
-    return wrap(inner->_allgather_base(host_out, host_in, o), {out}, OpType::_ALLGATHER_BASE);
+    return wrap(inner->_allgather_base(host_out, host_in, o), {out}, OpType::_ALLGATHER_BASE, nullptr, {in});
   }
 
   // one allreduce of everything, of which each rank keeps its parts: the host backend's own
@@ -264,7 +292,7 @@ struct ProcessGroupDICL final : c10d::Backend {
     options.reduceOp = reduction.op;
     options.timeout = o.timeout;
     options.asyncOp = o.asyncOp;
-    return wrap(inner->allreduce(whole, options), out, type, reduction.finish(results, kept));
+    return wrap(inner->allreduce(whole, options), out, type, reduction.finish(results, kept), flat(parts));
   }
   Tensors parts(const at::Tensor& in) {
     TORCH_CHECK(
@@ -289,15 +317,16 @@ struct ProcessGroupDICL final : c10d::Backend {
       at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes, std::vector<int64_t>& in_sizes,
       const c10d::AllToAllOptions& o) override {
     auto host_out = host(out), host_in = host(in);
-    return wrap(inner->alltoall_base(host_out, host_in, out_sizes, in_sizes, o), {out}, OpType::ALLTOALL_BASE);
+    auto work = inner->alltoall_base(host_out, host_in, out_sizes, in_sizes, o);
+    return wrap(work, {out}, OpType::ALLTOALL_BASE, nullptr, {in});
   }
   WorkPtr send(Tensors& t, int destination, int tag) override {
     auto on_host = host(t);
-    return wrap(inner->send(on_host, destination, tag), {}, OpType::SEND);
+    return wrap(inner->send(on_host, destination, tag), {}, OpType::SEND, nullptr, t, destination);
   }
   WorkPtr recv(Tensors& t, int source, int tag) override {
     auto on_host = host(t);
-    return wrap(inner->recv(on_host, source, tag), t, OpType::RECV);
+    return wrap(inner->recv(on_host, source, tag), t, OpType::RECV, nullptr, {}, source);
   }
   WorkPtr recvAnysource(Tensors& t, int tag) override {
     auto on_host = host(t);

@@ -1,5 +1,4 @@
-// Second of the translation units: what needs Python or c10d.
+// Second of the translation units: what needs Python.
 #include "autocast.cpp"
-#include "dicl.cpp"
 #include "hook.cpp"
 #include "bind.cpp"

@@ -1,4 +1,4 @@
-// A translation unit of its own: what watches the device, and needs torch's profiler.
+// Fourth of the translation units: what watches the device, and needs torch's profiler.
 #include "history.cpp"
 #include "stacks.cpp"
 #include "memcheck.cpp"

@@ -1,0 +1,140 @@
+"""The flight records of several ranks read together: who is missing in a collective that hangs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deeplink.errors import DeeplinkError
+
+Entry = dict[str, Any]  # of a record: group, sequence, operation, inputs, outputs, state, where, …
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one rank wrote: its last collectives, oldest first."""
+
+    rank: int
+    size: int
+    time: float
+    reason: str
+    groups: dict[str, list[int]]
+    entries: list[Entry]
+
+    def last(self, group: str) -> Entry | None:
+        """The last collective that it called in a group."""
+        own = [e for e in self.entries if e["group"] == group and e["sequence"]]
+        return own[-1] if own else None
+
+    def at(self, group: str, sequence: int) -> Entry | None:
+        same = (e for e in self.entries if e["group"] == group and e["sequence"] == sequence)
+        return next(same, None)
+
+
+def read(folder: Path) -> list[Record]:
+    """The records in a folder, by rank."""
+    files = sorted(folder.glob("rank-*.json"))
+    if not files:
+        raise DeeplinkError(
+            f"no flight record at {folder}: it has no rank-N.json.",
+            "each process writes one when a collective fails or hangs (DIPU_FLIGHT_RECORD_DIR).",
+        )
+    return sorted(map(_record, files), key=lambda record: record.rank)
+
+
+def _record(file: Path) -> Record:
+    try:
+        found = json.loads(file.read_text())
+        return Record(
+            *(found[key] for key in ("rank", "size", "time", "reason", "groups", "entries"))
+        )
+    except (ValueError, KeyError) as error:
+        raise DeeplinkError(f"{file} is no flight record: {error!r}.") from None
+
+
+def name(entry: Entry) -> str:
+    """`all_reduce #7 Float[4]`, as far as it is known."""
+    sizes = ", ".join(entry["inputs"] or entry["outputs"])
+    number = f" #{entry['sequence']}" if entry["sequence"] else ""
+    return f"{entry['operation'].lower()}{number} {sizes}".rstrip()
+
+
+def diagnose(records: Sequence[Record]) -> list[str]:
+    """What keeps the ranks from going on, a line for each finding; none: nothing is pending."""
+    found = [line for record in records for line in _one_to_one(record)]
+    here = {record.rank: record for record in records}
+    groups = {e["group"]: None for record in records for e in record.entries}
+    for group in groups:
+        found += _of_group(group, here)
+    return found
+
+
+def _of_group(group: str, here: dict[int, Record]) -> list[str]:
+    ranks = next((r.groups[group] for r in here.values() if group in r.groups), sorted(here))
+    last = {rank: here[rank].last(group) for rank in ranks if rank in here}
+    front = max((e["sequence"] for e in last.values() if e is not None), default=0)
+    waiting = {r: e for r, e in last.items() if e and e["sequence"] == front and _waits(e)}
+    if not waiting:
+        return []
+    some = min(waiting)
+    about = f"group {group}: {_ranks(waiting)} in {name(waiting[some])} ({waiting[some]['where']})"
+    found = [
+        f"{about}; rank {rank} is missing: {_what_last(last[rank])}"
+        for rank in last
+        if rank not in waiting and (last[rank] or {"sequence": 0})["sequence"] < front
+    ]
+    lost = [rank for rank in ranks if rank not in here]
+    if lost:
+        found.append(f"{about}; {_ranks(lost)} wrote no record: gone, or outside of any collective")
+    found += _others(group, here, front, waiting, about)
+    return found or [f"{about}: all are there, so it is slow, or the connection is broken"]
+
+
+def _others(
+    group: str, here: dict[int, Record], front: int, waiting: dict[int, Entry], about: str
+) -> list[str]:
+    """Ranks that called something else where the others called this."""
+    some = waiting[min(waiting)]
+    found = []
+    for rank, record in here.items():
+        own = record.at(group, front)
+        if own is None or (own["operation"] == some["operation"] and _same_sizes(own, some)):
+            continue
+        found.append(f"{about}; rank {rank} calls {name(own)} instead ({own['where']})")
+    return found
+
+
+def _same_sizes(one: Entry, other: Entry) -> bool:
+    """Of roots and lists the two sides differ by right; of these they do not."""
+    if not one["operation"].startswith(("ALLREDUCE", "BROADCAST", "REDUCE")):
+        return True
+    return bool(one["inputs"] == other["inputs"] and one["outputs"] == other["outputs"])
+
+
+def _waits(entry: Entry) -> bool:
+    return entry["state"] != "done"
+
+
+def _what_last(entry: Entry | None) -> str:
+    if entry is None:
+        return "it has called nothing in this group"
+    return f"its last is {name(entry)}, {entry['state']} ({entry['where']})"
+
+
+def _ranks(ranks: Any) -> str:
+    listed = sorted(ranks)
+    word = "rank" if len(listed) == 1 else "ranks"
+    return f"{word} {', '.join(map(str, listed))}"
+
+
+def _one_to_one(record: Record) -> list[str]:
+    verbs = {"SEND": "to send to", "RECV": "to receive from"}
+    return [
+        f"rank {record.rank} waits {verbs[e['operation']]} rank {e['peer']} of group {e['group']}: "
+        f"{', '.join(e['inputs'] or e['outputs'])} ({e['where']})"
+        for e in record.entries
+        if e["operation"] in verbs and e["state"] == "pending"
+    ]

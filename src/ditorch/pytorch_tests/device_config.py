@@ -1,0 +1,115 @@
+"""What one device's run of PyTorch's tests leaves out or forgives, each with its reason.
+
+In the vendor's gaps.toml, or in a file that --config names:
+
+[pytorch_tests]
+dtypes = ["float32", "bfloat16"]       what the chip has; tests in other dtypes are not run
+
+[[pytorch_tests.skip]]
+test = "op_db::.*_linalg_eig"          a pattern that finds file::class::test
+reason = "why"
+
+[[pytorch_tests.tolerance]]            of the built-in suites
+test = "test_forward_(tanh|erf)_"
+dtype = "float32"
+bound = 2e-3                           relative, and absolute near zero
+reason = "why"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from deeplink.errors import DeeplinkError
+from ditorch.pytorch_tests.results import Row, Test
+
+SECTION = "pytorch_tests"
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Tests that are not run."""
+
+    test: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Tests of a built-in suite whose results may be further off than the CPU's."""
+
+    test: str
+    dtype: str
+    bound: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """A device's own rules; without a file, none."""
+
+    dtypes: tuple[str, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    tolerances: tuple[Tolerance, ...] = ()
+
+    def skip(self, test: Test) -> Skip | None:
+        return next((skip for skip in self.skips if re.search(skip.test, str(test))), None)
+
+    def unmatched(self, tests: Iterable[Test]) -> list[str]:
+        """Entries that find no test: misspelt, or no longer needed."""
+        names = [str(test) for test in tests]
+        entries: Sequence[Skip | Tolerance] = (*self.skips, *self.tolerances)
+        return [
+            entry.test
+            for entry in entries
+            if not any(re.search(entry.test, name) for name in names)
+        ]
+
+
+def skipped(test: Test, skip: Skip) -> Row:
+    """The row of a test that is left out."""
+    return Row(*test.key, test.device, "skipped", "0.000", message=f"left out: {skip.reason}")
+
+
+def bounds(tolerances: Iterable[Sequence[Any]], test: Test) -> dict[str, float]:
+    """By dtype, what a test may be off; of several entries the last counts."""
+    return {dtype: bound for pattern, dtype, bound in tolerances if re.search(pattern, str(test))}
+
+
+def read(path: Path | None) -> DeviceConfig:
+    """The section of a file; an entry that is misspelt or has no reason is an error."""
+    if path is None:
+        return DeviceConfig()
+    try:
+        section = tomllib.loads(path.read_text("utf-8")).get(SECTION, {})
+    except OSError as error:
+        raise DeeplinkError(f"{path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DeeplinkError(f"{path} is no TOML: {error}.") from None
+    known = {"dtypes", "skip", "tolerance"}
+    if set(section) - known:
+        odd = ", ".join(sorted(set(section) - known))
+        raise DeeplinkError(f"{path}: [{SECTION}] has {odd}; known: {', '.join(sorted(known))}.")
+    return DeviceConfig(
+        tuple(section.get("dtypes", ())),
+        tuple(_made(Skip, entry, path) for entry in section.get("skip", ())),
+        tuple(_made(Tolerance, entry, path) for entry in section.get("tolerance", ())),
+    )
+
+
+def _made(kind: type[Any], entry: dict[str, Any], path: Path) -> Any:
+    names = [field.name for field in fields(kind)]
+    if sorted(entry) != sorted(names):
+        raise DeeplinkError(f"{path}: {entry} should have exactly {', '.join(names)}.")
+    if not str(entry["reason"]).strip():
+        raise DeeplinkError(f"{path}: {entry} needs a reason.")
+    try:
+        re.compile(entry["test"])
+    except re.error as error:
+        raise DeeplinkError(f"{path}: {entry['test']!r} is no pattern: {error}.") from None
+    return kind(**entry)

@@ -1,0 +1,94 @@
+"""The flight record: the last collectives of this process, for when one of them never ends.
+
+Written to DIPU_FLIGHT_RECORD_DIR when a collective fails or times out, when one is under way for
+longer than DIPU_FLIGHT_RECORD_AFTER, and on demand. `deeplink flight-record DIR` reads the ranks'
+files together.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from deeplink import settings
+from torch_dipu import _C
+
+log = logging.getLogger("torch_dipu")
+_watching = threading.Event()
+
+
+def entries() -> list[dict[str, Any]]:
+    """The last collectives, oldest first: group, sequence, sizes, state, line, times."""
+    return list(_C.flight_record())
+
+
+def dump(folder: str | Path | None = None, reason: str = "on demand") -> Path:
+    """Writes them to `rank-N.json` in a folder, DIPU_FLIGHT_RECORD_DIR unless one is given."""
+    place = Path(folder) if folder is not None else settings.DIPU_FLIGHT_RECORD_DIR.get()
+    place.mkdir(parents=True, exist_ok=True)
+    rank = dist.get_rank() if dist.is_initialized() else settings.rank()
+    content = {
+        "rank": rank,
+        "size": dist.get_world_size() if dist.is_initialized() else settings.world(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "time": time.time(),
+        "reason": reason,
+        "groups": _groups(),
+        "entries": entries(),
+    }
+    file = place / f"rank-{rank}.json"
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(file)
+    return file
+
+
+def _groups() -> dict[str, list[int]]:
+    """The ranks of each group, by its name."""
+    if not dist.is_initialized():
+        return {}
+    known = dist.distributed_c10d._world.pg_map
+    return {group.group_name: dist.get_process_group_ranks(group) for group in known}
+
+
+def start() -> None:
+    """From the first process group on."""
+    if _watching.is_set():
+        return
+    _watching.set()
+    _C.flight_capacity(settings.DIPU_FLIGHT_RECORD.get())
+    _C.flight_on_failure(lambda: _say(dump(reason="a collective failed")))
+    atexit.register(_C.flight_on_failure, None)
+    after = settings.DIPU_FLIGHT_RECORD_AFTER.get()
+    if after and settings.DIPU_FLIGHT_RECORD.get():
+        threading.Thread(target=_watch, args=(after,), name="flight_record", daemon=True).start()
+
+
+def _watch(after: float) -> None:
+    told = 0
+    while True:
+        time.sleep(min(after / 4, 5))
+        late = [
+            entry["number"]
+            for entry in entries()
+            if entry["state"] == "pending" and time.time() - entry["begun"] > after
+        ]
+        if late and late[0] > told:
+            told = late[0]
+            _say(dump(reason=f"a collective is under way for more than {after:g} s"))
+
+
+def _say(file: Path) -> None:
+    log.warning(
+        "the last collectives are in %s; read: deeplink flight-record %s", file, file.parent
+    )

@@ -1,0 +1,40 @@
+"""What two ranks do in the tests of the flight record: one does not come to a collective."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def main(rank: int, folder: str, seconds: float) -> None:
+    """Rank 0 waits in the second all_reduce until it times out; rank 1 is elsewhere meanwhile."""
+    os.environ.update(GLOO_SOCKET_IFNAME="lo", DIPU_FLIGHT_RECORD_DIR=folder)
+    import torch_dipu  # noqa: F401
+    from torch_dipu import flight
+
+    torch.dipu.set_device(rank)
+    rendezvous = Path(folder) / "rendezvous"
+    dist.init_process_group(
+        "dicl",
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=seconds),
+    )
+    x = torch.ones(3, device=f"dipu:{rank}")
+    dist.all_reduce(x)
+    if rank == 0:
+        try:
+            dist.all_reduce(x[:2].clone())
+        except Exception as error:
+            (Path(folder) / "error").write_text(str(error))
+        return
+    while not (Path(folder) / "rank-0.json").exists():
+        time.sleep(0.05)
+    flight.dump()
+    os._exit(0)  # a group whose peer has gone cannot be ended in order

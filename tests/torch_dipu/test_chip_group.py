@@ -1,0 +1,73 @@
+"""The process group over a chip's own communicator: droplet's, in C, through shared memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.torch_dipu import ranks_reductions
+from tests.torch_dipu.test_distributed import EXPECTED, run_ranks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "droplet"
+# The chip reduces no float16 and no complex numbers, computes float64 as float32, and its
+# communicator cannot receive from whoever sends first.
+LACKS = {f"reductions {name}" for name in ("float64", "float16", "complex64")}
+LACKS |= {"average of large halves", "recv from any"}
+JOBS = [name for name in EXPECTED if name not in LACKS]
+
+
+@pytest.fixture(scope="module")
+def droplet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example, built, as pip would install it."""
+    if not shutil.which("cc") or not shutil.which("make"):
+        pytest.skip("no C compiler or no make")
+    copy = tmp_path_factory.mktemp("chip") / "droplet"
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    command = ["make", f"PYTHON={sys.executable}"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    about = copy / "deeplink_droplet-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: deeplink-droplet\nVersion: 0\n")
+    points = "[deeplink.vendors]\ndroplet = deeplink_droplet:vendor\n"
+    (about / "entry_points.txt").write_text(points)
+    return copy
+
+
+def run(
+    droplet: Path, names: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, world: int = 2
+) -> list[dict[str, Any]]:
+    monkeypatch.syspath_prepend(droplet)  # the ranks take over the path
+    monkeypatch.setenv("DEEPLINK_VENDOR", "droplet")
+    monkeypatch.setenv("DIPU_FLIGHT_RECORD_DIR", str(folder))
+    return run_ranks("dicl", names, folder, world)
+
+
+def test_two_ranks_get_what_they_should(
+    droplet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run(droplet, JOBS, tmp_path, monkeypatch)
+    wrong = {name: [rank[name] for rank in found] for name in JOBS}
+    assert {name: got for name, got in wrong.items() if got != EXPECTED[name]} == {}
+
+
+def test_what_the_chip_lacks_is_told_by_its_own_words(
+    droplet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run(droplet, ["reductions float16", "recv from any"], tmp_path, monkeypatch)
+    text = "comm_all_reduce failed with code 1: no reduction of the type number 8"
+    assert text in found[0]["reductions float16"]
+    assert "does not support recvAnysource" in found[1]["recv from any"]
+
+
+@pytest.mark.slow
+def test_four_ranks_reduce(droplet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"reductions {name}" for name in ranks_reductions.DTYPES if name.startswith("int")]
+    names += ["reductions float32", "reductions bfloat16", "reduce to each", "sub-group"]
+    found = run(droplet, names, tmp_path, monkeypatch, world=4)
+    assert found == [{name: [] for name in names}] * 4

@@ -1,0 +1,92 @@
+"""The flight record: what a rank writes when a collective fails, and who is named as missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch.multiprocessing as mp
+from typer.testing import CliRunner
+
+from deeplink import cli, flight
+from tests.torch_dipu import ranks_flight
+
+
+def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_path: Path) -> None:
+    context = mp.get_context("spawn")
+    args = (str(tmp_path), 3.0)
+    ranks = [context.Process(target=ranks_flight.main, args=(r, *args)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    first = json.loads((tmp_path / "rank-0.json").read_text())
+    assert first["reason"] == "a collective failed"
+    done, failed = first["entries"]
+    assert (done["operation"], done["sequence"], done["state"]) == ("ALLREDUCE", 1, "done")
+    assert (failed["sequence"], failed["state"], failed["inputs"] or failed["outputs"]) == (
+        2,
+        "failed",
+        ["Float[2]"],
+    )
+    assert "imed out" in failed["error"]
+    assert "ranks_flight.py:" in failed["where"] and failed["where"].endswith(" main")
+    (finding,) = flight.diagnose(flight.read(tmp_path))
+    assert "rank 0 in allreduce #2 Float[2]" in finding
+    assert "rank 1 is missing: its last is allreduce #1 Float[3], done" in finding
+    said = CliRunner().invoke(cli.app, ["flight-record", str(tmp_path)])
+    assert said.exit_code == 1 and "rank 1 is missing" in said.stdout.replace("\n", " ")
+
+
+def entry(sequence: int, operation: str = "ALLREDUCE", **more: object) -> flight.Entry:
+    return {
+        "group": "0",
+        "sequence": sequence,
+        "operation": operation,
+        "inputs": ["Float[4]"],
+        "outputs": ["Float[4]"],
+        "state": "done",
+        "where": "train.py:7 step",
+        "peer": -1,
+        **more,
+    }
+
+
+def record(rank: int, *entries: flight.Entry) -> flight.Record:
+    return flight.Record(rank, 3, 0.0, "", {"0": [0, 1, 2]}, list(entries))
+
+
+def test_nothing_under_way_is_no_finding() -> None:
+    assert flight.diagnose([record(rank, entry(1)) for rank in range(3)]) == []
+
+
+def test_a_rank_that_wrote_nothing_is_named() -> None:
+    records = [record(rank, entry(5, state="pending")) for rank in range(2)]
+    assert flight.diagnose(records) == [
+        "group 0: ranks 0, 1 in allreduce #5 Float[4] (train.py:7 step); rank 2 wrote no record: "
+        "gone, or outside of any collective"
+    ]
+
+
+def test_a_rank_that_calls_something_else_is_named() -> None:
+    other = entry(5, "BROADCAST", state="pending", where="train.py:9 save")
+    waiting = entry(5, state="pending")
+    found = flight.diagnose([record(0, waiting), record(1, waiting), record(2, other)])
+    assert [line.partition("; ")[2] for line in found] == [
+        "rank 2 calls broadcast #5 Float[4] instead (train.py:9 save)"
+    ]
+
+
+def test_all_there_is_told_apart() -> None:
+    found = flight.diagnose([record(rank, entry(5, state="pending")) for rank in range(3)])
+    assert found == [
+        "group 0: ranks 0, 1, 2 in allreduce #5 Float[4] (train.py:7 step): all are there, so it "
+        "is slow, or the connection is broken"
+    ]
+
+
+def test_a_receiver_without_a_sender_is_named() -> None:
+    waits = entry(0, "RECV", state="pending", peer=2, inputs=[])
+    assert flight.diagnose([record(0, waits)]) == [
+        "rank 0 waits to receive from rank 2 of group 0: Float[4] (train.py:7 step)"
+    ]
