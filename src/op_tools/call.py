@@ -168,10 +168,14 @@ _UNKNOWN: dict[int, Site] = {}
 
 def _new_code(code: CodeType) -> dict[int, Site] | None:
     """Where the sites of a piece of code are kept; None for one that is not the program's."""
-    name = code.co_filename
-    internal = name.startswith("<frozen") or name.startswith(_INTERNAL)
     _held.append(code)
-    return _places.setdefault(id(code), None if internal else {})
+    return _places.setdefault(id(code), None if is_internal(code) else {})
+
+
+def is_internal(code: CodeType) -> bool:
+    """Whether a piece of code is torch's, ours or Python's own."""
+    name = code.co_filename
+    return name.startswith("<frozen") or name.startswith(_INTERNAL)
 
 
 def _folders() -> tuple[str, ...]:

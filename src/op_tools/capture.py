@@ -16,7 +16,16 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import diagnostics, gradients, interception, names, report, results, store
+from op_tools import (
+    diagnostics,
+    gradients,
+    interception,
+    names,
+    recording,
+    report,
+    results,
+    store,
+)
 from op_tools.call import Call, tensor_list, tensors
 from op_tools.capture_report import input_rows, show, show_gradients, size
 from op_tools.folders import FolderStore
@@ -65,6 +74,7 @@ class _Run:
     statistics: StatisticsStore | None
     limited: bool
     known: Unchanged[Blob] | None
+    heads: Any = None  # of lines that are written natively
     calls: int = 0
     quiet: str = ""  # why nothing more is written
     limits: list[str] = field(default_factory=list)
@@ -129,18 +139,22 @@ class OpCapture(Observer):
 
     # A call.
 
-    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Callable[[str], str | None]] | None:
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
         run, select = self._run, self.started.options.select
         recorder = run.statistics.recorder if run.statistics is not None else None
         looks = run.limited or report.verbose() or self._condition is not None or select.first > 0
         if recorder is None or looks or names.last(plan.name) in UNCOUNTED:
             return None
+        if not self.selective:
+            if run.heads is None:
+                run.heads = recording.heads(self.works_on)
+            return recorder, run.heads
 
         def start(kind: str) -> str | None:
-            if interception.local.busy or not plan.on(_device(kind)):
+            if interception.local.busy or not plan.on(torch.device(kind)):
                 return None
             call = plan.record(func, (), {}, None, None)
-            if self.selective and not self.selects(call):
+            if not self.selects(call):
                 return None
             self.counted()
             run.calls += 1
@@ -148,6 +162,18 @@ class OpCapture(Observer):
             return head(call)
 
         return recorder, start
+
+    def so_far(self) -> str:
+        self._count(self.started)
+        return ""
+
+    def _count(self, started: Started) -> None:
+        """The calls that were written down natively meanwhile."""
+        run = self._run
+        for func, count in run.heads.counts().items() if run.heads is not None else ():
+            started.applied += count
+            run.calls += count
+            run.operators.add(names.name_of(func))
 
     def before(self, call: Call) -> _State | None:
         run = self._run
@@ -225,15 +251,11 @@ class OpCapture(Observer):
 
     def finish(self, started: Started) -> None:
         run = self._run
+        self._count(started)
         for kept in (run.store, run.statistics):
             if kept is not None:
                 kept.close()
         report.summary(self, started, _summary(run))
-
-
-@cache
-def _device(kind: str) -> torch.device:
-    return torch.device(kind)
 
 
 def _sees_all(options: Options) -> bool:

@@ -122,7 +122,7 @@ def _decide_kernel(name: str) -> Any:
     if plan is None:
         return None
     recorded = plan.tools[0].recorded(plan, func) if len(plan.tools) == 1 else None
-    return func if recorded is None else (func, *recorded)
+    return func if recorded is None else (func, *recorded, plan.name)
 
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

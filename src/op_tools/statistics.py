@@ -1,6 +1,7 @@
 """What a tensor's values amount to: min, max, mean, norm, how many are not finite, and a hash.
 
-The numbers are over the finite values, in float64. The hash is over the bytes in the order of
+The numbers are over the finite values, in float64; without the native helper those of large
+float32 tensors are summed in rows of float32 first, and good to about seven digits. The hash is over the bytes in the order of
 memory: it changes when an element changes, moves, or changes its sign, and two views of the same
 values (`x`, `x.t()`) have the same. The native helper gives the same numbers and hash in one pass;
 it is built on first use, and done without where there is no compiler.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -23,6 +25,9 @@ from op_tools import kernels, pool, snapshot
 SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
 BLOCK = 16384  # words of 8 bytes that are summed before they are mixed
+GROUP = 4  # blocks that are hashed together
+ROW = 1024  # values that are summed as they are
+ORDINARY = (1e-12, 1e15)  # the greatest magnitude, where squares of float32 are good
 MASK = (1 << 64) - 1
 P1, P2, P3 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -59,6 +64,13 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
     return (_staged(flat) if seen is None else seen.contiguous()), times
 
 
+def is_seen(tensor: Tensor) -> bool:
+    """Whether the host reads the tensor's memory without a copy."""
+    if tensor.device.type == "cpu":
+        return True
+    return getattr(torch.get_device_module(tensor.device), "host_view", None) is not None
+
+
 def _seen_by_host(tensor: Tensor) -> Tensor | None:
     """The device's memory itself, where the device lets the host read it."""
     view = getattr(torch.get_device_module(tensor.device), "host_view", None)
@@ -77,10 +89,13 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
     else:
         numbers = () if hash_only or not host.numel() else _numbers(host)
         found = Statistics(hash_bytes(_bytes(host)), *numbers)
-    return found if times == 1 else _repeated(found, times)
+    return repeated(found, times)
 
 
-def _repeated(found: Statistics, times: int) -> Statistics:
+def repeated(found: Statistics, times: int) -> Statistics:
+    """The statistics of values that are each seen so often."""
+    if times == 1:
+        return found
     norm = None if found.norm is None else found.norm * math.sqrt(times)
     hashed = _avalanche((found.hash + times * P1) & MASK)
     return found._replace(hash=hashed, norm=norm, nonfinite=found.nonfinite * times)
@@ -100,6 +115,7 @@ def _staged(tensor: Tensor) -> Tensor:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8)
+        self.upper = np.empty(GROUP * BLOCK, np.uint64)
 
 
 _local = _Local()
@@ -130,29 +146,48 @@ def hash_bytes(data: NDArray[np.uint8] | bytes | memoryview) -> int:
     words' upper halves (a sum alone is blind to an even count of flipped top bits).
     """
     array = np.frombuffer(data, dtype=np.uint8)
-    whole = array.size // 8
-    words = array[: whole * 8].view(np.uint64)
+    words = array[: array.size // 8 * 8].view(np.uint64)
     mixed = (array.size * P1 + P2) & MASK
-    keys = _keys()
-    upper = np.empty(min(BLOCK, whole), np.uint64)
-    for start in range(0, whole, BLOCK):
-        block = words[start : start + BLOCK]
-        mixed = _mix(mixed, block, keys[: block.size], upper[: block.size])
+    for group in _groups(words):
+        mixed = _mix(mixed, group)
     if array.size % 8:
         tail = np.zeros(8, np.uint8)
-        tail[: array.size % 8] = array[whole * 8 :]
-        mixed = _mix(mixed, tail.view(np.uint64), keys[:1], np.empty(1, np.uint64))
+        tail[: array.size % 8] = array[words.size * 8 :]
+        mixed = _mix(mixed, tail.view(np.uint64)[None])
     return _avalanche(mixed)
 
 
-def _mix(
-    mixed: int, words: NDArray[np.uint64], keys: NDArray[np.uint64], upper: NDArray[np.uint64]
-) -> int:
-    first = int(np.dot(words, keys))
-    np.right_shift(words, np.uint64(32), out=upper)
-    second = int(np.dot(upper, keys))
+def _groups(words: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+    """Whole blocks as rows, so many as fit into a cache, and then the rest as one."""
+    whole = words.size // BLOCK
+    blocks = words[: whole * BLOCK].reshape(whole, BLOCK)
+    for start in range(0, whole, GROUP):
+        yield blocks[start : start + GROUP]
+    if words.size % BLOCK:
+        yield words[whole * BLOCK :][None]
+
+
+def _mix(mixed: int, rows: NDArray[np.uint64]) -> int:
+    factors = keys()[: rows.shape[1]]
+    upper = _local.upper[: rows.size].reshape(rows.shape)
+    np.right_shift(rows, 32, out=upper)
+    firsts, seconds = (np.einsum("ij,j->i", each, factors).tolist() for each in (rows, upper))
+    for first, second in zip(firsts, seconds, strict=True):
+        mixed = _mix_sums(mixed, first, second)
+    return mixed
+
+
+def _mix_sums(mixed: int, first: int, second: int) -> int:
     mixed = ((mixed ^ first) * P1 + (((second << 29) | (second >> 35)) & MASK)) & MASK
     return mixed ^ (mixed >> 32)
+
+
+def hash_of_sums(size: int, sums: list[int]) -> int:
+    """The hash of so many bytes from the two sums of each block, one after the other."""
+    mixed = (size * P1 + P2) & MASK
+    for first, second in zip(sums[::2], sums[1::2], strict=True):
+        mixed = _mix_sums(mixed, first, second)
+    return _avalanche(mixed)
 
 
 def _avalanche(value: int) -> int:
@@ -162,7 +197,7 @@ def _avalanche(value: int) -> int:
 
 
 @cache
-def _keys() -> NDArray[np.uint64]:
+def keys() -> NDArray[np.uint64]:
     """Odd numbers without a pattern, the same everywhere."""
     with np.errstate(over="ignore"):
         state = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(P1)
@@ -171,22 +206,48 @@ def _keys() -> NDArray[np.uint64]:
     return (state ^ (state >> np.uint64(31))) | np.uint64(1)
 
 
-def _numbers(host: Tensor) -> tuple[Any, Any, float | None, float | None, int]:
+_Numbers = tuple[Any, Any, float | None, float | None, int]
+
+
+def _numbers(host: Tensor) -> _Numbers:
     if not host.is_floating_point():
         return _whole(host.numpy() if host.dtype != torch.bool else host.to(torch.uint8).numpy())
     if host.dtype not in (torch.float32, torch.float64):
         host = host.to(torch.float32)  # exact
-    low, high = (value.item() for value in torch.aminmax(host))
-    count = host.numel()
-    if math.isfinite(low) and math.isfinite(high):
-        total = host.sum(dtype=torch.float64).item()
-        norm = torch.linalg.vector_norm(host, dtype=torch.float64).item()
-        return low, high, total / count, norm, 0
-    finite = host[torch.isfinite(host)]
-    bad = count - finite.numel()
-    if not finite.numel():
+    array = host.numpy()
+    low, high = float(array.min()), float(array.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _of_finite(array)
+    fits = ORDINARY[0] < max(-low, high) < ORDINARY[1]
+    if host.dtype == torch.float32 and host.numel() > 8 * ROW and fits:
+        total, squares = _by_rows(host)
+    else:
+        wide = array.reshape(-1).astype(np.float64)
+        total, squares = float(wide.sum()), float(np.dot(wide, wide))
+    return low, high, total / host.numel(), math.sqrt(squares), 0
+
+
+def _by_rows(host: Tensor) -> tuple[float, float]:
+    """The sum and that of squares, each row in float32, the rows and the rest in float64."""
+    flat = host.as_strided((host.numel(),), (1,))
+    whole = host.numel() // ROW
+    rows = flat[: whole * ROW].view(whole, ROW)
+    rest = flat[whole * ROW :].double()
+    sums, norms = rows.mv(_ones()).double(), torch.linalg.vector_norm(rows, dim=1).double()
+    return float(sums.sum() + rest.sum()), float(norms.dot(norms) + rest.dot(rest))
+
+
+@cache
+def _ones() -> Tensor:
+    return torch.ones(ROW)
+
+
+def _of_finite(array: NDArray[Any]) -> _Numbers:
+    finite = array[np.isfinite(array)]
+    bad = array.size - finite.size
+    if not finite.size:
         return None, None, None, None, bad
-    return (*_numbers(finite)[:4], bad)
+    return (*_numbers(torch.from_numpy(finite))[:4], bad)
 
 
 def _whole(array: NDArray[Any]) -> tuple[int, int, float, float, int]:

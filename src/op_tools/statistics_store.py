@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import threading
 import time
 import weakref
@@ -15,9 +16,19 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, kernels, names, results, statistics
+from op_tools import (
+    diagnostics,
+    kernels,
+    names,
+    recording,
+    results,
+    statistics,
+    statistics_device,
+)
 from op_tools.call import Call
 from op_tools.snapshot import Unchanged
+from op_tools.statistics import Statistics
+from op_tools.statistics_device import Later
 
 
 class _Names(dict[torch.dtype, str]):
@@ -27,6 +38,8 @@ class _Names(dict[torch.dtype, str]):
 
 
 _DTYPES = _Names()
+MARK = "\x01"
+_MARKED = re.compile(rb"\x01(\d+)\x01")
 
 
 class StatisticsStore:
@@ -45,6 +58,7 @@ class StatisticsStore:
         self.files = 1
         self._hash_only = hash_only
         self._known: Unchanged[str] = Unchanged(sampled)
+        self._unseen = Unseen(hash_only, sampled)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
@@ -62,7 +76,7 @@ class StatisticsStore:
             sampled,
             self._limit,
             lambda tensor: store.described(tensor),
-            _window,
+            recording.window,
             lambda: store.flush(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func), RuntimeError(text)
@@ -94,31 +108,27 @@ class StatisticsStore:
 
     def described(self, tensor: Tensor) -> str:
         """The same, by Python."""
-        known = self._known.get(tensor) if tensor.layout == torch.strided else None
-        if known is None:
-            known = self._measured(tensor)
         shape = ",".join(map(str, tensor.shape)) if not tensor.is_nested else ""
-        return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],{known}}}'
+        return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],{self._numbers(tensor)}}}'
+
+    def _numbers(self, tensor: Tensor) -> str:
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
+        if self._unseen.usable(tensor):
+            return self._unseen.text(tensor)
+        known = self._known.get(tensor)
+        if known is None:
+            host, times = statistics.hosted(tensor)
+            known = written(statistics.measured(host, times, self._hash_only), self._hash_only)
+            self._known.put(tensor, known, host)
+        return known
 
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
         self._known.forget(tensor)
+        self._unseen.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
-
-    def _measured(self, tensor: Tensor) -> str:
-        try:
-            host, times = statistics.hosted(tensor)
-        except ValueError as error:
-            return f'"skipped":{json.dumps(str(error))}'
-        found = statistics.measured(host, times, self._hash_only)
-        text = f'"hash":"{found.hash:016x}"'
-        if not self._hash_only:
-            numbers = zip(("min", "max", "mean", "norm"), found[1:5], strict=True)
-            shown = ",".join([f'"{name}":{_number(value)}' for name, value in numbers])
-            text = f'{shown},"nonfinite":{found.nonfinite},{text}'
-        self._known.put(tensor, text, host)
-        return text
 
     def _add(self, line: str) -> None:
         if self.recorder is not None:
@@ -141,6 +151,7 @@ class StatisticsStore:
             else:
                 data = "".join(self._lines).encode()
                 self._lines.clear()
+            data = self._unseen.filled(data)
             if self._file.closed:
                 self._file = self.place.open("ab", buffering=0)
             self._file.write(data)
@@ -153,12 +164,62 @@ class StatisticsStore:
         self._file.close()
 
 
-def _window(kind: str, index: int) -> tuple[int, int, int] | None:
-    """Where the host sees a device's memory, if it does: see `torch.dipu.host_window`."""
-    module = torch.get_device_module(kind)
-    window = getattr(module, "host_window", None)
-    found: tuple[int, int, int] | None = window(index) if window is not None else None
-    return found
+class Unseen:
+    """Tensors whose memory the host does not see: a mark stands for their statistics in a line
+    until it is written, and all that is waited for is read from the device at once.
+    """
+
+    def __init__(self, hash_only: bool, sampled: bool) -> None:
+        self._hash_only = hash_only
+        # to look at a few elements would be to wait for the device
+        self._known: Unchanged[Later] | None = None if sampled else Unchanged(False)
+        self._refused: set[str] = set()  # kinds of devices that cannot
+        self._waiting: dict[int, Later] = {}
+        self._read: dict[int, Later] = {}  # a line may be added after what it waited for was read
+        self._lock = threading.Lock()
+
+    def usable(self, tensor: Tensor) -> bool:
+        """Whether a tensor is one of them, and its device can reduce it."""
+        return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
+
+    def text(self, tensor: Tensor) -> str:
+        """Its statistics, or the mark."""
+        later = self._known.get(tensor) if self._known is not None else None
+        if later is None:
+            try:
+                later = statistics_device.later(tensor, self._hash_only)
+            except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
+                self._refused.add(tensor.device.type)
+                host, times = statistics.hosted(tensor)
+                return written(statistics.measured(host, times, self._hash_only), self._hash_only)
+            if self._known is not None:
+                self._known.put(tensor, later, tensor)
+        if later.text:
+            return later.text
+        with self._lock:
+            self._waiting[later.number] = later
+        return f"{MARK}{later.number}{MARK}"
+
+    def forget(self, tensor: Tensor) -> None:
+        """A tensor was written."""
+        if self._known is not None:
+            self._known.forget(tensor)
+
+    def filled(self, data: bytes) -> bytes:
+        """Lines with the statistics in the place of the marks."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        known, self._read = {**self._read, **waiting}, waiting
+        statistics_device.read(list(waiting.values()))
+        for later in waiting.values():
+            assert later.found is not None  # it was read
+            later.text = written(later.found, self._hash_only)
+
+        def text(mark: re.Match[bytes]) -> bytes:
+            later = known.get(int(mark[1]))
+            return later.text.encode() if later is not None else b'"skipped":"not read"'
+
+        return _MARKED.sub(text, data) if known else data
 
 
 def head(call: Call) -> str:
@@ -179,6 +240,16 @@ def _place(file: str, line: int) -> str:
 @lru_cache(10_000)
 def _quoted(text: str) -> str:
     return json.dumps(text)
+
+
+def written(found: Statistics, hash_only: bool) -> str:
+    """Statistics in JSON."""
+    text = f'"hash":"{found.hash:016x}"'
+    if hash_only:
+        return text
+    numbers = zip(("min", "max", "mean", "norm"), found[1:5], strict=True)
+    shown = ",".join([f'"{name}":{_number(value)}' for name, value in numbers])
+    return f'{shown},"nonfinite":{found.nonfinite},{text}'
 
 
 def _number(value: float | None) -> str:

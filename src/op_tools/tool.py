@@ -148,9 +148,9 @@ class Tool:
             return False
         return self.started.selector(call)
 
-    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Callable[[str], str | None]] | None:
-        """What writes a kernel's calls down without asking, and what gives the start of a line
-        for a call on a kind of device; None: it looks at each call itself.
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
+        """What writes a kernel's calls down natively, and what gives the starts of the lines: a
+        native part too, or a function of the kind of device. None: it looks at each call itself.
         """
         return None
 

@@ -74,8 +74,10 @@ def test_the_native_helper_gives_the_same(
             assert (fast.hash, fast.min, fast.max) == (plain.hash, plain.min, plain.max)
             assert fast.nonfinite == plain.nonfinite
             if fast.norm is not None and fast.mean is not None:
-                assert fast.norm == pytest.approx(plain.norm, rel=1e-12)
-                assert fast.mean == pytest.approx(plain.mean, rel=1e-9, abs=1e-12 * fast.norm)
+                by_rows = kind.dtype != torch.float64 and not isinstance(fast.min, int)
+                rel = 2e-7 if by_rows else 1e-12
+                assert fast.norm == pytest.approx(plain.norm, rel=rel)
+                assert fast.mean == pytest.approx(plain.mean, rel=1e-9, abs=rel * fast.norm / 100)
 
 
 def test_every_single_bit_counts() -> None:
@@ -214,3 +216,68 @@ def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
         x.sum()
     first, second = (line["inputs"][0]["max"] for line in lines(tmp_path))  # type: ignore[index]
     assert (first, second) == (1.0, 2.0)
+
+
+# Tensors that the host does not see.
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_device_reduces_to_the_same(dtype: torch.dtype) -> None:
+    from op_tools import statistics_device
+
+    for device in ("cpu", "dipu"):
+        given = [values(shape, dtype).to(device) for shape in SHAPES]
+        given += [given[4].t()[1:], given[2].expand(3, 4)]
+        if dtype.is_floating_point:
+            given.append(torch.tensor([math.nan, 2.0, -math.inf, -5.0], dtype=dtype, device=device))
+            given.append(torch.full((3,), math.nan, dtype=dtype, device=device))
+        made = [statistics_device.later(x, False) for x in given]
+        statistics_device.read(made)
+        for x, later in zip(given, made, strict=True):
+            plain, found = statistics.of(x), later.found
+            assert found is not None
+            assert (found.hash, found.min, found.max) == (plain.hash, plain.min, plain.max)
+            assert found.nonfinite == plain.nonfinite
+            if plain.norm is not None:
+                assert found.norm == pytest.approx(plain.norm, rel=1e-6)
+                assert found.mean == pytest.approx(plain.mean, rel=1e-6, abs=1e-9 * plain.norm)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_what_the_host_does_not_see_is_read_at_the_end(
+    native: bool, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from op_tools import recording
+
+    if not native:
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
+    monkeypatch.setattr(statistics, "hosted", None)  # nothing is copied to the host
+    x = torch.arange(6.0, device="dipu", requires_grad=True)
+    with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
+        y = x * 2
+        z = y.detach().add_(1)
+        y.sum().backward()
+    found = lines(tmp_path)
+    product = next(line for line in found if "mul" in line["op"])  # type: ignore[operator]
+    assert [t["max"] for t in (product["inputs"][0], *product["outputs"])] == [5.0, 10.0]  # type: ignore[index, misc]
+    added = next(line for line in found if "add_" in line["op"])  # type: ignore[operator]
+    assert added["outputs"][0]["hash"] == f"{statistics.hash_of(z.detach().cpu()):016x}"  # type: ignore[index]
+
+
+def test_a_device_without_the_kernels_is_read_by_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from op_tools import recording, statistics_device
+
+    def lacks(tensor: torch.Tensor, hash_only: bool) -> None:
+        raise NotImplementedError("aten::isfinite")
+
+    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
+    monkeypatch.setattr(statistics_device, "later", lacks)
+    with OpCapture(mode="statistics"):
+        torch.ones(3, device="dipu").add_(1)
+    assert lines(tmp_path)[-1]["outputs"][0]["max"] == 2.0  # type: ignore[index]

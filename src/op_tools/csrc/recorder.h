@@ -2,8 +2,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -19,9 +21,11 @@ struct Place {
   const void* storage;
   int64_t offset;
   int type;
-  std::vector<int64_t> geometry;  // how many, or shape and strides where there are gaps
+  c10::SmallVector<int64_t, 8> geometry;  // how many, or shape and strides where there are gaps
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const Place& other) const {
+    return storage == other.storage && offset == other.offset && type == other.type && geometry == other.geometry;
+  }
 };
 
 struct PlaceHash {
@@ -44,7 +48,7 @@ class Recorder {
   ~Recorder();
 
   // Of one tensor; any thread, without the GIL.
-  std::string text(const at::Tensor& tensor);
+  void text(std::string& to, const at::Tensor& tensor);
   void texts(std::string& to, const std::vector<at::Tensor>& tensors);
   bool reaches(const at::Tensor& tensor);  // whether its memory can be read here
   void forget(const at::Tensor& tensor);
@@ -63,13 +67,14 @@ class Recorder {
     std::string sample, text;
   };
   struct Window {
+    c10::Device of{c10::DeviceType::CPU};
     const char *device = nullptr, *host = nullptr;
     size_t bytes = 0;
   };
 
-  std::string numbers(const at::Tensor& tensor);
+  void numbers(std::string& to, const at::Tensor& tensor);
   const uint8_t* address(const at::Tensor& tensor);
-  Window window_of(c10::Device device);
+  const Window& window_of(c10::Device device);
   void sweep();
 
   const bool hash_only_, sampled_;
@@ -77,6 +82,7 @@ class Recorder {
   py::function described_, window_, flush_, problem_;
   std::unordered_map<Place, Known, PlaceHash> known_;
   std::map<std::pair<int, int>, Window> windows_;
+  std::atomic<const Window*> last_{nullptr};  // the one that was asked for last
   size_t sweep_at_;
   std::string lines_;
   size_t waiting_ = 0;

@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "heads.h"
 #include "recorder.h"
 
 namespace op_tools {
@@ -19,19 +20,21 @@ namespace {
 struct Decision {
   PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
   const c10::FunctionSchema* schema = nullptr;
-  std::shared_ptr<Recorder> recorder;  // writes its calls down, where Python has not to look at them
-  PyObject* head = nullptr;            // head(kind of device) -> the start of a call's line, or None
+  std::shared_ptr<Recorder> recorder = nullptr;  // writes its calls down: Python does not look at them
+  std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
+  PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
+  std::string name = "";
 };
 
-// Python's side. decide(name) -> function, (function, recorder, head) or None; before(function, args,
-// kwargs) -> state or None; after(state, results). Held for the life of the process, so that no
+// Python's side. decide(name) -> function, (function, recorder, head, name) or None; before(function,
+// args, kwargs) -> state or None; after(state, results). Held for the life of the process, so that no
 // thread outlives them.
 PyObject* decide_call = nullptr;
 PyObject* before_call = nullptr;
 PyObject* after_call = nullptr;
 
 // By the address of the schema's name: each overload has its own, for the life of the process.
-std::unordered_map<const char*, Decision> decisions;
+std::unordered_map<const char*, std::shared_ptr<const Decision>> decisions;
 std::shared_mutex decisions_lock;
 std::atomic<bool> host_too{false};
 std::optional<at::CallbackHandle> handle;
@@ -72,10 +75,13 @@ bool is_kernel(const c10::OperatorHandle& op) {
 }
 
 Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
-  if (!PyTuple_Check(found)) return {found, &schema, nullptr, nullptr};
+  if (!PyTuple_Check(found)) return {found, &schema};
   const auto parts = py::reinterpret_steal<py::tuple>(found);
-  auto recorder = parts[1].cast<std::shared_ptr<Recorder>>();
-  return {py::object(parts[0]).release().ptr(), &schema, std::move(recorder), py::object(parts[2]).release().ptr()};
+  Decision made{py::object(parts[0]).release().ptr(), &schema, parts[1].cast<std::shared_ptr<Recorder>>()};
+  made.name = parts[3].cast<std::string>();
+  if (py::isinstance<Heads>(parts[2])) made.heads = parts[2].cast<std::shared_ptr<Heads>>();
+  else made.head = py::object(parts[2]).release().ptr();
+  return made;
 }
 
 Decision decide(const at::RecordFunction& fn) {  // under the GIL
@@ -92,17 +98,16 @@ Decision decide(const at::RecordFunction& fn) {  // under the GIL
   return made;
 }
 
-std::optional<Decision> known(const char* name) {
+std::shared_ptr<const Decision> known(const char* name) {
   std::shared_lock lock(decisions_lock);
   const auto found = decisions.find(name);
-  if (found == decisions.end()) return std::nullopt;
-  return found->second;
+  return found == decisions.end() ? nullptr : found->second;
 }
 
-Decision decided(const at::RecordFunction& fn) {
-  if (auto found = known(fn.name())) return *found;
+std::shared_ptr<const Decision> decided(const at::RecordFunction& fn) {
+  if (auto found = known(fn.name())) return found;
   py::gil_scoped_acquire gil;
-  const Decision made = decide(fn);
+  auto made = std::make_shared<const Decision>(decide(fn));
   std::unique_lock lock(decisions_lock);
   decisions[fn.name()] = made;
   return made;
@@ -122,7 +127,7 @@ PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue>
 
 // A call that a recorder writes down.
 struct Recorded : at::ObserverContext {
-  Decision decision;
+  std::shared_ptr<const Decision> decision;
   std::string line;
   std::vector<at::Tensor> given;
   std::vector<bool> declared;  // the kernel says that it writes it
@@ -166,8 +171,15 @@ std::optional<c10::DeviceType> kind_of(const std::vector<at::Tensor>& given, c10
   return found;
 }
 
+std::string head_of(const Decision& decision, c10::DeviceType kind) {
+  if (decision.heads != nullptr) return decision.heads->head(decision.function, decision.name, kind);
+  const py::object head = py::handle(decision.head)(c10::DeviceTypeName(kind, true));
+  return head.is_none() ? std::string() : head.cast<std::string>();
+}
+
 // The start of a recorded call; false: Python is to look at it.
-bool record(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
+bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
+  const Decision& decision = *made;
   auto call = std::make_unique<Recorded>();
   const auto& arguments = decision.schema->arguments();
   for (size_t i = 0; i < inputs.size() && i < arguments.size(); i++) {
@@ -179,20 +191,19 @@ bool record(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs, s
   if (!kind || !is_simple(*decision.recorder, call->given)) return false;
   {
     py::gil_scoped_acquire gil;
-    const py::object head = py::handle(decision.head)(c10::DeviceTypeName(*kind, true));
-    if (head.is_none()) return true;
-    call->line = head.cast<std::string>();
+    call->line = head_of(decision, *kind);
+    if (call->line.empty()) return true;
   }
   call->line += ",\"inputs\":[";
   decision.recorder->texts(call->line, call->given);
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
-  call->decision = decision;
+  call->decision = std::move(made);
   to = std::move(call);
   return true;
 }
 
 void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
-  Recorder& recorder = *call.decision.recorder;
+  Recorder& recorder = *call.decision->recorder;
   std::vector<at::Tensor> made;
   for (const auto& output : outputs) flatten(output, made);
   std::vector<size_t> changed;
@@ -207,7 +218,8 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
   recorder.texts(call.line, made);
   call.line += ']';
   for (size_t i = 0; i < changed.size(); i++) {
-    call.line += (i == 0 ? ",\"mutated\":{\"" : ",\"") + std::to_string(changed[i]) + "\":" + recorder.text(call.given[changed[i]]);
+    call.line += (i == 0 ? ",\"mutated\":{\"" : ",\"") + std::to_string(changed[i]) + "\":";
+    recorder.text(call.line, call.given[changed[i]]);
   }
   call.line += changed.empty() ? "}\n" : "}}\n";
   recorder.add(call.line);
@@ -215,7 +227,8 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
 
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   if (depth > 0) return nullptr;
-  const Decision decision = decided(fn);
+  const auto made = decided(fn);
+  const Decision& decision = *made;
   if (decision.function == nullptr) return nullptr;
   const auto inputs = fn.inputs();
   if (!host_too && !any_on_device(inputs)) return nullptr;
@@ -224,7 +237,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
     bool done = true;
     depth++;
     try {
-      done = record(decision, inputs, context);
+      done = record(made, inputs, context);
     } catch (const std::exception& error) {  // it must not kill the program
       decision.recorder->report(decision.function, error.what());
     }
@@ -258,12 +271,12 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   depth--;
   const auto& outputs = fn.outputs();
   if (auto* call = dynamic_cast<Recorded*>(context)) {
-    if (outputs.size() != call->decision.schema->returns().size()) return;  // the kernel raised
+    if (outputs.size() != call->decision->schema->returns().size()) return;  // the kernel raised
     depth++;
     try {
       recorded(*call, outputs);
     } catch (const std::exception& error) {
-      call->decision.recorder->report(call->decision.function, error.what());
+      call->decision->recorder->report(call->decision->function, error.what());
     }
     depth--;
     return;
@@ -271,7 +284,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   py::gil_scoped_acquire gil;
   PyObject* state = static_cast<Watched*>(context)->state;
   const auto made = decided(fn);
-  const bool whole = made.schema != nullptr && outputs.size() == made.schema->returns().size();
+  const bool whole = made->schema != nullptr && outputs.size() == made->schema->returns().size();
   if (whole) {  // else the kernel raised
     depth++;
     try {

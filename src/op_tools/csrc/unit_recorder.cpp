@@ -95,8 +95,8 @@ std::optional<Place> place_of(const at::Tensor& tensor) {
   if (is_dense(tensor)) {
     place.geometry = {tensor.numel()};
   } else {
-    place.geometry.insert(place.geometry.end(), tensor.sizes().begin(), tensor.sizes().end());
-    place.geometry.insert(place.geometry.end(), tensor.strides().begin(), tensor.strides().end());
+    place.geometry.append(tensor.sizes().begin(), tensor.sizes().end());
+    place.geometry.append(tensor.strides().begin(), tensor.strides().end());
   }
   return place;
 }
@@ -176,28 +176,28 @@ Recorder::~Recorder() {
   for (auto* function : {&described_, &window_, &flush_, &problem_}) *function = py::function();
 }
 
-std::string Recorder::text(const at::Tensor& tensor) {
+void Recorder::text(std::string& to, const at::Tensor& tensor) {
   const Type type = type_of(tensor.scalar_type());
   if (type.name == nullptr || !reaches(tensor)) {
     py::gil_scoped_acquire gil;
-    return described_(tensor).cast<std::string>();
+    to += described_(tensor).cast<std::string>();
+    return;
   }
-  std::string made = "{\"dtype\":\"";
-  made += type.name;
-  made += "\",\"shape\":[";
+  to += "{\"dtype\":\"";
+  to += type.name;
+  to += "\",\"shape\":[";
   bool first = true;
   for (const int64_t size : tensor.sizes()) {
-    if (!first) made += ',';
+    if (!first) to += ',';
     first = false;
-    put(made, size);
+    put(to, size);
   }
-  made += "],";
-  made += numbers(tensor);
-  made += '}';
-  return made;
+  to += "],";
+  numbers(to, tensor);
+  to += '}';
 }
 
-std::string Recorder::numbers(const at::Tensor& tensor) {
+void Recorder::numbers(std::string& to, const at::Tensor& tensor) {
   const auto place = place_of(tensor);
   const uint32_t version = place ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : 0;
   const uint8_t* data = nullptr;
@@ -205,11 +205,17 @@ std::string Recorder::numbers(const at::Tensor& tensor) {
     std::unique_lock lock(known_lock_);
     const auto found = known_.find(*place);
     if (found != known_.end() && found->second.version == version && found->second.storage.use_count() > 0) {
-      if (!sampled_) return found->second.text;
+      if (!sampled_) {
+        to += found->second.text;
+        return;
+      }
       const Known known = found->second;
       lock.unlock();
       data = address(tensor);
-      if (known.sample == sample_of(tensor, data)) return known.text;
+      if (known.sample == sample_of(tensor, data)) {
+        to += known.text;
+        return;
+      }
     }
   }
   if (data == nullptr) data = address(tensor);
@@ -217,15 +223,15 @@ std::string Recorder::numbers(const at::Tensor& tensor) {
   Hosted hosted{data, static_cast<size_t>(tensor.numel()), 1};
   if (!is_dense(tensor) && tensor.numel() > 0) hosted = gathered(tensor, data);
   const auto found = measure(hosted.data, hosted.count * type.parts, static_cast<Kind>(type.kind), hash_only_);
-  const std::string made = written(repeated(found, hosted.times), hash_only_);
+  std::string made = written(repeated(found, hosted.times), hash_only_);
+  to += made;
   if (place) {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-    Known known{std::move(weak), version, sampled_ ? sample_of(tensor, data) : std::string(), made};
+    Known known{std::move(weak), version, sampled_ ? sample_of(tensor, data) : std::string(), std::move(made)};
     std::lock_guard lock(known_lock_);
     known_.insert_or_assign(*place, std::move(known));
     if (known_.size() > sweep_at_) sweep();
   }
-  return made;
 }
 
 void Recorder::sweep() {
@@ -241,7 +247,7 @@ void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors) {
   for (const auto& tensor : tensors) {
     if (!first) to += ',';
     first = false;
-    to += text(tensor);
+    text(to, tensor);
   }
 }
 
@@ -257,7 +263,7 @@ bool Recorder::reaches(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return false;
   if (tensor.is_cpu() || tensor.numel() == 0) return true;
   const auto* own = static_cast<const char*>(tensor.const_data_ptr());
-  const Window window = window_of(tensor.device());
+  const Window& window = window_of(tensor.device());
   return own >= window.device && own < window.device + window.bytes;
 }
 
@@ -265,31 +271,34 @@ bool Recorder::reaches(const at::Tensor& tensor) {
 const uint8_t* Recorder::address(const at::Tensor& tensor) {
   const auto* own = static_cast<const char*>(tensor.const_data_ptr());
   if (own == nullptr || tensor.is_cpu()) return reinterpret_cast<const uint8_t*>(own);
-  const Window window = window_of(tensor.device());
+  const Window& window = window_of(tensor.device());
   const c10::impl::VirtualGuardImpl device(tensor.device().type());
   device.synchronizeStream(device.getStream(tensor.device()));
   return reinterpret_cast<const uint8_t*>(window.host + (own - window.device));
 }
 
-Recorder::Window Recorder::window_of(c10::Device device) {
+const Recorder::Window& Recorder::window_of(c10::Device device) {
+  const Window* last = last_.load(std::memory_order_acquire);
+  if (last != nullptr && last->of == device) return *last;
   const std::pair<int, int> key(static_cast<int>(device.type()), device.index());
-  {
-    std::lock_guard lock(windows_lock_);
-    const auto found = windows_.find(key);
-    if (found != windows_.end()) return found->second;
-  }
-  Window window;
-  {
-    py::gil_scoped_acquire gil;
-    const py::object found = window_(c10::DeviceTypeName(device.type(), true), device.index());
-    if (!found.is_none()) {
-      const auto [base, host, bytes] = found.cast<std::tuple<uintptr_t, uintptr_t, size_t>>();
-      window = {reinterpret_cast<const char*>(base), reinterpret_cast<const char*>(host), bytes};
+  std::unique_lock lock(windows_lock_);
+  auto found = windows_.find(key);
+  if (found == windows_.end()) {
+    lock.unlock();  // Python may wait for us
+    Window window{device};
+    {
+      py::gil_scoped_acquire gil;
+      const py::object seen = window_(c10::DeviceTypeName(device.type(), true), device.index());
+      if (!seen.is_none()) {
+        const auto [base, host, bytes] = seen.cast<std::tuple<uintptr_t, uintptr_t, size_t>>();
+        window = {device, reinterpret_cast<const char*>(base), reinterpret_cast<const char*>(host), bytes};
+      }
     }
+    lock.lock();
+    found = windows_.emplace(key, window).first;
   }
-  std::lock_guard lock(windows_lock_);
-  windows_[key] = window;
-  return window;
+  last_.store(&found->second, std::memory_order_release);
+  return found->second;
 }
 
 void Recorder::add(std::string_view line) {
@@ -321,7 +330,11 @@ void Recorder::report(PyObject* function, const char* text) {
 void bind_recorder(py::module_& m) {
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
       .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function>())
-      .def("text", &Recorder::text, py::call_guard<py::gil_scoped_release>())
+      .def("text", [](Recorder& self, const at::Tensor& tensor) {
+        std::string made;
+        self.text(made, tensor);
+        return made;
+      }, py::call_guard<py::gil_scoped_release>())
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
       .def("add", &Recorder::add, py::call_guard<py::gil_scoped_release>())

@@ -11,7 +11,7 @@
 namespace op_tools {
 
 constexpr size_t kLanes = 16;  // floats of a step
-constexpr size_t kAhead = 2048;  // bytes: what the processor does not fetch by itself in time
+constexpr size_t kAhead = 4096;  // bytes: what the processor does not fetch by itself in time
 
 // What a pass over floats finds, lane by lane.
 struct Floats {

@@ -1,0 +1,62 @@
+// The start of a call's line, as `statistics_store.head` writes it, without a line of Python.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace op_tools {
+
+// All of it under the GIL.
+class Heads {
+ public:
+  // `ids` counts the calls, steps["_step"] is the step, modules.stack[-1][1] the path of the module
+  // that this thread is in, local.busy says that a tool is at work; works(kind of device); site(frame)
+  // -> the line of a frame in JSON, or None where it is not the program's; quoted(text) -> JSON.
+  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function site,
+        py::function quoted);
+
+  // Of a call that is about to be made; empty: not one to write down.
+  std::string head(PyObject* function, const std::string& name, c10::DeviceType kind);
+  py::dict counts();  // calls of each function since the last time
+
+ private:
+  // Texts in JSON that stay where they are; null: nothing is known.
+  struct Where {
+    const std::string *module = nullptr, *site = nullptr;
+  };
+  struct Remembered {
+    uint64_t sequence = UINT64_MAX;
+    Where where;
+  };
+  struct CodeHash {
+    size_t operator()(const std::pair<PyObject*, int>& at) const {
+      return reinterpret_cast<size_t>(at.first) * 31 + static_cast<size_t>(at.second);
+    }
+  };
+
+  bool works_on(c10::DeviceType kind);
+  const std::string* module();
+  const std::string* site();
+  const std::string* site_of(PyFrameObject* frame, bool& ours);
+  Where forward_of(uint64_t sequence) const;
+
+  py::object ids_, modules_, local_;
+  py::dict steps_;
+  py::function works_, site_, quoted_;
+  py::str step_key_{"_step"}, stack_key_{"stack"}, busy_key_{"busy"};
+  std::map<c10::DeviceType, bool> kinds_;
+  std::unordered_map<std::string, std::string> quotes_;
+  std::unordered_map<PyObject*, bool> codes_;  // whether it is the program's; they are held
+  std::unordered_map<std::pair<PyObject*, int>, std::string, CodeHash> sites_;
+  std::vector<Remembered> forward_;
+  std::unordered_map<PyObject*, int64_t> counts_;
+};
+
+void bind_heads(py::module_& m);
+
+}  // namespace op_tools

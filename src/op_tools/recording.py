@@ -1,0 +1,42 @@
+"""Kernels' calls that are written down natively: what that part has to know of Python's side."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from op_tools import call, interception, kernels, modules, steps
+
+
+def heads(works_on: Callable[[torch.device], bool]) -> Any:
+    """What gives the starts of lines, of calls on the devices that are wanted."""
+    helper = kernels.helper()
+    assert helper is not None  # there is a recorder already
+    return helper.Heads(
+        interception._ids,
+        vars(steps),
+        modules._local,
+        interception.local,
+        lambda kind: works_on(torch.device(kind)),
+        _site,
+        json.dumps,
+    )
+
+
+def window(kind: str, index: int) -> tuple[int, int, int] | None:
+    """Where the host sees a device's memory, if it does: see `torch.dipu.host_window`."""
+    seen = getattr(torch.get_device_module(kind), "host_window", None)
+    found: tuple[int, int, int] | None = seen(index) if seen is not None else None
+    return found
+
+
+def _site(frame: FrameType) -> str | None:
+    """The line that a frame is at, in JSON; None: it is not the program's."""
+    if call.is_internal(frame.f_code):
+        return None
+    return json.dumps(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")

@@ -1,0 +1,144 @@
+"""Statistics of tensors that the host does not see: reduced on their device, read back together.
+
+Nothing here waits for the device but `read`. The kernels are plain ones of torch, so that any
+device has them; where one is missing the caller copies the tensor to the host instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from op_tools import snapshot, statistics
+from op_tools.statistics import BLOCK, MASK, Statistics
+
+NUMBERS = 5  # min, max, sum, sum of squares, how many are finite
+CHUNK = 256  # blocks that are hashed at once: more of them take more memory
+
+
+_numbers_given = itertools.count()
+
+
+class Later:
+    """The statistics of a tensor; None until the device was asked."""
+
+    __slots__ = (
+        *("_count", "_hash_only", "_size", "_times", "_whole"),
+        *("found", "number", "reduced", "text"),
+    )
+
+    def __init__(self, flat: Tensor, times: int, hash_only: bool) -> None:
+        self.number = next(_numbers_given)
+        self._hash_only, self._whole = hash_only, not flat.is_floating_point()
+        self._count, self._size = flat.numel(), flat.numel() * flat.element_size()
+        self._times = times
+        self.found: Statistics | None = None
+        self.text = ""
+        self.reduced: Tensor | None = _reduced(flat, hash_only)
+
+    def fill(self, values: list[int]) -> None:
+        """What was reduced, on the host."""
+        numbers, sums = ([], values) if self._hash_only else (values[:NUMBERS], values[NUMBERS:])
+        hashed = statistics.hash_of_sums(self._size, [value & MASK for value in sums])
+        found = Statistics(hashed, *(self._numbers(numbers) if numbers and self._count else ()))
+        self.found = statistics.repeated(found, self._times)
+        self.reduced = None
+
+    def _numbers(self, bits: list[int]) -> tuple[float | int | None, ...]:
+        floats = torch.tensor(bits).view(torch.float64).tolist()
+        low, high = (bits if self._whole else floats)[:2]
+        finite = int(floats[4])
+        if not finite:
+            return None, None, None, None, self._count
+        return low, high, floats[2] / finite, math.sqrt(floats[3]), self._count - finite
+
+
+def later(tensor: Tensor, hash_only: bool) -> Later:
+    """Starts to reduce a tensor; RuntimeError where its device cannot."""
+    flat, times = snapshot.ordered(tensor)
+    flat = flat.contiguous()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat)
+    # not `reshape`: one element may have a stride of 0
+    return Later(flat.as_strided((flat.numel(),), (1,)), times, hash_only)
+
+
+def read(waiting: list[Later]) -> None:
+    """Fills them all with one copy for each device."""
+    by_device: dict[torch.device, list[tuple[Later, Tensor]]] = {}
+    for one in waiting:
+        if one.reduced is not None:
+            by_device.setdefault(one.reduced.device, []).append((one, one.reduced))
+    for found in by_device.values():
+        values = torch.cat([reduced for _, reduced in found]).tolist()
+        start = 0
+        for one, reduced in found:
+            one.fill(values[start : start + reduced.numel()])
+            start += reduced.numel()
+
+
+# On the device.
+
+
+def _reduced(flat: Tensor, hash_only: bool) -> Tensor:
+    """The numbers, as the bits of float64 or whole, and the sums of the hash: all int64."""
+    sums = _sums(flat)
+    if hash_only:
+        return sums
+    return torch.cat([_numbers(flat), sums])
+
+
+def _numbers(flat: Tensor) -> Tensor:
+    if not flat.numel():
+        return torch.zeros(NUMBERS, dtype=torch.int64, device=flat.device)
+    if not flat.is_floating_point():
+        whole = flat.to(torch.int64)
+        wide = flat.to(torch.float64)
+        count = torch.full((), flat.numel(), dtype=torch.float64, device=flat.device)
+        rest = torch.stack([wide.sum(), wide.square().sum(), count])
+        return torch.cat([torch.stack([whole.amin(), whole.amax()]), rest.view(torch.int64)])
+    finite = flat.isfinite()
+    kept = flat.where(finite, 0).to(torch.float64)
+    made = [
+        flat.where(finite, math.inf).amin().to(torch.float64),
+        flat.where(finite, -math.inf).amax().to(torch.float64),
+        kept.sum(),
+        kept.square().sum(),
+        finite.sum().to(torch.float64),
+    ]
+    return torch.stack(made).view(torch.int64)
+
+
+def _sums(flat: Tensor) -> Tensor:
+    """Of each block of the hash its two sums, one after the other: see `statistics.hash_bytes`."""
+    data = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
+    if data.storage_offset() % 8:
+        data = data.clone()
+    words = data[: data.numel() // 8 * 8].view(torch.int64)
+    whole = words.numel() // BLOCK
+    blocks = words[: whole * BLOCK].view(whole, BLOCK)
+    parts = [blocks[start : start + CHUNK] for start in range(0, whole, CHUNK)]
+    if words.numel() % BLOCK:
+        parts.append(words[whole * BLOCK :][None])
+    if data.numel() % 8:
+        tail = torch.zeros(8, dtype=torch.uint8, device=flat.device)
+        tail[: data.numel() % 8] = data[words.numel() * 8 :]
+        parts.append(tail.view(torch.int64)[None])
+    if not parts:
+        return words
+    keys = _keys(flat.device)
+    return torch.cat([_sums_of(part, keys[: part.shape[1]]) for part in parts])
+
+
+def _sums_of(rows: Tensor, keys: Tensor) -> Tensor:
+    upper = (rows >> 32) & 0xFFFFFFFF
+    return torch.stack([(rows * keys).sum(1), (upper * keys).sum(1)], 1).view(-1)
+
+
+@cache
+def _keys(device: torch.device) -> Tensor:
+    return torch.from_numpy(statistics.keys().view("int64")).to(device)
