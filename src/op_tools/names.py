@@ -108,6 +108,8 @@ def _declared(func: Any) -> str:
     if owner is not None and issubclass(torch.Tensor, owner):
         return f"torch.Tensor.{own}"
     module = getattr(func, "__module__", None) or ""
+    if getattr(func, "__self__", None) is torch._C._VariableFunctions:
+        module = "torch._VF"
     return f"{module}.{own}" if own else ""
 
 

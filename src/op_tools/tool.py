@@ -13,6 +13,7 @@ import torch
 from op_tools import engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
+from op_tools.interception import Plan
 from op_tools.options import Options, options_for
 
 
@@ -146,6 +147,10 @@ class Tool:
             report.announce(self, call.name, False)
             return False
         return self.started.selector(call)
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        """What does a call of this plan without asking: `direct(func, args, kwargs)`."""
+        return None
 
     # What a tool does; each may raise, and the program goes on.
 

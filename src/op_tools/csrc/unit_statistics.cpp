@@ -347,10 +347,12 @@ static uint64_t hash_address(uintptr_t address, size_t size) {
 
 namespace op_tools {
 void bind_kernels(pybind11::module_& m);  // unit_kernels.cpp
+void bind_timing(pybind11::module_& m);   // unit_timing.cpp
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_kernels(m);
+  op_tools::bind_timing(m);
   m.def("measure", &op_tools::measure_kind, "hash, min, max, mean, norm, nonfinite of host memory");
   m.def("hash", &op_tools::hash_address, "the hash of so many bytes at an address");
 }
