@@ -149,13 +149,10 @@ def call_site() -> Site | None:
         code = frame.f_code
         places = _places.get(id(code), _UNKNOWN)
         if places is _UNKNOWN:
-            places = _new_code(code)
+            places = places_of(code)
         if places is not None:
             site = places.get(frame.f_lasti)  # the number of a line takes longer to find
-            if site is None:
-                site = Site(code.co_filename, frame.f_lineno, code.co_name)
-                places[frame.f_lasti] = site
-            return site
+            return new_site(code, frame.f_lasti, frame.f_lineno) if site is None else site
         frame = frame.f_back
     return None
 
@@ -166,10 +163,19 @@ _held: list[CodeType] = []
 _UNKNOWN: dict[int, Site] = {}
 
 
-def _new_code(code: CodeType) -> dict[int, Site] | None:
-    """Where the sites of a piece of code are kept; None for one that is not the program's."""
-    _held.append(code)
-    return _places.setdefault(id(code), None if is_internal(code) else {})
+def places_of(code: CodeType) -> dict[int, Site] | None:
+    """The sites in a piece of code, by instruction; None for one that is not the program's."""
+    if id(code) not in _places:
+        _held.append(code)
+        _places[id(code)] = None if is_internal(code) else {}
+    return _places[id(code)]
+
+
+def new_site(code: CodeType, instruction: int, line: int) -> Site:
+    """The site of an instruction, from now on."""
+    places = places_of(code)
+    assert places is not None  # it is asked for the program's alone
+    return places.setdefault(instruction, Site(code.co_filename, line, code.co_name))
 
 
 def is_internal(code: CodeType) -> bool:

@@ -82,7 +82,7 @@ class _Run:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def taker(self) -> Taker:
-        return Taker(self.known, self.store.pool if isinstance(self.store, PackedStore) else None)
+        return Taker(self.known, self.store if isinstance(self.store, PackedStore) else None)
 
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""

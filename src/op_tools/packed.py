@@ -93,6 +93,22 @@ class PackedStore:
             self._waiting += size
             self._changed.notify_all()
 
+    def has(self, blob: Blob) -> bool:
+        """Whether these values are written already; then they are let go of.
+
+        They are hashed here, where they have just been copied, and are still in the cache.
+        """
+        assert blob.values is not None  # they are new
+        if blob.nbytes:
+            dense = blob.values.as_strided((blob.values.numel(),), (1,))
+            blob.hash = statistics.hash_of(dense)
+            blob.place = self._contents.get((blob.hash, blob.nbytes))
+        if blob.place is None:
+            return False
+        self.pool.give(blob.values)
+        blob.values = None
+        return True
+
     @property
     def waiting(self) -> int:
         """About how many bytes will be written yet."""
@@ -168,12 +184,12 @@ class PackedStore:
         return {TAG: "tensor", "value": value}
 
     def _values(self, blob: Blob) -> Place:
-        assert blob.values is not None
+        assert blob.values is not None  # they have no place yet
         size = blob.nbytes
         if not size:
             return 0, 0
         dense = blob.values.as_strided((size // blob.values.element_size(),), (1,))
-        hashed = statistics.hash_of(dense)
+        hashed = statistics.hash_of(dense) if blob.hash is None else blob.hash
         place = self._contents.get((hashed, size))
         if place is not None:
             self.saved += size

@@ -30,6 +30,7 @@ class Blob:
     values: Tensor | None
     nbytes: int
     place: Any = None
+    hash: int | None = None
 
 
 @dataclass(slots=True, eq=False)  # hot path: one for each tensor of each call

@@ -154,6 +154,10 @@ class Tool:
         """
         return None
 
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        """What does a call of this plan without asking: `direct(func, args, kwargs)`."""
+        return None
+
     # What a tool does; each may raise, and the program goes on.
 
     def so_far(self) -> str:
