@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import diopi
 from deeplink.errors import KernelError, NoKernelError
-from diopi import get, implementation
+from diopi import cabi, catalogue, get, implementation, legacy
 from diopi.resolve import Resolved
+from tests.diopi import op_samples, published_calls
 from tests.diopi.compiled import COMPILER
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "droplet"
@@ -181,6 +183,26 @@ def test_what_the_example_lacks_is_composed_of_what_it_has(
     assert ops[name].route == "decomposition"
     results, expected = tensors(ops[name](*args)), tensors(get(name).meaning(*args))
     torch.testing.assert_close(results, expected)
+
+
+def test_every_published_function_of_the_library_is_called_by_its_name(folder: Path) -> None:
+    library = cabi.load(folder / "deeplink_tinychip" / "libdiopi_impl.so")
+    called = []
+    for name in library.functions:
+        if name not in catalogue.functions():  # a name of this interface
+            continue
+        function = catalogue.functions()[name]
+        op, kernel = get(function.op), library.kernels[function.op]
+        given = published_calls.arguments(function)
+        expected = op.meaning(**op_samples.copied(given))
+        results = [expected] if len(op.returns) == 1 else list(expected)
+        parameters = published_calls.parameters(function, op_samples.copied(given), results)
+        diopi.call(name, kernel=kernel, **parameters)
+        for parameter, value in zip(legacy.targets(function), results, strict=False):
+            found = published_calls.listed(parameters[legacy.python_name(parameter)])
+            torch.testing.assert_close(found, published_calls.listed(value), equal_nan=True)
+        called.append(name)
+    assert len(called) >= 50
 
 
 def test_most_of_a_transformer_runs_on_the_example(ops: dict[str, Resolved]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import diopi
 from deeplink.errors import OpDeclarationError, OpUnavailableError, UnknownOpError
 from diopi import schema
+from diopi.assumptions import ASSUMED
 from diopi.op import FLOATS, AtenMeaning, Op, op
 from tests.diopi import op_samples
 from tests.diopi.op_samples import sample
@@ -23,6 +25,13 @@ OPS = diopi.all_ops()
 def test_there_are_enough_ops_and_each_has_a_family_file() -> None:
     assert len(OPS) >= 285
     assert all(f"diopi.ops.{each.family}" in __import__("sys").modules for each in OPS.values())
+
+
+def test_what_is_assumed_is_of_ops_that_torch_does_not_have() -> None:
+    assert set(ASSUMED) <= set(OPS)
+    assert [name for name in ASSUMED if OPS[name].aten] == []
+    assert "1/sqrt(variance + eps)" in diopi.get("layer_norm_gb").assumed
+    assert diopi.get("add").assumed == ""
 
 
 def test_every_gradient_is_an_op() -> None:
@@ -81,9 +90,29 @@ def test_what_is_written_is_declared() -> None:
     assert diopi.get("add").written == ()
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_every_meaning_runs_on_a_sample_in_float64(name: str) -> None:
-    each = OPS[name]
+# One test for the ops of a family: a test of its own for each takes longer than what it tests.
+FAMILIES = sorted({each.family for each in OPS.values()})
+in_families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def each_of(family: str, check: Callable[[Op], None]) -> None:
+    """Runs a check for every op of a family, and names all that fail it."""
+    failed = {}
+    for each in (each for each in OPS.values() if each.family == family):
+        try:
+            check(each)
+        except Exception as error:  # whatever is wrong with one, the others are tried
+            failed[each.name] = f"{type(error).__name__}: {error}"
+    assert failed == {}
+
+
+@in_families
+def test_every_meaning_runs_on_a_sample_in_float64(family: str) -> None:
+    each_of(family, _runs)
+
+
+def _runs(each: Op) -> None:
+    name = each.name
     arguments = dict(tree_map(_widened, sample(name)))
     result = each.meaning(**arguments)
     results = [result] if len(each.returns) == 1 else list(result or ())
@@ -106,9 +135,15 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, {"Tensor": Tensor, "int": int, "float": float, "bool": bool}[kind])
 
 
-@pytest.mark.parametrize("name", [n for n, each in OPS.items() if each.kind != "random"])
-def test_a_meaning_changes_only_what_it_declares(name: str) -> None:
-    each = OPS[name]
+@in_families
+def test_a_meaning_changes_only_what_it_declares(family: str) -> None:
+    each_of(family, _keeps)
+
+
+def _keeps(each: Op) -> None:
+    if each.kind == "random":
+        return
+    name = each.name
     arguments, before = sample(name), sample(name)
     each.meaning(**arguments)
     kept = [k for k in arguments if k not in {a.name for a in each.written}]
@@ -121,11 +156,15 @@ def test_a_meaning_changes_only_what_it_declares(name: str) -> None:
             torch.testing.assert_close(found, was, rtol=0, atol=0, equal_nan=True)
 
 
-EXACT = [n for n, each in OPS.items() if each.kind in ("exact", "index") and n != "nextafter"]
+@in_families
+def test_an_exact_op_is_the_same_in_every_precision(family: str) -> None:
+    each_of(family, _same_in_every_precision)
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_an_exact_op_is_the_same_in_every_precision(name: str) -> None:
+def _same_in_every_precision(each: Op) -> None:
+    name = each.name
+    if each.kind not in ("exact", "index") or name == "nextafter":
+        return
     narrow = tree_leaves(OPS[name].meaning(**sample(name)))
     wide = tree_leaves(OPS[name].meaning(**dict(tree_map(_widened, sample(name)))))
     for found, wanted in zip(narrow, wide, strict=True):
