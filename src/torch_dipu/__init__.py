@@ -60,10 +60,12 @@ def _register() -> vendor.Vendor:
     for name in ("distributed", "sharing", "compile"):
         importlib.import_module(f"torch_dipu.{name}").register(chip)
     importlib.import_module("torch_dipu.routes").register(found)
-    importlib.import_module("torch_dipu.aids").register()
+    aids = importlib.import_module("torch_dipu.aids")
+    aids.register()
     getattr(chip, "start", lambda: None)()
     atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
+    atexit.register(aids.stop_watching)  # before that: it is no call of the program's
     return found
 
 

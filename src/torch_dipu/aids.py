@@ -76,6 +76,11 @@ def _watch() -> None:
     _C.set_watcher(list(watched), _around)
 
 
+def stop_watching() -> None:
+    """No call is dumped or compared any more."""
+    _C.set_watcher(_C.operators(), None)
+
+
 def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs the operator; what is written about it is written around it."""
     before = _C.exchange_watch_off(True)  # the aids' own operators are not for the user
@@ -116,8 +121,3 @@ def _judge(taken: comparison.Taken, result: Any, operator: str) -> None:
         log.error("autocompare of %s failed: %s: %s", operator, type(error).__name__, error)
         return
     report.autocompare(names.shown(operator), rows)
-
-
-def forced_on_cpu() -> list[str]:
-    """The operators that are forced to the CPU now."""
-    return sorted(_now.forced)

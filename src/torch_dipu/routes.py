@@ -225,15 +225,18 @@ def _numbers(op: Any) -> set[str]:
     return {a.name for a in op.arguments if a.type == "Tensor" and a.name in scalars}
 
 
+def _fits(target: Any, result: Any) -> bool:
+    single = isinstance(result, Tensor) and isinstance(target, Tensor)
+    return single and target.dtype is result.dtype and target.shape == result.shape
+
+
 def _write(targets: tuple[Any, ...], result: Any) -> Any:
     """Results into the tensors that were given for them; what does not fit is left to the host,
     which has torch's messages.
     """
-    first = targets[0]
-    if len(targets) == 1 and type(result) is Tensor and type(first) is Tensor:  # the usual case
-        if first.dtype is result.dtype and first.shape == result.shape:
-            first.copy_(result)
-            return None
+    if len(targets) == 1 and _fits(targets[0], result):  # the usual case
+        targets[0].copy_(result)
+        return None
     into = targets[0] if isinstance(targets[0], list) else targets  # foreach: a list for a list
     results: Iterable[Tensor] = result if isinstance(result, (tuple, list)) else (result,)
     pairs = list(zip(into, results, strict=False))

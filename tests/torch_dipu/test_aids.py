@@ -145,6 +145,18 @@ def test_the_third_level_shows_values_before_and_after(capsys: Any) -> None:
     assert " 10  20\n 30  40\n[ dipuFloatType{2,2} ]" in text
 
 
+def test_the_variable_counts_from_the_start_and_not_after_the_end() -> None:
+    source = """
+import torch, torch_dipu
+x = torch.ones(2, device="dipu", requires_grad=True)
+x.sum().backward()
+print("end")
+"""
+    lines = output_of(source, DIPU_DUMP_OP_ARGS="1").splitlines()
+    assert any(":sum." in line for line in lines)
+    assert lines[-1] == "end"
+
+
 # The comparison.
 
 

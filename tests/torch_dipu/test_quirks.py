@@ -241,3 +241,9 @@ def test_all_quirks_are_described() -> None:
         "bit_flip",
         "late_copy",
     }
+
+
+def test_a_fault_is_around_a_comparison_with_a_number() -> None:
+    x = torch.arange(3.0, device="dipu")
+    with torch.dipu.quirk("ignore_strides", "eq"):
+        assert (x == 1).tolist() == [False, True, False]

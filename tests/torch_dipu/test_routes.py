@@ -184,6 +184,22 @@ def test_random_kernels_draw_from_the_generator_of_the_device() -> None:
     torch.manual_seed(5)
     again = torch.randn(4, device="dipu"), nn.functional.dropout(torch.ones(9, device="dipu"))
     assert [t.tolist() for t in first] == [t.tolist() for t in again]
+    torch.manual_seed(5)
+    assert torch.randn(4).tolist() == first[0].tolist()  # as without kernels, the CPU's numbers
+
+
+def test_views_in_place_stay_the_devices_own() -> None:
+    routes.bind(reference())
+    x = torch.arange(6.0, device="dipu").reshape(2, 3)
+    assert x.transpose_(0, 1).tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    assert not x.is_contiguous()
+
+
+def test_lists_of_tensors_are_written_in_place() -> None:
+    routes.bind(reference())
+    tensors = [torch.ones(2, device="dipu"), torch.zeros(3, device="dipu")]
+    torch._foreach_add_(tensors, 2.0)
+    assert [t.tolist() for t in tensors] == [[3.0, 3.0], [2.0, 2.0, 2.0]]
 
 
 def test_a_fault_stays_on_whatever_runs_the_operator() -> None:

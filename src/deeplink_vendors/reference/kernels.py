@@ -19,7 +19,7 @@ from torch_dipu import _C
 def _kernel(op: Op) -> Callable[..., Any]:
     meaning, seeded = op.meaning, op.kind == "random"
     overload, named = _overload(op)
-    tensors = [at for at, argument in enumerate(op.arguments) if argument.type == "Tensor"][1:]
+    tensors = [at for at, argument in enumerate(op.arguments) if argument.type == "Tensor"]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         fits = kwargs.keys() <= named and not _has_number(args, tensors)
