@@ -116,9 +116,7 @@ def _check_sample(op: Any, sample: Any, device: str) -> _Verdict:
     return _Verdict("", _backward(sample, actual, expected, device, exact, wide))
 
 
-def _hold(
-    actual: Any, expected: Any, device: str, exact: bool, wide: Callable[[], Any]
-) -> None:
+def _hold(actual: Any, expected: Any, device: str, exact: bool, wide: Callable[[], Any]) -> None:
     """`compare`, but results that are as near to float64's as the CPU's are right, too."""
     try:
         compare(actual, expected, device, exact)
