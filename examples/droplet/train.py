@@ -22,15 +22,20 @@ class Attention(nn.Module):
         self.heads = heads
         self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
         self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.feed = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        parts = self.mix(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.mix(self.before(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         q, k, v = parts[0], parts[1], parts[2]
         weights = (q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5).softmax(-1)
         x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
-        return x + self.feed(self.after(x))
+        result: Tensor = x + self.feed(self.after(x))
+        return result
 
 
 def cnn() -> nn.Module:
@@ -48,7 +53,11 @@ def cnn() -> nn.Module:
 
 def transformer() -> nn.Module:
     return nn.Sequential(
-        nn.Embedding(40, 16), Attention(16, 2), Attention(16, 2), nn.LayerNorm(16), nn.Linear(16, 40)
+        nn.Embedding(40, 16),
+        Attention(16, 2),
+        Attention(16, 2),
+        nn.LayerNorm(16),
+        nn.Linear(16, 40),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -168,10 +169,26 @@ def _refusing(kernel: Kernel, otherwise: Kernel) -> Kernel:
 
 def _decomposed(op: Op, vendor: Kernels) -> Kernel:
     def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad(), decomposition.OnKernels(op.name, vendor.vendor, vendor.kernels):
-            return op.meaning(*args, **kwargs)
+        if op.name in _RUNNING.names:  # the device's own work below came back here (zeros_like)
+            raise NoKernelError(f"{vendor.vendor}: the decomposition of {op.name} needs itself.")
+        _RUNNING.names.add(op.name)
+        try:
+            with torch.no_grad(), decomposition.OnKernels(op.name, vendor.vendor, vendor.kernels):
+                return op.meaning(*args, **kwargs)
+        finally:
+            _RUNNING.names.discard(op.name)
 
     return call
+
+
+class _Running(threading.local):
+    """The ops whose decompositions this thread is in."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_RUNNING = _Running()
 
 
 def _on_cpu(op: Op) -> Kernel:

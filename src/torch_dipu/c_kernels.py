@@ -1,4 +1,4 @@
-"""A vendor's C functions as routes of the engine: how each parameter comes from an overload's stack.
+"""A vendor's C functions as routes: how each parameter comes from an overload's stack.
 
 Decided when the library is loaded; the calls are made by csrc/c_route.cpp, without Python.
 """
@@ -23,6 +23,7 @@ from torch_dipu import _C
 
 # what torch asks of a device -> the overload of the interface that it is; an argument less
 ASKED_AS = {"aten::convolution_backward_overrideable": "convolution_backward"}
+MASKS = ("output_mask", "mask")  # which results are wanted
 NOWHERE = -(2**15)  # no argument fills a result beforehand
 
 # C type of a parameter -> its code in c_route.cpp
@@ -72,7 +73,9 @@ def routes(kernels: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _routes(op: Op, kernel: cabi.Kernel, refused: list[int]) -> dict[str, Any]:
-    entries = {bound.name: ctypes.cast(bound.entry, ctypes.c_void_p).value for bound in kernel.functions}
+    entries = {
+        bound.name: ctypes.cast(bound.entry, ctypes.c_void_p).value for bound in kernel.functions
+    }
     found = {}
     for overload, plan in plans(op, list(entries)).items():
         for function in plan["functions"]:
@@ -157,7 +160,9 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
         "form": form,
         "pointwise": _writes_in_place(op, of),
         "dynamic": op.dynamic,
-        "mask": next((stack.places[n] for n in ("output_mask", "mask") if _is_mask(op, n, stack)), -1),
+        "mask": next(
+            (stack.places[n] for n in ("output_mask", "mask") if _is_mask(op, n, stack)), -1
+        ),
         "results": results,
         "functional": of,
         "sources": sources,

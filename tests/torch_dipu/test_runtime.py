@@ -110,9 +110,7 @@ def test_a_communicator_in_python_gets_the_bytes_and_the_records() -> None:
         seen.append((device, rank, size, group.rstrip(b"\0")))
         return 77
 
-    table = table_of(
-        chip(comm_id=lambda: b"here", comm_create=create, comm_all_reduce=seen.append)
-    )
+    table = table_of(chip(comm_id=lambda: b"here", comm_create=create, comm_all_reduce=seen.append))
     group, made = runtime._CGroupId(), ctypes.c_void_p()
     assert table.comm_id(group) == runtime.OK
     given = ctypes.cast(ctypes.pointer(group), ctypes.POINTER(runtime._CGivenId))

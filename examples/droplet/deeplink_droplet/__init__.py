@@ -11,7 +11,9 @@ LIBRARY = Path(__file__).with_name("libdroplet.so")
 def is_available() -> bool:
     """Whether `make` has been run; nothing is opened to find out."""
     if not LIBRARY.exists():
-        raise VendorUnavailable(f"{LIBRARY.name} is not built", "run make in the folder of droplet.")
+        raise VendorUnavailable(
+            f"{LIBRARY.name} is not built", "run make in the folder of droplet."
+        )
     return True
 
 
@@ -23,7 +25,6 @@ vendor = Vendor(
     runtime="deeplink_droplet.runtime",
     kernels="deeplink_droplet.kernels",
     gaps="deeplink_droplet/gaps.toml",
-    collective="dicl",
     accelerator=False,  # asked for by name only: DEEPLINK_VENDOR=droplet
     note="droplet (made up, on the CPU)",
 )

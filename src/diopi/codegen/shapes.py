@@ -6,6 +6,7 @@ A caller without Python needs a typed call for each: what is passed by value dif
 from __future__ import annotations
 
 from diopi import cfunction
+from diopi.catalogue import Function
 
 # type of a parameter -> its letter; everything else is a pointer
 LETTERS = {
@@ -28,7 +29,7 @@ TOP = """\
 """
 
 
-def shape(function: cfunction.Function) -> str:
+def shape(function: Function) -> str:
     """The letters of a function's parameters, the context first."""
     return "P" + "".join(LETTERS.get(cfunction.bare(p), "P") for p in function.parameters)
 
