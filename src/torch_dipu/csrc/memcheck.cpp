@@ -84,15 +84,32 @@ std::string size_on(size_t bytes, int device) {
 
 // ---- guard bytes
 
-void copy_bytes(void* dst, const void* src, bool to_device, const Block& b) {
+using Guard = std::array<unsigned char, kGuardBytes>;
+const Guard& pattern() {
+  static const Guard bytes = [] {
+    Guard filled;
+    filled.fill(kGuardByte);
+    return filled;
+  }();
+  return bytes;
+}
+
+void write_guard(const Block& b) {
+  char* place = b.address + b.requested;
   if (host_reachable(b.device)) {
-    if (to_device) dst = to_host(dst); else src = to_host(src);
-    std::memcpy(dst, src, kGuardBytes);
+    std::memcpy(to_host(place), pattern().data(), kGuardBytes);
     return;
   }
-  const DipuCopy copy{dst, src, kGuardBytes, to_device ? b.device : DIPU_HOST, to_device ? DIPU_HOST : b.device,
-                      b.device, /*blocking=*/1, b.stream};
+  const DipuCopy copy{place, pattern().data(), kGuardBytes, b.device, DIPU_HOST, b.device, /*blocking=*/1, b.stream};
   warn_if_failed(runtime().memory_copy(&copy), "memory_copy");
+}
+// Where the guard's bytes can be read; `room` is for those that the host cannot reach.
+const unsigned char* read_guard(const Block& b, Guard& room) {
+  const char* place = b.address + b.requested;
+  if (host_reachable(b.device)) return static_cast<const unsigned char*>(to_host(place));
+  const DipuCopy copy{room.data(), place, kGuardBytes, DIPU_HOST, b.device, b.device, /*blocking=*/1, b.stream};
+  warn_if_failed(runtime().memory_copy(&copy), "memory_copy");
+  return room.data();
 }
 
 struct Damage {
@@ -103,11 +120,11 @@ struct Damage {
 };
 std::optional<Damage> damage_of(Block& b) {
   if (!b.guarded || b.broken) return std::nullopt;
-  unsigned char bytes[kGuardBytes];
-  copy_bytes(bytes, b.address + b.requested, /*to_device=*/false, b);
+  Guard room;
+  const unsigned char* bytes = read_guard(b, room);
+  if (std::memcmp(bytes, pattern().data(), kGuardBytes) == 0) return std::nullopt;
   const auto wrong = [](unsigned char byte) { return byte != kGuardByte; };
   const auto first = std::find_if(bytes, bytes + kGuardBytes, wrong);
-  if (first == bytes + kGuardBytes) return std::nullopt;
   b.broken = true;  // said once
   return Damage{static_cast<size_t>(first - bytes), static_cast<size_t>(std::count_if(bytes, bytes + kGuardBytes, wrong)),
                 b.requested, b.device, b.context};
@@ -235,9 +252,7 @@ bool check_wants_stacks() {
 }
 
 void check_allocated(Block* b) {
-  unsigned char bytes[kGuardBytes];
-  std::memset(bytes, kGuardByte, kGuardBytes);
-  copy_bytes(b->address + b->requested, bytes, /*to_device=*/true, *b);
+  write_guard(*b);
   b->guarded = true;
   b->broken = false;
   std::lock_guard<std::mutex> lock(checker().mutex);
