@@ -115,7 +115,7 @@ def _same_sizes(one: Entry, other: Entry) -> bool:
 
 
 def _waits(entry: Entry) -> bool:
-    return entry["state"] != "done"
+    return bool(entry["state"] != "done")
 
 
 def _what_last(entry: Entry | None) -> str:

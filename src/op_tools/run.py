@@ -39,7 +39,10 @@ def stop(quiet: bool = False) -> None:
     """Stops them, from the outside in. `quiet`: one that saw nothing (a launcher's) is silent."""
     while _running:
         tool = _running.pop()
-        if quiet and isinstance(tool, Tool) and tool._active and not tool.started.applied:
+        if not isinstance(tool, Tool):
+            tool.stop(quiet)
+            continue
+        if quiet and tool._active is not None and not tool.started.applied:
             engine.stop(tool)
             tool._active = None
         tool.stop()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,10 @@ class Command:
     line: list[str]
     status: int
     prints: list[str]
+
+
+# Long, or shown by the tests of the tools themselves too.
+LONG = ("pytorch-tests", "--capture", "op_tools.run_op_from_data", "--overflow")
 
 
 def commands(page: Path) -> list[Command]:
@@ -58,7 +63,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("command", commands(PAGE), ids=lambda c: " ".join(c.line[1:])[:60])
+def _cases() -> list[Any]:
+    return [
+        pytest.param(
+            command,
+            id=" ".join([*command.variables, *command.line[1:]])[:80],
+            marks=[pytest.mark.slow] if any(word in command.line for word in LONG) else [],
+        )
+        for command in commands(PAGE)
+    ]
+
+
+@pytest.mark.parametrize("command", _cases())
 def test_a_command_prints_what_the_page_says(command: Command, folder: Path) -> None:
     done = subprocess.run(
         command.line,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink_vendors.reference.faults import FAULTS, Call, Fault
-from torch_dipu import _C
+from torch_dipu import _C, names
 
 
 class QuirkError(DeeplinkError):
@@ -144,11 +145,20 @@ def _hook(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs the operator inside its faults, the first switched on outermost."""
     overload = _overload(operator)
     todo = [a for a in _active if a.fault.around is not None and a.wants(operator)]
+    if operator in _forced(settings.DIPU_FORCE_FALLBACK_OPS_LIST.get()):
+        todo = []  # the CPU does it, and the chip's fault with it is not there
     before = _C.exchange_hooks_off(True)  # what faults compute with is not faulty
     try:
         return _run(Call(operator.partition("::")[2], overload, args, kwargs), todo)
     finally:
         _C.exchange_hooks_off(before)
+
+
+@cache
+def _forced(patterns: tuple[str, ...]) -> frozenset[str]:
+    """The operators that are forced to the CPU, however they are called."""
+    found = names.matching(patterns) if patterns else {}
+    return frozenset(name for name, mode in found.items() if mode == names.ALWAYS)
 
 
 def _run(call: Call, todo: list[Active]) -> Any:

@@ -59,10 +59,10 @@ class Writer:
     """Writes in the background. The file has its name only when it is whole."""
 
     def __init__(self, folder: Path) -> None:
+        self.place = file_of(folder)
+        self._partial = self.place.with_suffix(f".{os.getpid()}.partial")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.place = file_of(folder)
-            self._partial = self.place.with_suffix(".partial")
             self._store = PackedStore(self._partial)
         except OSError as error:
             reason = error.strerror or error

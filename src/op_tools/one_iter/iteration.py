@@ -38,8 +38,6 @@ class OneIteration:
     Without a folder, all is read from the settings, and the program ends after the iteration.
     """
 
-    _active = None  # as of a tool: it ends by its own `stop`
-
     def __init__(
         self, folder: str | Path | None = None, mode: Mode | None = None, step: int | None = None
     ) -> None:
@@ -101,8 +99,14 @@ class OneIteration:
         ]
         return self
 
-    def stop(self) -> None:
-        """The program is over; an iteration that was not reached is told."""
+    def stop(self, quiet: bool = False) -> None:
+        """The program is over; an iteration that was not reached is told.
+
+        `quiet`: not by a process that called no module, as a loader of data is.
+        """
+        if not self._over and quiet and not self._numbers:
+            self._unwatch()
+            self._close(whole=False)
         if not self._over:
             self._finish()
             if self._ends and (self._problem is not None or self.first is not None):
