@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_written_later_costs_the_file_alone(
     assert "No space left on device" in capsys.readouterr().out
 
 
-def test_the_seeds_tables(
+def test_the_classic_tables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
