@@ -86,6 +86,23 @@ def tensors(*values: Any) -> Iterator[Tensor]:
             yield from tensors(*value.values())
 
 
+def tensor_list(*values: Any) -> list[Tensor]:
+    """The same as a list. Hot path: it is made without generators."""
+    found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values: Any, found: list[Tensor]) -> None:
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+
+
 def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
     """The device that a call works on, and a tensor of an unusual type; None where there is none.
 
@@ -132,13 +149,10 @@ def call_site() -> Site | None:
         code = frame.f_code
         places = _places.get(id(code), _UNKNOWN)
         if places is _UNKNOWN:
-            places = _new_code(code)
+            places = places_of(code)
         if places is not None:
             site = places.get(frame.f_lasti)  # the number of a line takes longer to find
-            if site is None:
-                site = Site(code.co_filename, frame.f_lineno, code.co_name)
-                places[frame.f_lasti] = site
-            return site
+            return new_site(code, frame.f_lasti, frame.f_lineno) if site is None else site
         frame = frame.f_back
     return None
 
@@ -149,16 +163,21 @@ _held: list[CodeType] = []
 _UNKNOWN: dict[int, Site] = {}
 
 
-def _new_code(code: CodeType) -> dict[int, Site] | None:
-    """Where the sites of a piece of code are kept; None for one that is not the program's."""
-    _held.append(code)
-    return _places.setdefault(id(code), None if is_internal(code) else {})
+def places_of(code: CodeType) -> dict[int, Site] | None:
+    """The sites in a piece of code, by instruction; None for one that is not the program's."""
+    if id(code) not in _places:
+        name = code.co_filename
+        internal = name.startswith("<frozen") or name.startswith(_INTERNAL)
+        _held.append(code)
+        _places[id(code)] = None if internal else {}
+    return _places[id(code)]
 
 
-def is_internal(code: CodeType) -> bool:
-    """Whether a piece of code is torch's, ours or Python's own."""
-    name = code.co_filename
-    return name.startswith("<frozen") or name.startswith(_INTERNAL)
+def new_site(code: CodeType, instruction: int, line: int) -> Site:
+    """The site of an instruction, from now on."""
+    places = places_of(code)
+    assert places is not None  # it is asked for the program's alone
+    return places.setdefault(instruction, Site(code.co_filename, line, code.co_name))
 
 
 def _folders() -> tuple[str, ...]:

@@ -26,33 +26,25 @@ from op_tools import (
     results,
     store,
 )
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list, tensors
 from op_tools.capture_report import input_rows, show, show_gradients, size
 from op_tools.folders import FolderStore
 from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.packed import PackedStore
-from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, describe, sample, values
+from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, device_name
 from op_tools.statistics_store import StatisticsStore, head
 from op_tools.store import Header, Part
+from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
+from op_tools.written import UNCOUNTED, Mark, marks, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
     "mode": settings.OP_CAPTURE_MODE,
 }
-# They write running statistics of which autograd counts no write.
-UNCOUNTED = frozenset(
-    """
-    batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
-    _native_batch_norm_legit _batch_norm_with_update _batch_norm_impl_index
-    """.split()
-)
 TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
-
-
-_Mark = int | bytes | None  # by which a write is seen: a count of them, or a few elements
 
 
 class Store(Protocol):
@@ -89,6 +81,9 @@ class _Run:
     operators: set[str] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
 
+    def taker(self) -> Taker:
+        return Taker(self.known, self.store if isinstance(self.store, PackedStore) else None)
+
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
         if self.known is not None:
@@ -103,7 +98,7 @@ class _State:
 
     run: _Run
     given: list[Tensor]
-    marks: list[_Mark]
+    marks: list[Mark]
     arguments: Arguments | None
     rows: list[tuple[object, ...]]
     header: Header | None  # of tensors
@@ -185,19 +180,18 @@ class OpCapture(Observer):
         mode = _mode(run, call)
         if mode == "nothing":
             return None
-        given = list(tensors(call.args, call.kwargs))
-        mark = sample if call.operator in UNCOUNTED else _version
-        marks = [mark(tensor) for tensor in given]
+        given = tensor_list(call.args, call.kwargs)
+        marked = marks(call, given)
         arguments = None
         if call.level != "aten" and any(tensor.requires_grad for tensor in given):
             arguments = gradients.arguments(call)
         rows = input_rows(call) if report.verbose() else []
         if run.statistics is not None:
             text = run.statistics.texts(given)
-            return _State(run, given, marks, arguments, rows, None, head(call), text)
-        state = _State(run, given, marks, arguments, rows, _header(call, given))
+            return _State(run, given, marked, arguments, rows, None, head(call), text)
+        state = _State(run, given, marked, arguments, rows, _header(call, given))
         try:
-            _write(run, _encoded(run, "input", state, call.args, call.kwargs, _Taker(run)))
+            _write(run, _encoded(run, "input", state, call.args, call.kwargs, run.taker()))
         except Unsupported as reason:
             run.skipped[str(reason)] += 1
             return None
@@ -207,20 +201,19 @@ class OpCapture(Observer):
         if state is None:
             return
         run = state.run
-        written = _written(call, state)
-        made = list(tensors(result))
-        changed = written
-        if written:
-            for tensor in written.values():
+        made = tensor_list(result)
+        changed = own = written(call, state.given, state.marks)
+        if own:
+            for tensor in own.values():
                 run.forget(tensor)
-            returned = [id(tensor) for tensor in made]
-            changed = {at: tensor for at, tensor in written.items() if id(tensor) not in returned}
+            returned = {id(tensor) for tensor in made}
+            changed = {at: tensor for at, tensor in own.items() if id(tensor) not in returned}
         if state.header is None:
             assert run.statistics is not None
             run.statistics.call(state.head, state.text, made, changed)
         else:
             try:
-                _write_output(state, result, written, changed)
+                _write_output(state, result, own, changed)
             except Unsupported as reason:
                 run.skipped[f"the result is {reason}"] += 1
         if run.quiet:
@@ -244,7 +237,7 @@ class OpCapture(Observer):
                     assert run.statistics is not None
                     return run.statistics.text(gradient)
                 assert run.store is not None
-                return store.encode(gradient, _Taker(run), run.store.native)
+                return store.encode(gradient, run.taker(), run.store.native)
 
         def done(found: Gradients) -> None:
             if header is None:
@@ -259,9 +252,9 @@ class OpCapture(Observer):
     def finish(self, started: Started) -> None:
         run = self._run
         self._count(started)
-        for written in (run.store, run.statistics):
-            if written is not None:
-                written.close()
+        for kept in (run.store, run.statistics):
+            if kept is not None:
+                kept.close()
         report.summary(self, started, _summary(run))
 
 
@@ -285,7 +278,7 @@ def _choice(name: str, given: Any) -> str:
 
 def _header(call: Call, given: list[Tensor]) -> Header:
     device = call.device
-    devices = [str(tensor.device) for tensor in given]
+    devices = [device_name(tensor.device) for tensor in given]
     header: Header = {
         "id": call.id,
         "name": call.name,
@@ -295,7 +288,7 @@ def _header(call: Call, given: list[Tensor]) -> Header:
         "step": call.step,
         "module": call.module,
         "site": _short(call.site.file, call.site.line) if call.site is not None else "",
-        "device": str(device) if device is not None else "",
+        "device": device_name(device) if device is not None else "",
     }
     if len(set(devices)) > 1:
         header["devices"] = devices
@@ -349,70 +342,13 @@ def _keep_to_budget(run: _Run, call: Call) -> None:
         run.limits.append(f"after {run.calls} calls nothing was written")
 
 
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
-
-
-def _written(call: Call, state: _State) -> dict[int, Tensor]:
-    """The arguments that the call has written, by their place."""
-    schema = getattr(call.func, "_schema", None) if call.level == "aten" else None
-    declared = _declared(call, schema) if schema is not None and schema.is_mutable else frozenset()
-    found = {}
-    for at, (tensor, mark) in enumerate(zip(state.given, state.marks, strict=True)):
-        if mark is None:  # nothing counts the writes of an inference tensor
-            changed = _writes(call)
-        else:
-            changed = (sample(tensor) if type(mark) is bytes else tensor._version) != mark
-        if changed or id(tensor) in declared:
-            found[at] = tensor
-    return found
-
-
-def _declared(call: Call, schema: Any) -> frozenset[int]:
-    """The tensors that a kernel says it writes: below autograd nothing counts that yet."""
-    values = dict(zip((arg.name for arg in schema.arguments), call.args, strict=False))
-    values.update(call.kwargs)
-    written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
-    return frozenset(id(tensor) for arg in written for tensor in tensors(values.get(arg.name)))
-
-
-def _writes(call: Call) -> bool:
-    word = call.name.rsplit(".", 1)[-1]
-    return "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
-
-
-class _Taker:
-    """Takes tensors, one snapshot for each; of one whose memory is as it was, without a copy."""
-
-    def __init__(self, run: _Run) -> None:
-        self.fresh = 0  # bytes that were copied
-        self._known = run.known
-        self._pool = run.store.pool if isinstance(run.store, PackedStore) else None
-        self._taken: dict[int, tuple[Tensor, Snapshot]] = {}
-
-    def __call__(self, tensor: Tensor) -> Snapshot:
-        if id(tensor) in self._taken:
-            return self._taken[id(tensor)][1]
-        known = self._known
-        blob = known.get(tensor) if known is not None else None
-        if blob is None:
-            own = values(tensor, self._pool)
-            blob = Blob(own, own.numel() * own.element_size())
-            self.fresh += blob.nbytes
-            if known is not None:
-                known.put(tensor, blob, own)
-        made = describe(tensor, blob)
-        self._taken[id(tensor)] = tensor, made
-        return made
-
-
 def _encoded(
     run: _Run,
     kind: str,
     state: _State,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    taken: _Taker,
+    taken: Taker,
     more: dict[str, Any] | None = None,
 ) -> Part:
     assert run.store is not None and state.header is not None
@@ -423,11 +359,11 @@ def _encoded(
 
 
 def _write_output(
-    state: _State, result: Any, written: dict[int, Tensor], changed: dict[int, Tensor]
+    state: _State, result: Any, own: dict[int, Tensor], changed: dict[int, Tensor]
 ) -> None:
-    taken = _Taker(state.run)
+    taken = state.run.taker()
     after = {str(at): taken(tensor) for at, tensor in changed.items()}
-    more = {"mutated": after, "written": list(written)}
+    more = {"mutated": after, "written": list(own)}
     _write(state.run, _encoded(state.run, "output", state, (result,), {}, taken, more))
 
 
@@ -459,9 +395,9 @@ def _summary(run: _Run) -> list[str]:
         lines.append(
             f"OpCapture: {run.calls} calls of {len(run.operators)} operators, "
             + " and ".join(
-                f"{size(written.bytes)} in {written.place}"
-                for written in (run.store, run.statistics)
-                if written is not None and written.bytes
+                f"{size(kept.bytes)} in {kept.place}"
+                for kept in (run.store, run.statistics)
+                if kept is not None and kept.bytes
             )
         )
     for reason, count in run.skipped.most_common():

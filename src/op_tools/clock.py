@@ -15,6 +15,7 @@ class Clock(Protocol):
     """Marks moments in a device's work; how far apart two of them are is known later."""
 
     note: str  # what a reader should know about its times; empty: nothing
+    by_marks: bool  # of torch's own events, or of the CPU's time: nothing has to be called
 
     def mark(self) -> Mark:
         """Now, in the order of the device's work."""
@@ -35,6 +36,7 @@ class HostClock:
     def __init__(self, wait: Callable[[], object] | None = None, note: str = "") -> None:
         self._wait = wait
         self.note = note
+        self.by_marks = wait is None
 
     def mark(self) -> Mark:
         if self._wait is not None:
@@ -56,9 +58,12 @@ class EventClock:
 
     note = ""
 
-    def __init__(self, make: Callable[[], Any], record: Callable[[Any], object]) -> None:
+    def __init__(
+        self, make: Callable[[], Any], record: Callable[[Any], object], by_marks: bool = False
+    ) -> None:
         self._make = make
         self._record = record
+        self.by_marks = by_marks
         self._free: list[Any] = []  # append and pop are atomic: threads share it
 
     def mark(self) -> Mark:
@@ -104,6 +109,7 @@ def _torch_events(device: torch.device) -> EventClock:
         lambda: torch.Event(device, enable_timing=True),
         # of this device: an event refuses the stream of another one
         lambda event: event.record(stream(index)),
+        by_marks=True,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list
 
 Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
 
@@ -52,7 +52,7 @@ def arguments(call: Call) -> Arguments:
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
     count = 0
-    for tensor in tensors(call.args, call.kwargs):
+    for tensor in tensor_list(call.args, call.kwargs):
         if tensor.requires_grad:
             node = tensor.grad_fn
             if node is None:
@@ -76,7 +76,7 @@ def part(call: Call, given: Arguments, result: Any) -> Part | None:
     """The part of the graph that the call made; None when it made none."""
     found = Part([], {}, {})
     stack: list[Node] = []
-    for place, tensor in enumerate(tensors(result)):
+    for place, tensor in enumerate(tensor_list(result)):
         node = tensor.grad_fn
         if node is None or (node, tensor.output_nr) in given.edges:
             continue  # an argument that was passed through has no backward of this call
@@ -138,7 +138,7 @@ def watch(
     made = part(call, given, result)
     if made is None:
         return False
-    count = sum(1 for _ in tensors(result))
+    count = len(tensor_list(result))
     blank = Gradients([None] * count, [None] * given.count, True)
     group = _Group(done, blank, len(made.nodes))
     for node in made.nodes:

@@ -28,7 +28,7 @@ from op_tools.host import own_graph
 if TYPE_CHECKING:
     from op_tools.tool import Observer, Substitute, Tool
 
-_ids = itertools.count(1)
+ids = itertools.count(1)
 _FAILED = object()
 _Device = torch.device | None
 
@@ -45,7 +45,7 @@ local = _Local()
 class Plan:
     """The tools that want an operator, outermost first, and of them those that work on a device."""
 
-    __slots__ = ("_on", "level", "name", "native", "tools")
+    __slots__ = ("_on", "direct", "level", "name", "native", "tools")
 
     def __init__(
         self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
@@ -54,6 +54,7 @@ class Plan:
         self.name = name
         self.tools = tools
         self.native = native  # the call is seen before autograd makes its node
+        self.direct: Callable[..., Any] | None = None  # what does a call, with its one tool
         self._on: dict[_Device, tuple[Tool, ...]] = {}
 
     def on(self, device: _Device) -> tuple[Tool, ...]:
@@ -106,7 +107,7 @@ class Plan:
             # a kernel that the dispatch mode sees has its node already
             modules.remember(sequence - (self.level == "aten" and not self.native), path, site)
         return Call(
-            next(_ids),
+            next(ids),
             self.name,
             func,
             args,

@@ -25,7 +25,7 @@ _handles: list[Any] = []
 _around: Around | None = None
 _plain_call = nn.Module.__call__
 _paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-_forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
+forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 
 
 class _Local(threading.local):
@@ -33,12 +33,12 @@ class _Local(threading.local):
         self.stack: list[tuple[nn.Module, str]] = []  # with their paths
 
 
-_local = _Local()
+local = _Local()
 
 
 def path() -> str:
     """Where in the model this thread is: "blocks.0.attention"; "" outside of any."""
-    stack = _local.stack
+    stack = local.stack
     return stack[-1][1] if stack else ""
 
 
@@ -52,14 +52,14 @@ def follow(around: Around | None, paths: bool) -> None:
     elif not (paths or around):
         while _handles:
             _handles.pop().remove()
-        _local.stack.clear()
+        local.stack.clear()
     wanted = _call if around else _plain_call
     if nn.Module.__call__ is not wanted:
         nn.Module.__call__ = wanted  # type: ignore[method-assign]
 
 
 def _enter(module: nn.Module, args: Any) -> None:
-    stack = _local.stack
+    stack = local.stack
     known = _paths.get(module)
     if not stack or known is None:
         _name(module, stack[-1][1] if stack else "")
@@ -68,7 +68,7 @@ def _enter(module: nn.Module, args: Any) -> None:
 
 
 def _leave(module: nn.Module, args: Any, result: Any) -> None:
-    stack = _local.stack
+    stack = local.stack
     while stack and stack.pop()[0] is not module:  # an exception may have left some behind
         pass
 
@@ -86,9 +86,15 @@ def _name(root: nn.Module, prefix: str) -> None:
 
 def remember(sequence: int, module: str, site: Site | None) -> None:
     """The forward call that makes the node of this number."""
-    _forward[sequence] = (module, site)
-    if len(_forward) > LIMIT:
-        _forward.popitem(last=False)
+    forward[sequence] = (module, site)
+    if len(forward) > LIMIT:
+        trim()
+
+
+def trim() -> None:
+    """Forgets the oldest of them."""
+    while len(forward) > LIMIT:
+        forward.popitem(last=False)
 
 
 def forward_of(node: Any) -> tuple[str, Site | None]:
@@ -98,8 +104,8 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
     number = node._sequence_nr()
     # a function makes several nodes: the nearest call at or before this one
     for sequence in range(number, number - 8, -1):
-        if sequence in _forward:
-            return _forward[sequence]
+        if sequence in forward:
+            return forward[sequence]
     return "", None
 
 

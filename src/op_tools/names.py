@@ -108,6 +108,8 @@ def _declared(func: Any) -> str:
     if owner is not None and issubclass(torch.Tensor, owner):
         return f"torch.Tensor.{own}"
     module = getattr(func, "__module__", None) or ""
+    if not module and hasattr(torch._VF, own):  # torch's own, of which it tells no module
+        module = "torch._VF"
     return f"{module}.{own}" if own else ""
 
 

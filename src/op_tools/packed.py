@@ -17,6 +17,7 @@ import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import diagnostics, interception, results, statistics, store
-from op_tools.snapshot import Blob, Pool, Snapshot, rebuild
+from op_tools.pool import Pool
+from op_tools.snapshot import Blob, Snapshot, rebuild
 from op_tools.store import PARTS, TAG, Part, Recorded
 
 SUFFIX = ".opcap"
@@ -34,6 +36,8 @@ MAGIC = b"OPC1"
 HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
 ABOUT, VALUES, CALL = 1, 2, 3  # kinds
 ALIGN = 64
+AT_ONCE = 1000  # pieces of memory in one write; Linux takes 1024
+_ZEROS = bytes(ALIGN)
 Place = tuple[int, int]  # where the bytes of a tensor are, and how many
 
 
@@ -53,6 +57,9 @@ class PackedStore:
         self.pool = Pool()  # of the values that wait
         self.saved = 0  # bytes that were not written again
         self._pid = os.getpid()
+        self._end = 0  # of the file, once what is pending is written
+        self._pending: list[bytes | memoryview] = []
+        self._done: list[Blob] = []  # whose values are pending
         self._contents: dict[tuple[int, int], Place] = {}
         self._queue: deque[tuple[Part, int]] = deque()
         self._waiting = 0
@@ -60,6 +67,7 @@ class PackedStore:
         self._closed = False
         about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
         self._record(ABOUT, 0, 0, json.dumps(about).encode())
+        self._flush()
         self._thread = threading.Thread(target=self._work, name="op_capture", daemon=True)
         self._thread.start()
 
@@ -79,6 +87,22 @@ class PackedStore:
             self._waiting += size
             self._changed.notify_all()
 
+    def has(self, blob: Blob) -> bool:
+        """Whether these values are written already; then they are let go of.
+
+        They are hashed here, where they have just been copied, and are still in the cache.
+        """
+        assert blob.values is not None  # they are new
+        if blob.nbytes:
+            dense = blob.values.as_strided((blob.values.numel(),), (1,))
+            blob.hash = statistics.hash_of(dense)
+            blob.place = self._contents.get((blob.hash, blob.nbytes))
+        if blob.place is None:
+            return False
+        self.pool.give(blob.values)
+        blob.values = None
+        return True
+
     @property
     def waiting(self) -> int:
         """About how many bytes will be written yet."""
@@ -93,8 +117,6 @@ class PackedStore:
             self._changed.notify_all()
         self._thread.join()
         self.pool.clear()
-        if not self.failed:
-            os.fsync(self._file)
 
     def _work(self) -> None:
         with interception.unseen():
@@ -122,34 +144,32 @@ class PackedStore:
 
     def _write(self, part: Part) -> None:
         header = part.header
-        known: dict[int, int] = {}
-        tree = {"args": part.args, "kwargs": part.kwargs, **part.more}
-        known_by = header if part.kind == "input" else {"id": header["id"]}
-        about = {"call": known_by, **self._filled(tree, known)}
-        text = json.dumps(about, separators=(",", ":")).encode()
-        self._record(CALL, PARTS.index(part.kind), header["id"], text)
+        numbers: dict[int, int] = {}
 
-    def _filled(self, tree: Any, known: dict[int, int]) -> Any:
-        if isinstance(tree, Snapshot):
-            return self._tensor(tree, known.setdefault(id(tree), len(known)))
-        if isinstance(tree, dict):
-            return {key: self._filled(item, known) for key, item in tree.items()}
-        if isinstance(tree, (list, tuple)):
-            return [self._filled(item, known) for item in tree]
-        return tree
+        def leaf(taken: Snapshot) -> dict[str, Any]:
+            return self._tensor(taken, numbers.setdefault(id(taken), len(numbers)))
+
+        about = {
+            "call": header if part.kind == "input" else {"id": header["id"]},
+            "args": part.args,
+            "kwargs": part.kwargs,
+            **part.more,
+        }
+        text = json.dumps(about, separators=(",", ":"), default=leaf).encode()
+        self._record(CALL, PARTS.index(part.kind), header["id"], text)
+        self._flush()
 
     def _tensor(self, taken: Snapshot, number: int) -> dict[str, Any]:
-        if taken.blob.place is None:
-            taken.blob.place = self._values(taken.blob)
-            if taken.blob.values is not None:
-                self.pool.give(taken.blob.values)
-            taken.blob.values = None
+        blob = taken.blob
+        if blob.place is None:
+            blob.place = self._values(blob)
+            self._done.append(blob)
         else:
-            self.saved += taken.blob.nbytes
+            self.saved += blob.nbytes
         value = {
-            "at": taken.blob.place,
+            "at": blob.place,
             "number": number,  # a tensor that was given twice has the same one
-            "dtype": str(taken.dtype).removeprefix("torch."),
+            "dtype": _word(taken.dtype),
             "shape": taken.shape,
             "stride": taken.stride,
             "device": taken.device,
@@ -158,33 +178,54 @@ class PackedStore:
         return {TAG: "tensor", "value": value}
 
     def _values(self, blob: Blob) -> Place:
-        assert blob.values is not None
-        dense = blob.values.as_strided((blob.values.numel(),), (1,))
-        if not dense.numel():
+        assert blob.values is not None  # they have no place yet
+        size = blob.nbytes
+        if not size:
             return 0, 0
-        hashed = statistics.hash_of(dense)
-        key = hashed, blob.nbytes
-        if key in self._contents:
-            self.saved += blob.nbytes
-            return self._contents[key]
+        dense = blob.values.as_strided((size // blob.values.element_size(),), (1,))
+        hashed = statistics.hash_of(dense) if blob.hash is None else blob.hash
+        place = self._contents.get((hashed, size))
+        if place is not None:
+            self.saved += size
+            return place
         raw: Any = dense.view(torch.uint8).numpy()  # typed as no buffer, which it is
-        data = memoryview(raw)
-        place = self._record(VALUES, 0, 0, data, hashed), blob.nbytes
-        self._contents[key] = place
+        place = self._record(VALUES, 0, 0, memoryview(raw), hashed), size
+        self._contents[hashed, size] = place
         return place
 
     def _record(
         self, kind: int, part: int, call: int, data: bytes | memoryview, hashed: int | None = None
     ) -> int:
+        """Puts a record in the row of those to be written; where its data will be."""
+        length = len(data)
         if hashed is None:
             hashed = zlib.crc32(data)  # of a short text: cheaper than the hash
-        head = HEAD.pack(MAGIC, kind, part, len(data), hashed, call)
-        padding = b"\0" * (-len(data) % ALIGN)
-        start = self.bytes + len(head)
-        _write_all(self._file, [memoryview(head), memoryview(data), memoryview(padding)])
-        self.bytes = start + len(data) + len(padding)
-        results.budget.spend(len(head) + len(data) + len(padding))
+        padding = -length % ALIGN
+        start = self._end + HEAD.size
+        self._pending += [
+            HEAD.pack(MAGIC, kind, part, length, hashed, call),
+            data,
+            _ZEROS[:padding],
+        ]
+        self._end = start + length + padding
         return start
+
+    def _flush(self) -> None:
+        """Writes the records of a part, all at once, and lets go of their values."""
+        _write_all(self._file, self._pending)
+        results.budget.spend(self._end - self.bytes)
+        self.bytes = self._end
+        self._pending.clear()
+        for blob in self._done:
+            assert blob.values is not None  # they are let go of here alone
+            self.pool.give(blob.values)
+            blob.values = None
+        self._done.clear()
+
+
+@cache
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _create(folder: Path, name: str) -> tuple[Path, int]:
@@ -197,14 +238,17 @@ def _create(folder: Path, name: str) -> tuple[Path, int]:
             number += 1
 
 
-def _write_all(file: int, parts: list[memoryview]) -> None:
-    parts = [part for part in parts if len(part)]
-    while parts:
-        done = os.writev(file, parts)
-        while parts and done >= len(parts[0]):
-            done -= len(parts.pop(0))
+def _write_all(file: int, parts: list[bytes | memoryview]) -> None:
+    left = [memoryview(part) for part in parts if len(part)]
+    while left:
+        done = os.writev(file, left[:AT_ONCE])
+        at = 0
+        while at < len(left) and done >= len(left[at]):
+            done -= len(left[at])
+            at += 1
+        del left[:at]
         if done:
-            parts[0] = parts[0][done:]
+            left[0] = left[0][done:]
 
 
 # Reading.

@@ -23,6 +23,18 @@ def shape_of(value: Any) -> Hashable:
     return repr(value) if isinstance(value, slice) else type(value).__name__
 
 
+def is_brief(name: str) -> bool:
+    """Whether the lists of an operator are told by their ends."""
+    return name.startswith("torch._foreach_")
+
+
+def call_shapes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    """What calls of an operator that take the same time have in common."""
+    if is_brief(name):
+        return name, brief(args), brief(kwargs.values())
+    return name, shape_of(args), named_shapes(kwargs) if kwargs else ()
+
+
 def named_shapes(values: dict[str, Any]) -> Hashable:
     """Of arguments that are given by name."""
     return tuple([_Named((name, shape_of(value))) for name, value in values.items()])

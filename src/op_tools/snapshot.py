@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from op_tools.pool import Pool
 
 T = TypeVar("T")
 SAMPLED = 32  # elements that are looked at to see whether memory is as it was
@@ -28,9 +30,10 @@ class Blob:
     values: Tensor | None
     nbytes: int
     place: Any = None
+    hash: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # hot path: one for each tensor of each call
 class Snapshot:
     """What a tensor was, and its values: dense, in the order of its memory."""
 
@@ -62,11 +65,17 @@ def describe(tensor: Tensor, blob: Blob) -> Snapshot:
         tensor.dtype,
         tuple(tensor.shape),
         tensor.stride(),
-        str(tensor.device),
+        device_name(tensor.device),
         tensor.requires_grad,
         _address(tensor),
         blob,
     )
+
+
+@cache
+def device_name(device: torch.device) -> str:
+    """ "dipu:0"."""
+    return str(device)
 
 
 def _address(tensor: Tensor) -> int:
@@ -80,43 +89,10 @@ def values(tensor: Tensor, pool: Pool | None = None) -> Tensor:
     """
     check(tensor)
     flat, _ = ordered(tensor)
-    if pool is None:
-        copied = flat.contiguous().cpu()
-        return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
-    size = flat.numel() * flat.element_size()
-    return pool.take(size, flat.device).view(flat.dtype).view(flat.shape).copy_(flat)
-
-
-def host_memory(size: int, device: torch.device) -> Tensor:
-    """Bytes on the host; page-locked for a device that copies into such memory much faster."""
-    if device.type == "cuda" and size:
-        try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError:  # "cuda" by another name, or none of it left
-            pass
-    return torch.empty(size, dtype=torch.uint8)
-
-
-class Pool:
-    """Memory on the host that is used again: pages that are new each time cost more."""
-
-    def __init__(self) -> None:
-        self._free: dict[int, deque[Tensor]] = defaultdict(deque)
-
-    def take(self, size: int, device: torch.device) -> Tensor:
-        """So many bytes, to copy into from this device."""
-        try:
-            return self._free[size].pop()
-        except IndexError:
-            return host_memory(size, device)
-
-    def give(self, values: Tensor) -> None:
-        """Takes back what nobody looks at any more."""
-        dense = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
-        self._free[dense.numel()].append(dense)
-
-    def clear(self) -> None:
-        self._free.clear()
+    if pool is not None:
+        return pool.copy(flat)
+    copied = flat.contiguous().cpu()
+    return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
 
 
 def ordered(tensor: Tensor) -> tuple[Tensor, int]:
@@ -184,18 +160,25 @@ class Unchanged(Generic[T]):
 
     def get(self, tensor: Tensor) -> T | None:
         """What was made of it; None when it is new, or changed."""
+        return self.find(tensor)[1]
+
+    def find(self, tensor: Tensor) -> tuple[Any, T | None]:
+        """The same, with the key of its place for `keep`."""
         key = _key(tensor)
         entry = self._known.get(key) if key is not None else None
         if entry is None or entry[1] != tensor._version or entry[0].expired():
-            return None
-        return entry[3] if not self._sampled or entry[2] == sample(tensor) else None
+            return key, None
+        return key, entry[3] if not self._sampled or entry[2] == sample(tensor) else None
 
     def put(self, tensor: Tensor, made: T, dense: Tensor) -> None:
         """Remembers; what was made of the same place before is forgotten.
 
         `dense` has its values on the host, as `ordered` gives them.
         """
-        key = _key(tensor)
+        self.keep(_key(tensor), tensor, made, dense)
+
+    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor) -> None:
+        """The same, for a place whose key is known; None: one that has none."""
         if key is None:
             return
         weak = StorageWeakRef(tensor.untyped_storage())
@@ -238,10 +221,10 @@ def _is_dense(tensor: Tensor) -> bool:
 
 def _middle(dense: Tensor) -> bytes:
     """What `sample` gives, from the values on the host."""
-    count = min(dense.numel(), SAMPLED)
-    start = (dense.numel() - count) // 2
-    few = dense.as_strided((count,), (1,), dense.storage_offset() + start)
-    return bytes(few.view(torch.uint8).numpy())
+    size = dense.numel()
+    count = min(size, SAMPLED)
+    few = dense.as_strided((count,), (1,), dense.storage_offset() + (size - count) // 2)
+    return _bytes(few)
 
 
 def sample(tensor: Tensor) -> bytes:
@@ -252,5 +235,12 @@ def sample(tensor: Tensor) -> bytes:
         span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     count = min(span, SAMPLED)
     start = tensor.storage_offset() + (span - count) // 2
-    few = tensor.detach().as_strided((count,), (1,), start).cpu()
-    return bytes(few.view(torch.uint8).numpy())
+    return _bytes(tensor.detach().as_strided((count,), (1,), start).cpu())
+
+
+def _bytes(few: Tensor) -> bytes:
+    array = few.numpy() if few.dtype in _OF_NUMPY else few.view(torch.uint8).numpy()
+    return array.tobytes()
+
+
+_OF_NUMPY = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.bool})

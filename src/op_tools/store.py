@@ -127,10 +127,10 @@ def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> A
     def walk(item: Any) -> Any:
         return encode(item, leaf, native)
 
-    if item_is_plain(value):
-        return value
     if isinstance(value, Tensor):
         return _tensor(value, leaf, walk)
+    if item_is_plain(value):
+        return value
     if native and isinstance(value, _NATIVE):
         return value
     for kind, of, plain, _ in _VALUES:
@@ -161,6 +161,8 @@ def _tagged(kind: str, value: Any) -> dict[str, Any]:
 
 
 def _tensor(value: Tensor, leaf: Callable[[Tensor], Any], walk: Callable[[Any], Any]) -> Any:
+    if value.layout is torch.strided and not value.is_nested:  # hot path
+        return leaf(value)
     if value.layout == torch.sparse_coo:
         parts = [value._indices(), value._values()]
         return _tagged("sparse_coo", [*map(walk, parts), list(value.shape), value.is_coalesced()])

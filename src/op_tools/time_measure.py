@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import collectives, cost, gradients, interception, report, results, time_tables, timed
-from op_tools.call import Call
+from op_tools import (
+    collectives,
+    cost,
+    gradients,
+    interception,
+    kernels,
+    report,
+    results,
+    time_tables,
+    timed,
+)
+from op_tools.call import Call, Site
 from op_tools.clock import Clock, clock_for
+from op_tools.interception import Plan
 from op_tools.options import Options
-from op_tools.shapes import brief, named_shapes, shape_of, tensor_texts, text_of
+from op_tools.shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
 from op_tools.timed import Row
+from op_tools.timer import NativeTimer
 from op_tools.timings import Group, Kind, Line, View, summed
 from op_tools.tool import Observer, Started
 from op_tools.trace import Trace
@@ -41,6 +54,7 @@ class _Run:
     clocks: dict[torch.device, Clock] = field(default_factory=dict)
     work: dict[Hashable, tuple[float, float, float]] = field(default_factory=dict)
     together: dict[Hashable, collectives.Collective | None] = field(default_factory=dict)
+    native: NativeTimer | None = None
     cost: int = 0  # nanoseconds
     ended: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -66,6 +80,7 @@ class OpTimeMeasure(Observer):
     key = "TIME_MEASURE"
     hook = "OpTimeMeasureHook"
     wants_modules = True
+    computes = False
 
     _run: _Run | None = None
     _last: tuple[list[Group], bool] = ([], False)
@@ -74,9 +89,32 @@ class OpTimeMeasure(Observer):
         mode, where = _own(options.more)
         table = time_tables.Csv(results.folder("op_time_measure_result"))
         trace = Trace(where) if where is not None else None
-        self._run = _Run(mode, settings.OP_TOOLS_MAX_CACHE_SIZE.get(), table, trace)
+        run = self._run = _Run(mode, settings.OP_TOOLS_MAX_CACHE_SIZE.get(), table, trace)
         if trace is not None:
             trace.follow_modules()
+        plain = mode == "events" and trace is None and not run.verbose and options.level == "api"
+        if plain and kernels.helper() is not None:
+            run.native = self._native(run)
+
+    def _native(self, run: _Run) -> NativeTimer:
+        def works_on(device: torch.device) -> bool:
+            return self.works_on(device) and run.clock(device).by_marks
+
+        def admits(key: Hashable) -> bool:
+            together = run.together.get(key)
+            return key in run.work and (together is None or not together.asynchronous)
+
+        def collect() -> None:
+            with interception.unseen():
+                self._collect(run)
+
+        return NativeTimer(works_on, admits, self.counted, collect, run.limit)
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        run = self._run
+        if run is None or run.native is None or self.selective:
+            return None
+        return run.native.timed(plan)
 
     # Around a call. Hot path: what can wait is done for many calls at once, in `_collect`.
 
@@ -87,14 +125,12 @@ class OpTimeMeasure(Observer):
             return None
         device = _device_of(call)
         clock = run.clock(device)
-        if call.name.startswith("torch._foreach_"):
-            given, shapes = None, (call.name, brief(call.args), brief(call.kwargs.values()))
-        else:
-            given = gradients.arguments(call) if call.level != "aten" else None
-            named = named_shapes(call.kwargs) if call.kwargs else ()
-            # a module's parameters and buffers are arguments too, and always the same
-            own = call.args[2:] if call.level == "module" else call.args
-            shapes = (call.name, shape_of(own), named)
+        given = None
+        if call.level != "aten" and not is_brief(call.name):
+            given = gradients.arguments(call)
+        # a module's parameters and buffers are arguments too, and always the same
+        own = call.args[2:] if call.level == "module" else call.args
+        shapes = call_shapes(call.name, own, call.kwargs)
         row = Row(
             call.id,
             call.name,
@@ -155,8 +191,12 @@ class OpTimeMeasure(Observer):
                 (done if over else run.rows).append(row)
             # a large graph is not gone through again for each call
             run.limit = max(settings.OP_TOOLS_MAX_CACHE_SIZE.get(), 2 * len(run.rows))
-            done.sort(key=lambda row: row.id)
-            run.table.write([_cells(row, _resolve(run, row)) for row in done])
+            lines = [(row.id, time_tables.line_of(_cells(row, _resolve(run, row)))) for row in done]
+            if run.native is not None:
+                cache = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
+                lines += run.native.collect(everything, cache, partial(_group, run))
+            lines.sort()
+            run.table.write([line for _, line in lines])
 
     def finish(self, started: Started) -> None:
         run, self._run = self._run, None
@@ -178,6 +218,7 @@ class OpTimeMeasure(Observer):
             lines.append(f"trace saved to {run.trace.close()}; open it at https://ui.perfetto.dev")
         lines += [clock.note for clock in run.clocks.values() if clock.note]
         lines.append(_cost(run, started.applied))
+        run.native = None  # it holds us
         report.summary(self, started, lines if started.applied else lines[:-1])
 
     def summary(self, by: View = "op") -> list[Line]:
@@ -257,13 +298,7 @@ def _resolve(run: _Run, row: Row) -> Group:
     spans = [(start, clock.between(start, end)) for start, end in row.spans]
     if row.spans:
         row.backward_ms = sum(ms for _, ms in spans)
-    key = (row.given, row.module, row.site)
-    group = run.groups.get(key)
-    if group is None:
-        kind = Kind(row.name, text_of(row.given[1:]), row.module, row.site)  # type: ignore[index]
-        group = run.groups[key] = Group(kind)
-        group.flops, group.backward_flops, group.bytes = run.work[row.given]
-        group.collective = run.together[row.given]
+    group = _group(run, row.given, row.module, row.site)
     if row.backward:  # a kernel of the backward pass
         group.backward_flops, group.backward_bytes = group.flops, group.bytes
         group.backward.add(row.forward_ms)
@@ -281,9 +316,22 @@ def _resolve(run: _Run, row: Row) -> Group:
     return group
 
 
+def _group(run: _Run, given: Hashable, module: str, site: Site | None) -> Group:
+    """The group of calls of one kind, in one module, on one line."""
+    group = run.groups.get((given, module, site))
+    if group is None:
+        name, *shapes = cast(tuple[Any, ...], given)  # by call_shapes
+        kind = Kind(name, text_of(tuple(shapes)), module, site)
+        group = run.groups[given, module, site] = Group(kind)
+        group.flops, group.backward_flops, group.bytes = run.work[given]
+        group.collective = run.together[given]
+    return group
+
+
 def _cost(run: _Run, calls: int) -> str:
-    ms, whole = run.cost / 1e6, (run.ended - run.begun) / 1e6
-    each = run.cost / 1e3 / max(1, calls)
+    spent = run.cost + (run.native.spent if run.native is not None else 0)
+    ms, whole = spent / 1e6, (run.ended - run.begun) / 1e6
+    each = spent / 1e3 / max(1, calls)
     return (
         f"tool cost: {ms:.1f} ms of {whole:.1f} ms, {each:.0f} us for each of {calls} calls "
         "(the times above are without it)"

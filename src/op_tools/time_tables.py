@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from deeplink.table import console, table
@@ -25,8 +26,15 @@ _TITLES: dict[View, str] = {
 }
 
 
+def line_of(cells: Iterable[object]) -> str:
+    """Cells as the module csv writes them."""
+    out = io.StringIO()
+    csv.writer(out).writerow(cells)
+    return out.getvalue()
+
+
 class Csv:
-    """The seeds' file: one header, one row for each call. Made when there is a row to write."""
+    """The classic file: one header, one row for each call. Made when there is a row to write."""
 
     def __init__(self, folder: Path) -> None:
         when = time.strftime("%Y-%m-%d-%H-%M-%S")
@@ -34,21 +42,21 @@ class Csv:
         self._begun = False
         self._failed = False
 
-    def write(self, rows: Sequence[Sequence[object]]) -> None:
-        """Appends rows; a disk that is full costs the file, not the program."""
-        if not rows or self._failed:
+    def write(self, lines: Sequence[str]) -> None:
+        """Appends lines; a disk that is full costs the file, not the program."""
+        if not lines or self._failed:
             return
         try:
-            self._append(rows)
+            self._append(lines)
         except OSError as error:
             self._failed = True
             diagnostics.add("OpTimeMeasure", str(self.path), error)
 
-    def _append(self, rows: Sequence[Sequence[object]]) -> None:
+    def _append(self, lines: Sequence[str]) -> None:
         if not self._begun:
             self._create()
         with self.path.open("a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
+            file.writelines(lines)
         self._begun = True
 
     def _create(self) -> None:

@@ -77,7 +77,8 @@ class Tool:
             options = self._options()
             ops, disabled = Names(options.ops), Names(options.disable)
             self._active = Started(options, ops, disabled, Selector(options.select))
-            self.selective = self._condition is not None or not options.select.is_all
+            own = type(self).selects is not Tool.selects
+            self.selective = own or self._condition is not None or not options.select.is_all
             try:
                 self.begin(options)
             except BaseException:
@@ -151,6 +152,10 @@ class Tool:
         """What writes a kernel's calls down natively, and what gives the starts of the lines: a
         native part too, or a function of the kind of device. None: it looks at each call itself.
         """
+        return None
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        """What does a call of this plan without asking: `direct(func, args, kwargs)`."""
         return None
 
     # What a tool does; each may raise, and the program goes on.

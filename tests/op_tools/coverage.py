@@ -119,6 +119,8 @@ def check(op: Any, sample: Any, dtype: str, tool: str, plain: Ran, device: str) 
     try:
         with contextlib.redirect_stdout(io.StringIO()), started:
             seen = run(op, sample, device)
+            if tool == "OpTimeMeasure":  # the second call of a kind is timed natively
+                seen = run(op, sample, device)
     except Exception as error:  # a crash is what is looked for
         return f"crash: {type(error).__name__}: {str(error)[:200]}"
     if diagnostics.problems():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -240,6 +241,30 @@ def test_functional_transforms_and_subclasses_are_left_alone_with_a_reason() -> 
         torch.func.grad(lambda t: t.sin().sum())(vector())
     assert "torch.sin" not in seen.names
     assert any("torch.func" in reason for reason in diagnostics.skipped())
+
+
+def test_tensors_without_values_are_left_alone_with_a_reason() -> None:
+    with FakeTensorMode(), Watcher() as seen:
+        made = torch.empty(2, device="dipu") + 1
+    assert made.shape == (2,) and "torch.Tensor.add" not in seen.names
+    assert any("FakeTensor" in reason for reason in diagnostics.skipped())
+
+
+@pytest.mark.parametrize("kind", ["OpCapture", "OpAutoCompare", "OpFallback", "OpDtypeCast"])
+def test_the_storage_of_a_tensor_is_no_business_of_a_tool(kind: str) -> None:
+    x = torch.zeros(1 << 18, device="dipu")
+    with getattr(op_tools, kind)() as tool:
+        storage = x.untyped_storage()
+        assert tool.started.applied == 0  # to go through its bytes would take a minute
+    assert storage.nbytes() == 1 << 20 and storage.data_ptr() == x.data_ptr()
+
+
+def test_a_function_that_names_no_module_has_a_name() -> None:
+    function, x = torch._C._VariableFunctions.unique_dim, vector(2, 1, 2)
+    with Watcher() as seen:
+        found = function(x, 0)[0]
+    assert function.__module__ is None and found.tolist() == [1.0, 2.0]
+    assert seen.names == ["torch._VF.unique_dim"]
 
 
 @pytest.mark.parametrize("level", ["api", "aten"])

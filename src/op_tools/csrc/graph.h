@@ -1,0 +1,171 @@
+// The part of the graph that one call made, and hooks that time its backward pass. As in timed.py
+// and gradients.py, which do the same where there is no native part.
+#pragma once
+#include "timing.h"
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <string>
+#include <typeindex>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace op_tools {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Where the arguments hang in the graph before the call, which may write them in place.
+struct Given {
+  std::vector<std::pair<Edge, int>> edges;          // with the place of the argument
+  std::vector<std::pair<at::Tensor, int>> leaves;
+
+  explicit Given(const std::vector<const at::Tensor*>& tensors) {
+    for (size_t place = 0; place < tensors.size(); place++) {
+      const at::Tensor& tensor = *tensors[place];
+      if (!tensor.requires_grad()) continue;
+      const auto& node = tensor.grad_fn();
+      if (node == nullptr) leaves.emplace_back(tensor, int(place));
+      else edges.emplace_back(Edge(node, uint32_t(tensor.output_nr())), int(place));
+    }
+  }
+
+  bool wanted() const { return !edges.empty() || !leaves.empty(); }
+
+  void find_leaves() {  // after the call their nodes are there
+    for (const auto& [leaf, place] : leaves) {
+      const auto node = torch::autograd::impl::try_get_grad_accumulator(leaf);
+      if (node != nullptr) edges.emplace_back(Edge(node, 0), place);
+    }
+  }
+
+  int argument(const Node* node, uint32_t number) const {
+    for (const auto& [edge, place] : edges)
+      if (edge.function.get() == node && edge.input_nr == number) return place;
+    return -1;
+  }
+};
+
+enum class Work { computes, idle, reshapes };
+
+// Nodes whose gradient is a view of what comes in compute nothing; see timed.py.
+inline Work work_of(const Node& node) {
+  thread_local std::unordered_map<std::type_index, Work> known;
+  const auto found = known.find(typeid(node));
+  if (found != known.end()) return found->second;
+  static const std::unordered_set<std::string> idle{"TBackward0", "TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "AliasBackward0"};
+  static const std::unordered_set<std::string> reshapes{"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"};
+  const std::string name = node.name();
+  const Work work = idle.count(name) ? Work::idle : reshapes.count(name) ? Work::reshapes : Work::computes;
+  return known[typeid(node)] = work;
+}
+
+// The nodes that a call made, and the places of the arguments that they lead to.
+struct Part {
+  std::vector<Node*> nodes, outputs;
+  std::vector<int> places;
+
+  bool made(const Node* node) const { return std::find(nodes.begin(), nodes.end(), node) != nodes.end(); }
+
+  Part(const Given& given, const std::vector<const at::Tensor*>& results, uint64_t sequence) {
+    std::vector<Node*> stack;
+    for (const at::Tensor* tensor : results) {
+      Node* node = tensor->grad_fn().get();
+      if (node == nullptr || given.argument(node, uint32_t(tensor->output_nr())) >= 0) continue;
+      if (std::find(outputs.begin(), outputs.end(), node) == outputs.end()) outputs.push_back(node);
+      stack.push_back(node);
+    }
+    while (!stack.empty()) {
+      Node* node = stack.back();
+      stack.pop_back();
+      if (node->sequence_nr() < sequence || made(node)) continue;
+      nodes.push_back(node);
+      for (const Edge& edge : node->next_edges()) {
+        Node* following = edge.function.get();
+        if (following == nullptr) continue;
+        const int place = given.argument(following, edge.input_nr);
+        if (place >= 0) places.push_back(place);
+        else if (!following->next_edges().empty()) stack.push_back(following);
+      }
+    }
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+  }
+
+  // The nodes that compute, as pairs of the first and the last of a row of them; see timed.py.
+  std::vector<std::pair<Node*, Node*>> stretches() const {
+    std::vector<std::pair<Node*, Node*>> found;
+    std::vector<const Node*> joined;
+    for (Node* node : outputs) {
+      if (!made(node) || work_of(*node) != Work::reshapes) continue;
+      Node* following = node->next_edges().empty() ? nullptr : node->next_edges()[0].function.get();
+      if (following == nullptr || !made(following) || work_of(*following) != Work::computes) continue;
+      joined.insert(joined.end(), {node, following});
+      found.emplace_back(node, following);
+    }
+    for (Node* node : nodes) {
+      const Work work = work_of(*node);
+      const bool output = std::find(outputs.begin(), outputs.end(), node) != outputs.end();
+      const bool computes = work == Work::computes || (work == Work::reshapes && output);
+      if (computes && std::find(joined.begin(), joined.end(), node) == joined.end()) found.emplace_back(node, node);
+    }
+    if (found.empty())
+      for (Node* node : nodes) found.emplace_back(node, node);
+    return found;
+  }
+};
+
+// The hooks of one stretch. They hold neither the call nor a tensor: no cycle in the graph.
+struct Stretch {
+  std::shared_ptr<Nodes> nodes;
+  Mark start;
+  bool begun = false;
+};
+
+struct Enter final : torch::autograd::FunctionPreHook {
+  std::shared_ptr<Stretch> stretch;
+  explicit Enter(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    try {
+      Row& row = *stretch->nodes->row;
+      std::lock_guard hold(row.lock);
+      if (!row.closed) {
+        stretch->start = row.clock->mark();
+        stretch->begun = true;
+      }
+    } catch (...) {  // a device whose events fail: the program goes on without this time
+    }
+    return grads;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not timed there
+};
+
+struct Leave final : torch::autograd::FunctionPostHook {
+  std::shared_ptr<Stretch> stretch;
+  explicit Leave(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    try {
+      Row& row = *stretch->nodes->row;
+      std::lock_guard hold(row.lock);
+      if (stretch->begun && !row.closed) {
+        const Mark end = row.clock->mark();
+        const int64_t entered = now();
+        row.spans.emplace_back(stretch->start, end);
+        stretch->begun = false;
+        stretch->nodes->waiting--;
+        *stretch->nodes->cost += now() - entered;
+      }
+    } catch (...) {
+    }
+    return outputs;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+};
+
+}  // namespace op_tools

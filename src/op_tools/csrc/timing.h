@@ -1,0 +1,101 @@
+// Moments in a device's work and the calls between them, without Python.
+#pragma once
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace op_tools {
+
+inline int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// An event of the device, or nanoseconds of the host where the device is the CPU.
+struct Mark {
+  c10::Event* event = nullptr;
+  int64_t time = 0;
+};
+
+// Marks in the current stream of one device; events are used again and again.
+class Clock {
+ public:
+  explicit Clock(c10::Device device) : device_(device) {}
+
+  Mark mark() {
+    if (device_.is_cpu()) return {nullptr, now()};
+    c10::Event* event = take();
+    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    return {event, 0};
+  }
+
+  bool ready(const Mark& mark) const { return mark.event == nullptr || mark.event->query(); }
+
+  double between(const Mark& start, const Mark& end) const {
+    if (end.event == nullptr) return (end.time - start.time) / 1e6;
+    end.event->synchronize();
+    return start.event->elapsedTime(*end.event);
+  }
+
+  void free(const Mark& mark) {
+    if (mark.event == nullptr) return;
+    std::lock_guard lock(lock_);
+    free_.push_back(mark.event);
+  }
+
+ private:
+  c10::Event* take() {
+    std::lock_guard lock(lock_);
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
+      return all_.back().get();
+    }
+    c10::Event* event = free_.back();
+    free_.pop_back();
+    return event;
+  }
+
+  c10::Device device_;
+  std::mutex lock_;
+  std::vector<std::unique_ptr<c10::Event>> all_;
+  std::vector<c10::Event*> free_;
+};
+
+struct Nodes;
+
+// One call: its marks, and those of each stretch of its backward pass.
+struct Row {
+  int64_t id = 0;
+  int group = 0, result = 0, grads = 0;  // numbers of what is the same for many rows
+  std::shared_ptr<Clock> clock;
+  Mark start, end;
+  std::vector<std::pair<Mark, Mark>> spans;
+  std::weak_ptr<Nodes> nodes;
+  std::mutex lock;
+  bool closed = false;  // nobody is to be told any more
+
+  bool complete() const;
+  bool ready() {
+    std::lock_guard hold(lock);
+    return clock->ready(spans.empty() ? end : spans.back().second);
+  }
+};
+
+// What the hooks of one call's nodes share. Only they hold it, so it dies with the graph.
+struct Nodes {
+  std::shared_ptr<Row> row;
+  std::shared_ptr<std::atomic<int64_t>> cost;
+  std::atomic<int> waiting{0};
+};
+
+inline bool Row::complete() const {
+  const auto left = nodes.lock();
+  return left == nullptr || left->waiting <= 0;
+}
+
+}  // namespace op_tools

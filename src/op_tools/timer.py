@@ -1,0 +1,120 @@
+"""The native part of OpTimeMeasure: it times the calls that are like one that Python has timed.
+
+A filtered or a strange call, the first of its kind, one on a device without events and one inside
+a backward pass goes through Python as before; so does everything for a trace or for tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from op_tools import call, diagnostics, interception, kernels, modules
+from op_tools.interception import Plan
+from op_tools.shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
+from op_tools.time_tables import line_of
+from op_tools.timings import Group
+
+Admits = Callable[[Hashable], bool]
+
+
+class NativeTimer:
+    """One run of the tool, as far as it is native."""
+
+    def __init__(
+        self,
+        works_on: Callable[[torch.device], bool],
+        admits: Admits,
+        counted: Callable[[], None],
+        collect: Callable[[], None],
+        limit: int,
+    ) -> None:
+        helper = kernels.helper()
+        assert helper is not None  # by the caller
+        host = SimpleNamespace(
+            works_on=works_on,
+            places_of=call.places_of,
+            new_site=call.new_site,
+            shape_of=shape_of,
+            collect=collect,
+            problem=_problem,
+            counted=counted,
+            local=interception.local,
+            paths=modules.local,
+            forward=modules.forward,
+            trim=modules.trim,
+            ids=interception.ids,
+        )
+        self._admits = admits
+        self._timer = helper.Timer(host, limit)
+        self._groups: dict[int, tuple[Group, str]] = {}
+        self._texts: dict[tuple[int, int, int | None], str] = {}
+
+    def timed(self, plan: Plan) -> Callable[..., Any]:
+        """What stands for the plan: `timed(func, args, kwargs)`."""
+        # a plan of its own: one that holds what it is held by would stay for ever
+        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        admit = partial(self._admit, plan.name)
+        return self._timer.timed(plan.name, is_brief(plan.name), admit, python)  # type: ignore[no-any-return]
+
+    def _admit(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+        """The key of a call's kind; None when Python has to do all of them."""
+        key = call_shapes(name, args, kwargs)
+        return key if self._admits(key) else None
+
+    @property
+    def spent(self) -> int:
+        """Nanoseconds of its own."""
+        return int(self._timer.spent)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are not over."""
+        return int(self._timer.waiting)
+
+    def collect(
+        self, everything: bool, limit: int, group_of: Callable[[Hashable, str, Any], Group]
+    ) -> list[tuple[int, str]]:
+        """Adds the times of the calls that are over; their lines for the file, by their ids."""
+        lines = []
+        for number, identity, forward, backward, result, grads in self._timer.take(everything):
+            known = self._groups.get(number)
+            if known is None:
+                name, key, module, site = self._timer.group(number)
+                known = self._groups[number] = group_of(key, module, site), _cells(name)
+            group, name = known
+            group.forward.add(forward)
+            if backward is None:
+                text = self._text(number, result, None)
+                lines.append((identity, f"{name},{identity},{forward:.8f},-,ms,{text}\r\n"))
+            else:
+                group.backward.add(backward)
+                text = self._text(number, result, grads)
+                line = f"{name},{identity},{forward:.8f},{backward:.8f},ms,{text}\r\n"
+                lines.append((identity, line))
+        self._timer.limit = max(limit, 2 * self.waiting)
+        return lines
+
+    def _text(self, number: int, result: int, grads: int | None) -> str:
+        """The cells of shapes: of arguments, results, and the gradients of both."""
+        known = self._texts.get((number, result, grads))
+        if known is None:
+            given = self._timer.group(number)[1]
+            made = text_of(self._timer.result(result))
+            cells = [self._groups[number][0].kind.shape, made, "-", "-"]
+            if grads is not None:
+                cells[2:] = [tensor_texts(given, tuple(self._timer.grads(grads))), made]
+            known = self._texts[number, result, grads] = _cells(*cells)
+        return known
+
+
+def _cells(*texts: str) -> str:
+    return line_of(texts).removesuffix("\r\n")
+
+
+def _problem(name: str, what: str) -> None:
+    diagnostics.add("OpTimeMeasure", name, RuntimeError(what))
