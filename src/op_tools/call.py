@@ -166,8 +166,10 @@ _UNKNOWN: dict[int, Site] = {}
 def places_of(code: CodeType) -> dict[int, Site] | None:
     """The sites in a piece of code, by instruction; None for one that is not the program's."""
     if id(code) not in _places:
+        name = code.co_filename
+        internal = name.startswith("<frozen") or name.startswith(_INTERNAL)
         _held.append(code)
-        _places[id(code)] = None if is_internal(code) else {}
+        _places[id(code)] = None if internal else {}
     return _places[id(code)]
 
 
@@ -176,12 +178,6 @@ def new_site(code: CodeType, instruction: int, line: int) -> Site:
     places = places_of(code)
     assert places is not None  # it is asked for the program's alone
     return places.setdefault(instruction, Site(code.co_filename, line, code.co_name))
-
-
-def is_internal(code: CodeType) -> bool:
-    """Whether a piece of code is torch's, ours or Python's own."""
-    name = code.co_filename
-    return name.startswith("<frozen") or name.startswith(_INTERNAL)
 
 
 def _folders() -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from op_tools.statistics_store import StatisticsStore, head
 from op_tools.store import Header, Part
 from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
-from op_tools.written import Mark, marks, written
+from op_tools.written import UNCOUNTED, Mark, marks, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,

@@ -18,9 +18,9 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
     helper = kernels.helper()
     assert helper is not None  # there is a recorder already
     return helper.Heads(
-        interception._ids,
+        interception.ids,
         vars(steps),
-        modules._local,
+        modules.local,
         interception.local,
         lambda kind: works_on(torch.device(kind)),
         _site,
@@ -37,6 +37,6 @@ def window(kind: str, index: int) -> tuple[int, int, int] | None:
 
 def _site(frame: FrameType) -> str | None:
     """The line that a frame is at, in JSON; None: it is not the program's."""
-    if call.is_internal(frame.f_code):
+    if call.places_of(frame.f_code) is None:
         return None
     return json.dumps(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")

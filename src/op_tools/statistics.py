@@ -1,10 +1,10 @@
 """What a tensor's values amount to: min, max, mean, norm, how many are not finite, and a hash.
 
 The numbers are over the finite values, in float64; without the native helper those of large
-float32 tensors are summed in rows of float32 first, and good to about seven digits. The hash is over the bytes in the order of
-memory: it changes when an element changes, moves, or changes its sign, and two views of the same
-values (`x`, `x.t()`) have the same. The native helper gives the same numbers and hash in one pass;
-it is built on first use, and done without where there is no compiler.
+float32 tensors are summed in rows of float32 first, and good to about seven digits. The hash is
+over the bytes in the order of memory: it changes when an element changes, moves, or changes its
+sign, and two views of the same values (`x`, `x.t()`) have the same. The native helper gives the
+same in one pass; it is built on first use, and done without where there is no compiler.
 """
 
 from __future__ import annotations

@@ -44,17 +44,20 @@ class Later:
         """What was reduced, on the host."""
         numbers, sums = ([], values) if self._hash_only else (values[:NUMBERS], values[NUMBERS:])
         hashed = statistics.hash_of_sums(self._size, [value & MASK for value in sums])
-        found = Statistics(hashed, *(self._numbers(numbers) if numbers and self._count else ()))
+        found = Statistics(hashed)
+        if numbers and self._count:
+            found = self._with(found, numbers)
         self.found = statistics.repeated(found, self._times)
         self.reduced = None
 
-    def _numbers(self, bits: list[int]) -> tuple[float | int | None, ...]:
+    def _with(self, found: Statistics, bits: list[int]) -> Statistics:
         floats = torch.tensor(bits).view(torch.float64).tolist()
         low, high = (bits if self._whole else floats)[:2]
         finite = int(floats[4])
         if not finite:
-            return None, None, None, None, self._count
-        return low, high, floats[2] / finite, math.sqrt(floats[3]), self._count - finite
+            return found._replace(nonfinite=self._count)
+        mean, norm = floats[2] / finite, math.sqrt(floats[3])
+        return Statistics(found.hash, low, high, mean, norm, self._count - finite)
 
 
 def later(tensor: Tensor, hash_only: bool) -> Later:

@@ -56,7 +56,8 @@ class NativeTimer:
 
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""
-        python = partial(interception.run, plan)
+        # a plan of its own: one that holds what it is held by would stay for ever
+        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
         admit = partial(self._admit, plan.name)
         return self._timer.timed(plan.name, is_brief(plan.name), admit, python)  # type: ignore[no-any-return]
 
@@ -67,7 +68,13 @@ class NativeTimer:
 
     @property
     def spent(self) -> int:
+        """Nanoseconds of its own."""
         return int(self._timer.spent)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are not over."""
+        return int(self._timer.waiting)
 
     def collect(
         self, everything: bool, limit: int, group_of: Callable[[Hashable, str, Any], Group]
@@ -89,7 +96,7 @@ class NativeTimer:
                 text = self._text(number, result, grads)
                 line = f"{name},{identity},{forward:.8f},{backward:.8f},ms,{text}\r\n"
                 lines.append((identity, line))
-        self._timer.limit = max(limit, 2 * self._timer.waiting)
+        self._timer.limit = max(limit, 2 * self.waiting)
         return lines
 
     def _text(self, number: int, result: int, grads: int | None) -> str:

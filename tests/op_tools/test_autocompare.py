@@ -560,7 +560,7 @@ def test_a_wrong_gradient_saves_the_gradients_too() -> None:
             assert (folder / side / f"{kind}.pth").exists()
 
 
-def test_the_tables_of_the_seeds(
+def test_the_tables_of_the_classic_tools(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")

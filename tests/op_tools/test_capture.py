@@ -291,7 +291,7 @@ def test_the_summary_says_how_much_and_where(capsys: pytest.CaptureFixture[str])
     assert re.search(r"OpCapture: 2 calls of 2 operators, \S+ kB in op_tools_results/op_capt", said)
 
 
-def test_the_verbose_output_is_the_seeds(
+def test_the_verbose_output_is_the_classic_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
@@ -306,7 +306,7 @@ def test_the_verbose_output_is_the_seeds(
     found = re.search(rf"{stem}/input.pth saved\n{stem}/output.pth saved\n", said)
     assert found is not None
     header = rf"torch.Tensor.sort    forward_id:{found[1]}/{found[2]}    \S+test_capture.py:\d+ "
-    line = r"test_the_verbose_output_is_the_seeds: made, _ = x.sort\(\)\n\+-"
+    line = r"test_the_verbose_output_is_the_classic_one: made, _ = x.sort\(\)\n\+-"
     assert re.search(header + line, said)
     for label in ("inputs", "outputs [0][0]", "outputs [0][1]", "grad_output", "grad_inputs"):
         assert f" torch.Tensor.sort {label} " in said

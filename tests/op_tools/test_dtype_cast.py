@@ -91,7 +91,7 @@ def test_rules_that_never_matched_are_told(capsys: pytest.CaptureFixture[str]) -
     assert not diagnostics.problems()
 
 
-def test_the_seeds_table(
+def test_the_classic_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")

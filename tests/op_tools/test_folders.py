@@ -1,4 +1,4 @@
-"""The seeds' folders: what lies where, that anyone may read it, and nothing is half written."""
+"""The classic folders: what lies where, that anyone may read it, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def captured(name: str) -> list[store.Recorded]:
     return sorted(found, key=lambda recorded: int(recorded.header["id"]))
 
 
-def test_the_layout_is_the_seeds() -> None:
+def test_the_layout_is_the_classic_one() -> None:
     x = torch.randn(3, 4, device="dipu", requires_grad=True)
     with OpCapture(ops="torch.Tensor.sort"):
         made, _ = x.sort()

@@ -101,7 +101,7 @@ def test_a_long_sum_is_right_though_beyond_the_tolerance_of_its_type() -> None:
     assert command(str(ROOT), "--against", "float64", "--run_times", "1") == 0
 
 
-def test_the_times_are_shown_as_in_the_seeds(
+def test_the_times_are_shown_as_in_the_classic_tools(
     captures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(captures / "torch.Tensor.sort")
@@ -145,7 +145,7 @@ def test_a_path_without_captures_is_an_error(capsys: pytest.CaptureFixture[str])
     assert "there is nothing at nowhere" in capsys.readouterr().err
 
 
-def test_the_oldest_seeds_way_to_set_a_flag() -> None:
+def test_the_oldest_way_to_set_a_flag() -> None:
     assert arguments(["x", "--only_run_forward", "True", "--run_times", "3"]) == [
         *("x", "--only_run_forward", "--run_times", "3")
     ]

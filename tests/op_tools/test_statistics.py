@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
-from op_tools import OpCapture, kernels, statistics
+from op_tools import OpCapture, kernels, recording, statistics, statistics_device, steps
+from op_tools.filters import Selection
 from op_tools.statistics import hash_bytes
 
 DTYPES = (
@@ -223,8 +225,6 @@ def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_device_reduces_to_the_same(dtype: torch.dtype) -> None:
-    from op_tools import statistics_device
-
     for device in ("cpu", "dipu"):
         given = [values(shape, dtype).to(device) for shape in SHAPES]
         given += [given[4].t()[1:], given[2].expand(3, 4)]
@@ -248,8 +248,6 @@ def test_a_device_reduces_to_the_same(dtype: torch.dtype) -> None:
 def test_what_the_host_does_not_see_is_read_at_the_end(
     native: bool, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from op_tools import recording
-
     if not native:
         monkeypatch.setattr(kernels, "helper", lambda: None)
     monkeypatch.setattr(recording, "window", lambda kind, index: None)
@@ -270,8 +268,6 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
 def test_a_device_without_the_kernels_is_read_by_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from op_tools import recording, statistics_device
-
     def lacks(tensor: torch.Tensor, hash_only: bool) -> None:
         raise NotImplementedError("aten::isfinite")
 
@@ -281,3 +277,50 @@ def test_a_device_without_the_kernels_is_read_by_a_copy(
     with OpCapture(mode="statistics"):
         torch.ones(3, device="dipu").add_(1)
     assert lines(tmp_path)[-1]["outputs"][0]["max"] == 2.0  # type: ignore[index]
+
+
+# Written down natively.
+
+
+def test_what_is_written_natively_is_what_python_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+
+    def written(name: str) -> list[dict[str, object]]:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
+        torch.manual_seed(5)
+        steps.reset()
+        model = torch.nn.Sequential(
+            *(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten()),
+            *(torch.nn.Linear(12, 1000), torch.nn.ReLU()),
+        ).to("dipu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        x = torch.randn(2, 4, 2, 4).to("dipu").transpose(1, 2)  # with gaps
+        with OpCapture(mode="statistics", level="aten"):
+            for _ in range(2):
+                half = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+                half = half.to(torch.bfloat16).expand(3, *half.shape)
+                masked = half.masked_fill(half > 0.5, -math.inf)
+                (masked.softmax(-1).float() * masked.isfinite()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [{**line, "id": 0} for line in lines(tmp_path / name)]
+
+    native = written("native")
+    monkeypatch.setattr(OpCapture, "recorded", lambda self, plan, func: None)
+    by_python = written("python")
+    assert native == by_python
+    assert {line["direction"] for line in native} == {"forward", "backward"}
+    assert {line["step"] for line in native} >= {0, 1}
+    assert any(line["module"] == "1" and line["direction"] == "backward" for line in native)
+
+
+def test_a_selection_is_kept_to_natively(tmp_path: Path) -> None:
+    x = torch.ones(3, device="dipu")
+    with OpCapture(mode="hash", level="aten", select=Selection(every=2)) as tool:
+        for _ in range(4):
+            x.add_(1)
+        assert tool.started.applied == 2
+    assert len(lines(tmp_path)) == 2

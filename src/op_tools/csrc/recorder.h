@@ -39,6 +39,9 @@ struct Hosted {
   int64_t times = 1;  // how often each value is seen
 };
 
+// What was measured before the call was over, by address, count and type.
+using Warm = std::map<std::tuple<const uint8_t*, int64_t, int>, std::string>;
+
 class Recorder {
  public:
   // described(tensor) -> the text of one that is out of reach here; window(type, index) -> (device,
@@ -48,8 +51,9 @@ class Recorder {
   ~Recorder();
 
   // Of one tensor; any thread, without the GIL.
-  void text(std::string& to, const at::Tensor& tensor);
-  void texts(std::string& to, const std::vector<at::Tensor>& tensors);
+  void text(std::string& to, const at::Tensor& tensor, const Warm* warm = nullptr);
+  void texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm = nullptr);
+  void warm(Warm& to, const at::Tensor& tensor);
   bool reaches(const at::Tensor& tensor);  // whether its memory can be read here
   void forget(const at::Tensor& tensor);
 
@@ -72,7 +76,8 @@ class Recorder {
     size_t bytes = 0;
   };
 
-  void numbers(std::string& to, const at::Tensor& tensor);
+  void numbers(std::string& to, const at::Tensor& tensor, const Warm* warm);
+  std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
   const uint8_t* address(const at::Tensor& tensor);
   const Window& window_of(c10::Device device);
   void sweep();

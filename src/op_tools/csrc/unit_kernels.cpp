@@ -132,11 +132,24 @@ struct Recorded : at::ObserverContext {
   std::vector<at::Tensor> given;
   std::vector<bool> declared;  // the kernel says that it writes it
   std::vector<uint32_t> versions;
+  Warm warm;
 };
 
+// A call on lists that is made of a kernel for each tensor: one of these, whose result is measured
+// while it is in the cache.
+struct Part : at::ObserverContext {};
+
+thread_local Recorded* listed = nullptr;  // such a call that is going on
+
+bool takes_lists(const Decision& decision) {
+  return decision.schema->name().starts_with("aten::_foreach_");
+}
+
+// The tensors of a value, in order; a number that torch has wrapped is none, in Python neither.
 void flatten(const c10::IValue& value, std::vector<at::Tensor>& to) {
   if (value.isTensor()) {
-    if (value.toTensor().defined()) to.push_back(value.toTensor());
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) to.push_back(tensor);
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) flatten(item, to);
   } else if (value.isTuple()) {
@@ -198,6 +211,7 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   decision.recorder->texts(call->line, call->given);
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
   call->decision = std::move(made);
+  if (takes_lists(*call->decision)) listed = call.get();
   to = std::move(call);
   return true;
 }
@@ -215,17 +229,33 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
     if (!returned) changed.push_back(i);
   }
   call.line += "],\"outputs\":[";
-  recorder.texts(call.line, made);
+  recorder.texts(call.line, made, &call.warm);
   call.line += ']';
   for (size_t i = 0; i < changed.size(); i++) {
     call.line += (i == 0 ? ",\"mutated\":{\"" : ",\"") + std::to_string(changed[i]) + "\":";
-    recorder.text(call.line, call.given[changed[i]]);
+    recorder.text(call.line, call.given[changed[i]], &call.warm);
   }
   call.line += changed.empty() ? "}\n" : "}}\n";
   recorder.add(call.line);
 }
 
+void warm(const std::vector<c10::IValue>& outputs) {
+  Recorded* call = std::exchange(listed, nullptr);
+  try {
+    std::vector<at::Tensor> made;
+    for (const auto& output : outputs) flatten(output, made);
+    for (const auto& tensor : made) call->decision->recorder->warm(call->warm, tensor);
+  } catch (const std::exception& error) {
+    call->decision->recorder->report(call->decision->function, error.what());
+  }
+  listed = call;
+}
+
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
+  if (depth == 1 && listed != nullptr) {
+    depth++;
+    return std::make_unique<Part>();
+  }
   if (depth > 0) return nullptr;
   const auto made = decided(fn);
   const Decision& decision = *made;
@@ -270,7 +300,12 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
   depth--;
   const auto& outputs = fn.outputs();
+  if (dynamic_cast<Part*>(context) != nullptr) {
+    warm(outputs);
+    return;
+  }
   if (auto* call = dynamic_cast<Recorded*>(context)) {
+    listed = nullptr;
     if (outputs.size() != call->decision->schema->returns().size()) return;  // the kernel raised
     depth++;
     try {

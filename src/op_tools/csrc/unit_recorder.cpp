@@ -13,6 +13,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kSweep = 4096;  // so many entries later, those of freed memory are forgotten
+constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
 constexpr size_t kSampled = 32;  // elements that are looked at to see whether memory is as it was
 
 struct Type {
@@ -58,6 +59,7 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
 
 std::string written(const Measured& found, bool hash_only) {
   std::string text;
+  text.reserve(192);
   if (!hash_only) {
     const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
       text += name;
@@ -73,9 +75,10 @@ std::string written(const Measured& found, bool hash_only) {
     put(text, found.nonfinite);
     text += ',';
   }
-  char hex[32];
-  std::snprintf(hex, sizeof hex, "\"hash\":\"%016llx\"", static_cast<unsigned long long>(found.hash));
-  return text + hex;
+  text += "\"hash\":\"";
+  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
+  text += '"';
+  return text;
 }
 
 bool is_dense(const at::Tensor& tensor) {
@@ -176,7 +179,7 @@ Recorder::~Recorder() {
   for (auto* function : {&described_, &window_, &flush_, &problem_}) *function = py::function();
 }
 
-void Recorder::text(std::string& to, const at::Tensor& tensor) {
+void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
   const Type type = type_of(tensor.scalar_type());
   if (type.name == nullptr || !reaches(tensor)) {
     py::gil_scoped_acquire gil;
@@ -193,11 +196,11 @@ void Recorder::text(std::string& to, const at::Tensor& tensor) {
     put(to, size);
   }
   to += "],";
-  numbers(to, tensor);
+  numbers(to, tensor, warm);
   to += '}';
 }
 
-void Recorder::numbers(std::string& to, const at::Tensor& tensor) {
+void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* warm) {
   const auto place = place_of(tensor);
   const uint32_t version = place ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : 0;
   const uint8_t* data = nullptr;
@@ -219,11 +222,12 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor) {
     }
   }
   if (data == nullptr) data = address(tensor);
-  const Type type = type_of(tensor.scalar_type());
-  Hosted hosted{data, static_cast<size_t>(tensor.numel()), 1};
-  if (!is_dense(tensor) && tensor.numel() > 0) hosted = gathered(tensor, data);
-  const auto found = measure(hosted.data, hosted.count * type.parts, static_cast<Kind>(type.kind), hash_only_);
-  std::string made = written(repeated(found, hosted.times), hash_only_);
+  std::string made;
+  if (warm != nullptr && !warm->empty()) {
+    const auto found = warm->find({data, tensor.numel(), static_cast<int>(tensor.scalar_type())});
+    if (found != warm->end() && is_dense(tensor)) made = found->second;
+  }
+  if (made.empty()) made = measured(tensor, data);
   to += made;
   if (place) {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
@@ -234,6 +238,21 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor) {
   }
 }
 
+std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
+  const Type type = type_of(tensor.scalar_type());
+  Hosted hosted{data, static_cast<size_t>(tensor.numel()), 1};
+  if (!is_dense(tensor) && tensor.numel() > 0) hosted = gathered(tensor, data);
+  const auto found = measure(hosted.data, hosted.count * type.parts, static_cast<Kind>(type.kind), hash_only_);
+  return written(repeated(found, hosted.times), hash_only_);
+}
+
+void Recorder::warm(Warm& to, const at::Tensor& tensor) {
+  if (type_of(tensor.scalar_type()).name == nullptr || !reaches(tensor) || !is_dense(tensor)) return;
+  if (tensor.nbytes() < kWarm) return;
+  const uint8_t* data = address(tensor);
+  to[{data, tensor.numel(), static_cast<int>(tensor.scalar_type())}] = measured(tensor, data);
+}
+
 void Recorder::sweep() {
   for (auto at = known_.begin(); at != known_.end();) {
     if (at->second.storage.use_count() == 0) at = known_.erase(at);
@@ -242,12 +261,13 @@ void Recorder::sweep() {
   sweep_at_ = known_.size() + kSweep;
 }
 
-void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors) {
+void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm) {
+  to.reserve(to.size() + 256 * tensors.size());
   bool first = true;
   for (const auto& tensor : tensors) {
     if (!first) to += ',';
     first = false;
-    text(to, tensor);
+    text(to, tensor, warm);
   }
 }
 

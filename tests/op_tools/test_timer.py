@@ -1,0 +1,168 @@
+"""The native part of OpTimeMeasure: it times as Python does, and stays out of the program's way."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import threading
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from op_tools import diagnostics, kernels
+from op_tools.time_measure import OpTimeMeasure
+
+CELLS = ("name", "unit", "input", "output", "grad_inputs", "grad_outputs")
+
+
+class Model(nn.Module):
+    """Views, many outputs, a write in place, a list, a keyword, a branch without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 6), nn.Linear(2, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.one(x).view(-1, 3, 2).unbind(1)
+        mixed = torch.cat([q * k, v[:, :1].expand(-1, 1)], dim=1)[:, :2].relu_()
+        best, _ = mixed.max(dim=1, keepdim=True)
+        with torch.no_grad():
+            mixed.sort().values.sum()
+        return self.norm(self.two(mixed + best)) + checkpoint(torch.sin, x, use_reentrant=False)
+
+
+def trained(tool: OpTimeMeasure) -> tuple[list[float], list[str]]:
+    """The losses of a few steps, and the rows of the file without ids and times."""
+    torch.manual_seed(0)
+    model = Model().to("dipu")
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(5, 4).to("dipu")
+    losses = []
+    with tool:
+        for _ in range(4):
+            loss = F.mse_loss(model(x), x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses, rows()
+
+
+def rows() -> list[str]:
+    (path,) = Path("op_tools_results/op_time_measure_result").glob("*.csv")
+    with path.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    path.unlink()
+    assert [int(row["forward_id"]) for row in found] == sorted(int(r["forward_id"]) for r in found)
+    backward = [row["backward_elasped"] != "-" for row in found]
+    return [
+        " | ".join([*(row[cell] for cell in CELLS), str(timed)])
+        for row, timed in zip(found, backward, strict=True)
+    ]
+
+
+def test_the_rows_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    natively = OpTimeMeasure()
+    losses, found = trained(natively)
+    monkeypatch.setattr(kernels, "helper", lambda: None)
+    by_python = OpTimeMeasure()
+    plain_losses, plain = trained(by_python)
+    assert losses == plain_losses
+    assert Counter(found) == Counter(plain) and found == plain
+    lines = [{line.name: line.forward.count for line in t.summary()} for t in (natively, by_python)]
+    assert lines[0] == lines[1]
+    by_line = [
+        {(line.name, line.backward.count) for line in t.summary("line")}
+        for t in (natively, by_python)
+    ]
+    assert by_line[0] == by_line[1]
+    assert diagnostics.problems() == []
+
+
+def test_most_calls_go_past_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    plain = OpTimeMeasure.before
+    monkeypatch.setattr(
+        OpTimeMeasure, "before", lambda self, call: (seen.append(call.name), plain(self, call))[1]
+    )
+    a = torch.ones(4, device="dipu", requires_grad=True)
+    with OpTimeMeasure() as tool:
+        for _ in range(10):
+            torch.mul(a, 2).sum().backward()
+    assert seen == ["torch.mul", "torch.Tensor.sum"]
+    assert {(line.name, line.forward.count) for line in tool.summary()} == {
+        ("torch.mul", 10),
+        ("torch.Tensor.sum", 10),
+    }
+
+
+def test_an_error_of_the_operator_is_the_programs() -> None:
+    a, b = torch.ones(4, device="dipu"), torch.ones(4, device="dipu").tolist()
+    with OpTimeMeasure() as tool:
+        for _ in range(3):
+            torch.add(a, 1)
+        for _ in range(3):
+            with pytest.raises(IndexError):
+                a[7]
+            with pytest.raises(TypeError):
+                torch.add(a, b)
+        last = torch.add(a, 1)
+    assert last.tolist() == [2.0] * 4
+    assert {(line.name, line.forward.count) for line in tool.summary()} == {("torch.add", 4)}
+    assert diagnostics.problems() == []
+
+
+def test_a_second_backward_a_dead_graph_and_one_after_the_stop() -> None:
+    a = torch.ones(4, device="dipu", requires_grad=True)
+    with OpTimeMeasure() as tool:
+        for _ in range(3):
+            y = torch.mul(a, a)
+        y.sum().backward(retain_graph=True)
+        y.sum().backward()
+        late = torch.mul(a, a)
+        dead = weakref.ref(torch.mul(a, a))
+        gc.collect()
+        assert dead() is None
+    late.sum().backward()
+    line = next(line for line in tool.summary() if line.name == "torch.mul")
+    assert (line.forward.count, line.backward.count) == (5, 1)
+    assert a.grad is not None and a.grad.tolist() == [6.0] * 4
+
+
+def test_threads_and_modules_and_lines() -> None:
+    layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("dipu")
+    x = torch.ones(1, 2, device="dipu")
+
+    def work() -> None:
+        for _ in range(50):
+            layers(x)
+
+    with OpTimeMeasure() as tool:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = {(line.name, line.forward.count) for line in tool.summary("module")}
+    assert found == {("0", 150), ("1", 150)}
+    (line,) = tool.summary("line")
+    assert line.forward.count == 300 and "test_timer" in line.name
+
+
+def test_a_run_is_let_go_of() -> None:
+    a = torch.ones(4, device="dipu")
+    tool = OpTimeMeasure()
+    with tool:
+        for _ in range(3):
+            torch.add(a, a)
+        assert tool._run is not None
+        run = weakref.ref(tool._run)
+    gc.collect()
+    assert run() is None
