@@ -126,11 +126,11 @@ def standing_in(answer: Answer) -> Iterator[None]:
 
     Only while a tool works at the module level.
     """
-    before, _local.answer = _local.answer, answer
+    before, local.answer = local.answer, answer
     try:
         yield
     finally:
-        _local.answer = before
+        local.answer = before
 
 
 def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -139,8 +139,8 @@ def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if _local.answer is not None:
-        return _local.answer(self, args, kwargs)
+    if local.answer is not None:
+        return local.answer(self, args, kwargs)
     around = _around
     if around is None:
         return _plain_call(self, *args, **kwargs)

@@ -42,13 +42,16 @@ def spare_the_cpu(probe: str = PROBE) -> str:
     )
 
 
+Bound = tuple[str, str, float]  # tests by a pattern, their dtype, how far off they may be
+
+
 class _Worker(Worker):
     """What it does: it loads its source, runs a test, or has nothing to do."""
 
     loading = True
     test: Test | None = None
 
-    def __init__(self, source: Source, jobs: int, tolerances: Sequence[tuple[str, str, float]]) -> None:
+    def __init__(self, source: Source, jobs: int, tolerances: Sequence[Bound]) -> None:
         self.source = source
         options = {
             "name": source.name,

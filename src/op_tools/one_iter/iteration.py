@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import diagnostics, engine, steps
+from op_tools import diagnostics, engine, interception, steps
 from op_tools.call import Call
 from op_tools.one_iter import report
 from op_tools.one_iter.book import Book, OneIterError, Writer
@@ -143,7 +143,7 @@ class OneIteration:
         return steps.current() - self._base
 
     def _guard(self, call: Call) -> Callable[..., Callable[..., None]]:
-        return engine.guard(self._layers, call)
+        return interception.guard(self._layers, call)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._on():
@@ -163,7 +163,7 @@ class OneIteration:
 
     def _told(self, action: Callable[[Update], None], update: Update) -> None:
         try:
-            with engine.unseen(), torch.no_grad():
+            with interception.unseen(), torch.no_grad():
                 action(update)
         except OneIterError as error:
             self._fail(error)
