@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from deeplink import gloo
 from deeplink.errors import DeeplinkError
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
@@ -72,6 +73,8 @@ class Groups:
         """The default group: back end and device are the vendor's."""
         asked = str(given.get("backend") or "nccl")  # CUDA's default, too
         self._make_ours(given, asked)
+        if "gloo" in str(given["backend"]):
+            gloo.end_cleanly()
         result = original(**given)
         self.asked.clear()  # group names start again with a new default group
         self._remember(dist.group.WORLD, asked)

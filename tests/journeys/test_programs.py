@@ -12,6 +12,7 @@ import pytest
 from tests.journeys.program import assert_near, result_of
 
 PROGRAMS = Path(__file__).parent / "programs"
+PLAIN = str(Path(__file__).parent / "plain.py")
 FLOAT32 = 1e-4
 HALF = 2e-2  # float16 and bfloat16 round at other places where the two devices sum differently
 
@@ -94,7 +95,7 @@ def test_a_gpt_trains_on_plain_cpu_as_without_ditorch(how: str) -> None:
     launcher, arguments = GPT_RUNS[how]
     with ThreadPoolExecutor() as both:
         later = both.submit(run, "gpt_ddp", *launcher, arguments=arguments, DEEPLINK_VENDOR="cpu")
-        plain = result_of(*launcher, str(PROGRAMS / "gpt_ddp.py"), *arguments)
+        plain = result_of(*launcher, PLAIN, str(PROGRAMS / "gpt_ddp.py"), *arguments)
         ours = later.result()
     assert (ours.pop("device_type"), plain.pop("device_type")) == ("cuda", "cpu")
     assert (ours.pop("is_cuda"), plain.pop("is_cuda")) == (True, False)
@@ -107,7 +108,7 @@ def test_a_gpt_trains_on_plain_cpu_as_without_ditorch(how: str) -> None:
 def test_a_gpt_trains_on_the_device_as_on_plain_cpu(how: str) -> None:
     launcher, arguments = GPT_RUNS[how]
     here = run("gpt_ddp", *launcher, arguments=arguments)
-    plain = result_of(*launcher, str(PROGRAMS / "gpt_ddp.py"), *arguments)
+    plain = result_of(*launcher, PLAIN, str(PROGRAMS / "gpt_ddp.py"), *arguments)
     assert here.pop("device_type") == "cuda"
     assert here.pop("is_cuda")
     assert_near(here, {key: plain[key] for key in here}, 1e-3)
