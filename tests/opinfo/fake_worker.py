@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-from multiprocessing.connection import Connection
 
+from deeplink import workers
 from tests.opinfo.core import Outcome
+from tests.opinfo.workers import READY
 
 
-def serve(pipe: Connection) -> None:
+def main() -> None:
     """Answers, dies or hangs, by the name of the op."""
-    pipe.send("ready")
-    while True:
-        task, _ = pipe.recv()
+    line, _ = workers.connect()
+    line.say(READY)
+    while (given := line.receive()) is not workers.CLOSED:
+        task, _ = given
         if task.op == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if task.op == "hangs":
             signal.pause()
-        pipe.send(Outcome(task.op, task.dtype, (1, 1)))
+        line.say(Outcome(task.op, task.dtype, (1, 1)))
+
+
+if __name__ == "__main__":
+    main()

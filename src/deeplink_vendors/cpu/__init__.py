@@ -7,6 +7,7 @@ vendor = Vendor(
     "cpu",
     lambda: True,
     collective="gloo",
+    gaps="deeplink_vendors/cpu/gaps.toml",
     accelerator=False,
     note="plain CPU",
 )

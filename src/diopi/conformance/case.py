@@ -93,7 +93,7 @@ class Result:
     error: float = 0.0  # the worst, as a multiple of what is allowed
     absolute: float = 0.0  # the worst, as a number
     seconds: float = 0.0
-    reason: str = field(default="")  # why it was skipped, or refused
+    reason: str = field(default="")  # why it was skipped, refused, or judged without its baseline
 
     @property
     def bad(self) -> bool:

@@ -15,19 +15,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from diopi.conformance import gaps as known_gaps
-from diopi.conformance import page, plan, report, results, store
+from diopi.conformance import page, plan, publish, report, results, store
 from diopi.conformance.case import Group, Result, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
 from diopi.conformance.results import Summary, Writer
-from diopi.conformance.subject import Subject, open_subject
+from diopi.conformance.subject import Subject, gaps_of, open_subject
 from diopi.conformance.worker import run_one
 from diopi.op import Op, all_ops
 
+WHOLE = "full"  # the tier in which every gap has a case that shows it
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
 
 
@@ -66,19 +68,24 @@ def run(request: Request, out: Console) -> Summary:
     done: dict[Group, list[str]] = defaultdict(list)
     for result in earlier:
         done[parse(result.case).group].append(result.case)
-    found = list(earlier)
+    found, part = list(earlier), ""
     with (
         Pool(*_pool(request), _options(request)) as pool,
         Writer(path, append=request.resume) as writer,
         _progress(pool, len(groups), out) as tell,
     ):
-        for result in pool.run(groups, done):
-            found.append(result)
-            writer.add(result)
-            tell(result)
+        try:
+            for result in pool.run(groups, done):
+                found.append(result)
+                writer.add(result)
+                tell(result)
+        except KeyboardInterrupt:  # what was found until then is worth a report
+            part = f"group {pool.groups_done} of {len(groups)}"
+    if alone := sum(result.reason.startswith(store.NO_BASELINE) for result in found):
+        out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
-    return conclude(request, subject, found, watch.origin(subject.device, request.jobs), out)
+    return conclude(request, subject, found, watch.origin(subject.device, request.jobs, part), out)
 
 
 def _pool(request: Request) -> tuple[str, str, int, float]:
@@ -113,8 +120,10 @@ def conclude(
 ) -> Summary:
     """The reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
-    whole = not request.ops and not request.dtypes and request.tier in ("quick", "full")
-    complaints = known_gaps.complaints(gaps, found, all_ops(), whole)
+    whole = not request.ops and not request.dtypes and request.tier == WHOLE
+    complaints = known_gaps.complaints(gaps, found, all_ops(), whole and not origin.part)
+    if origin.part:
+        complaints.append(f"interrupted at {origin.part}; --resume goes on.")
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
         complaints.append(f"nothing was run: {reason}")
@@ -204,6 +213,8 @@ def main(line: Sequence[str] | None = None) -> int:
             out.print(f"{op.name:32} {op.kind:15} {', '.join(op.legacy)}", soft_wrap=True)
         return 0
     try:
+        if given.publish:
+            return _publish(given, out)
         if given.case:
             return int(one(given.case, given.vendor, out).bad)
         request = Request(
@@ -217,6 +228,14 @@ def main(line: Sequence[str] | None = None) -> int:
     except DeeplinkError as error:
         console(stderr=True).print(str(error), soft_wrap=True)
         return 2
+
+
+def _publish(given: argparse.Namespace, out: Console) -> int:
+    """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
+    gaps = known_gaps.read(given.gaps or gaps_of(vendors.choose(given.vendor).vendor))
+    for path in publish.publish(given.results, given.publish, gaps):
+        out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -238,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--generate", type=Path, metavar="DIR", help="make the baselines, and run nothing")
     add("--baselines", type=Path, metavar="DIR", help="compare with these, made elsewhere")
     add("--recompute", action="store_true", help="without baselines: computed here (the default)")
+    add("--publish", type=Path, metavar="DIR", help="a page and a table of --results, to be kept")
     add("--list", action="store_true", help="show the ops and run nothing")
     return parser
 

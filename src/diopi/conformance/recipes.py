@@ -20,6 +20,7 @@ from diopi.conformance import growth, layouts, own, profiles, statistics
 from diopi.conformance.bound import bound
 from diopi.conformance.capturing import captured
 from diopi.conformance.case import PLAIN, Case, Group
+from diopi.conformance.draws import Portable
 from diopi.conformance.models import stored
 from diopi.conformance.own import OWN
 from diopi.conformance.sample import Callee, Sample
@@ -110,7 +111,7 @@ def callee(group: Group, index: int = 0) -> Callee:
 
 def samples(group: Group, most: int) -> list[Sample]:
     """The arguments of a group's calls, in order, at most so many."""
-    with seeded(group.seed), warnings.catch_warnings():
+    with seeded(group.seed), Portable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if group.source.startswith(stored.PREFIX):
             return [stored.sample(call) for call in _calls(group)[:most]]
@@ -150,12 +151,13 @@ def varied(sample: Sample, case: Case) -> Sample:
         return sample
     generator = torch.Generator().manual_seed(case.seed)
     values: Any = (sample.args, sample.kwargs)
-    if case.profile in growth.GROWTHS:
-        values = growth.apply(case.profile, values, generator)
-    elif case.profile != PLAIN:
-        values = pytree.tree_map_only(
-            Tensor, lambda t: profiles.apply(case.profile, t, generator), values
-        )
+    with Portable():
+        if case.profile in growth.GROWTHS:
+            values = growth.apply(case.profile, values, generator)
+        elif case.profile != PLAIN:
+            values = pytree.tree_map_only(
+                Tensor, lambda t: profiles.apply(case.profile, t, generator), values
+            )
     if case.layout != PLAIN:
         values = pytree.tree_map_only(Tensor, lambda t: layouts.apply(case.layout, t), values)
     return replace(sample, args=values[0], kwargs=values[1])

@@ -1,14 +1,17 @@
 """Baselines: what cases should give, computed on one machine and used on another.
 
-A folder with `manifest.jsonl` (a line for each case: a checksum of its arguments, where its values
-are) and shards of float64 results with the bounds of their errors. Arguments are not stored: they
-are made anew from the case's recipe, and the checksum says whether they are the same.
+A folder with `manifest.jsonl.gz` (a line for each case: a checksum of its arguments, where its
+values are) and shards of float64 results with the bounds of their errors. Arguments are not stored:
+they are made anew from the case's recipe, and the checksum says whether they are the same. Nor is
+what any CPU computes as well, in float64 and in whole numbers. Equal values are stored once.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,28 +25,32 @@ from deeplink.judge.formats import FORMATS
 from diopi.conformance import safetensors
 from diopi.conformance.case import Case
 from diopi.conformance.expected import Expected, Values
+from diopi.conformance.running import Run
 from diopi.conformance.sample import Callee, Sample
 
-MANIFEST = "manifest.jsonl"
-MOST = 1 << 12  # elements of one result; of larger ones so many are kept
+MANIFEST = "manifest.jsonl.gz"
+MOST, LEAST = 512, 24  # elements of a result: fewer the more there are; of larger ones are kept
+EDGE, WITHIN = 32, 96  # the first and the last, where tails are, and others by chance
 SHARD = 64 << 20  # bytes
+KEY = 16  # digits of the checksum of a tensor, which is its name
+COMPLEX = "j"  # ends the name of a tensor that is stored as its parts
+STORED = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32})
 
+NO_BASELINE = "no baseline"  # how a reason begins
 PARTS = ("results", "sigma", "gradients", "gradient_sigma")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the manifest; per part the names of its tensors, "" where there is none."""
+    """One line of the manifest; per part its tensors as `shard.key`, "" where there is none."""
 
     case: str
     checksum: str
     torch: str
-    shard: str
     results: tuple[str, ...] = ()
     sigma: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
     gradient_sigma: tuple[str, ...] = ()
-    complex: tuple[str, ...] = ()  # those that are stored as their parts
 
 
 @dataclass(frozen=True)
@@ -56,59 +63,83 @@ class Made:
 
 
 def checksum(sample: Sample) -> str:
-    """Of all bytes of the arguments."""
+    """Of all bytes of the arguments, a NaN being a NaN."""
     digest = hashlib.sha256()
     for tensor in sample.tensors:
         plain = tensor.detach().resolve_conj().resolve_neg()
         if plain.layout != torch.strided:
             plain = plain.to_dense()
+        if plain.is_floating_point() and plain.isnan().any():
+            plain = torch.where(plain.isnan(), torch.full_like(plain, torch.nan), plain)
         digest.update(f"{plain.dtype}{list(plain.shape)}".encode())
-        digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        digest.update(_bytes(plain))
+    return digest.hexdigest()[:32]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def make(case: Case, callee: Callee, sample: Sample) -> Made:
     """The baseline of a case; raises what the CPU raises."""
     expected = Expected(callee, sample)
     plain = expected.plain
-    parts: dict[str, list[Tensor | None]] = {
-        "results": [
-            _light(t, p.dtype) for t, p in zip(expected.results, plain.tensors, strict=True)
-        ],
-        "sigma": list(expected.sigma or []),
-    }
-    if plain.roots:
+    places, types = _places(case, plain), [t.dtype for t in plain.tensors]
+    parts: dict[str, list[Tensor | None]] = {}
+    if any(dtype in STORED for dtype in types):
+        parts["results"] = _kept(list(expected.results), types, places)
+        parts["sigma"] = _kept(expected.sigma or [], types, places, True)
+    types = [leaf.dtype for leaf in plain.leaves]
+    if plain.roots and any(dtype in STORED for dtype in types):
         try:
-            pairs = zip(expected.gradients, plain.leaves, strict=False)
-            parts["gradients"] = [None if g is None else _light(g, p.dtype) for g, p in pairs]
-            parts["gradient_sigma"] = list(expected.gradient_sigma or [])
+            parts["gradients"] = _kept(expected.gradients, types, places)
+            parts["gradient_sigma"] = _kept(expected.gradient_sigma or [], types, places, True)
         except Exception:  # the CPU's own limits: without gradients then
             parts.pop("gradients", None)
-    kept = {
-        part: [None if t is None else _kept(part, picked(t, case)) for t in tensors]
-        for part, tensors in parts.items()
-    }
-    return Made(case.id, checksum(sample), kept)
+    return Made(case.id, checksum(sample), parts)
 
 
-def _light(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _kept(
+    values: Values, types: list[torch.dtype], places: _Places, coarse: bool = False
+) -> list[Tensor | None]:
+    """What is stored of some values; of an envelope only the size matters."""
+    return [
+        None if tensor is None or dtype not in STORED else _light(places.of(tensor), dtype, coarse)
+        for tensor, dtype in zip(values, types, strict=False)
+    ]
+
+
+def _light(tensor: Tensor, dtype: torch.dtype, coarse: bool) -> Tensor:
     """In float32 where the result is of a half type: still far finer than it."""
-    half = dtype in FORMATS and FORMATS[dtype].is_half and not dtype.is_complex
-    return tensor.float() if half and tensor.dtype == torch.float64 else tensor
+    if coarse:
+        return tensor.bfloat16()
+    narrower = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+    half = dtype in FORMATS and FORMATS[dtype].is_half
+    return tensor.to(narrower.get(tensor.dtype, tensor.dtype)) if half else tensor
 
 
-def _kept(part: str, tensor: Tensor) -> Tensor:
-    """Of an envelope only the size matters."""
-    return tensor.bfloat16() if part.endswith("sigma") else tensor
+@dataclass(frozen=True)
+class _Places:
+    """Which elements of the results and gradients of a case are kept."""
+
+    seed: int
+    most: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Those of a large tensor; a small one as it is."""
+        count = tensor.numel()
+        if count <= self.most:
+            return tensor
+        edge, within = min(EDGE, self.most // 4), min(WITHIN, self.most // 2)
+        generator = torch.Generator().manual_seed(self.seed)
+        chance = torch.randint(0, count, (within,), generator=generator)
+        edges = torch.arange(edge)
+        return tensor.reshape(-1)[torch.cat([edges, chance, count - edge + edges])]
 
 
-def picked(tensor: Tensor, case: Case) -> Tensor:
-    """The elements that are kept of a large tensor; a small one as it is."""
-    if tensor.numel() <= MOST:
-        return tensor
-    generator = torch.Generator().manual_seed(case.seed)
-    at = torch.randint(0, tensor.numel(), (MOST,), generator=generator)
-    return tensor.reshape(-1)[at]
+def _places(case: Case, plain: Run) -> _Places:
+    tensors = max(1, len(plain.tensors), len(plain.leaves))
+    return _Places(case.seed, max(LEAST, MOST // tensors))
 
 
 class Writer:
@@ -120,7 +151,8 @@ class Writer:
             old.unlink()
         self._folder, self._bytes, self._count = folder, 0, 0
         self._tensors: dict[str, Tensor] = {}
-        self._manifest: IO[str] = (folder / MANIFEST).open("w", encoding="utf-8")
+        self._known: dict[str, str] = {}  # by key
+        self._manifest: IO[str] = gzip.open(folder / MANIFEST, "wt", encoding="utf-8")  # noqa: SIM115
 
     def __enter__(self) -> Writer:
         return self
@@ -130,38 +162,37 @@ class Writer:
         self._manifest.close()
 
     def add(self, made: Made) -> None:
-        names: dict[str, tuple[str, ...]] = {}
-        parted: list[str] = []
-        for part, tensors in made.parts.items():
-            names[part] = tuple(
-                "" if t is None else self._keep(f"{made.case}:{part}{i}", t, parted)
-                for i, t in enumerate(tensors)
-            )
-        entry = Entry(
-            made.case, made.checksum, torch.__version__, self._shard, complex=tuple(parted), **names
-        )
+        names = {
+            part: tuple("" if t is None else self._keep(t) for t in tensors)
+            for part, tensors in made.parts.items()
+        }
+        entry = Entry(made.case, made.checksum, torch.__version__, **names)
         self._manifest.write(json.dumps(asdict(entry)) + "\n")
         if self._bytes > SHARD:
             self._flush()
 
-    @property
-    def _shard(self) -> str:
-        return f"baseline-{self._count:03}.safetensors"
-
-    def _keep(self, name: str, tensor: Tensor, parted: list[str]) -> str:
-        if tensor.is_complex():
-            parted.append(name)
-            tensor = torch.view_as_real(tensor.to(torch.complex128))
-        self._tensors[name] = tensor.clone()
-        self._bytes += tensor.numel() * tensor.element_size()
-        return name
+    def _keep(self, tensor: Tensor) -> str:
+        ending = COMPLEX if tensor.is_complex() else ""
+        if ending:
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        data = f"{tensor.dtype}{list(tensor.shape)}{ending}".encode() + _bytes(tensor)
+        key = hashlib.sha256(data).hexdigest()[:KEY] + ending
+        if key not in self._known:
+            self._known[key] = f"{self._count}.{key}"
+            self._tensors[key] = tensor.clone()
+            self._bytes += tensor.numel() * tensor.element_size()
+        return self._known[key]
 
     def _flush(self) -> None:
         if self._tensors:
-            path = self._folder / self._shard
+            path = self._folder / _shard(self._count)
             safetensors.write(path, self._tensors, {"format": "pt", "torch": torch.__version__})
             self._tensors, self._bytes = {}, 0
             self._count += 1
+
+
+def _shard(number: int) -> str:
+    return f"baseline-{number:03}.safetensors"
 
 
 class Bundle:
@@ -183,24 +214,24 @@ class Bundle:
     def entries(self) -> dict[str, Entry]:
         self.check()
         found = {}
-        for line in (self._folder / MANIFEST).read_text("utf-8").splitlines():
-            fields = json.loads(line)
-            for part in (*PARTS, "complex"):
-                fields[part] = tuple(fields[part])
-            found[fields["case"]] = Entry(**fields)
+        with gzip.open(self._folder / MANIFEST, "rt", encoding="utf-8") as file:
+            for line in file:
+                fields = json.loads(line)
+                for part in PARTS:
+                    fields[part] = tuple(fields[part])
+                found[fields["case"]] = Entry(**fields)
         return found
 
     def values(self, entry: Entry, part: str) -> Values:
-        """The tensors of one part of a case."""
-        if entry.shard not in self._files:
-            self._files[entry.shard] = safetensors.File(self._folder / entry.shard)
-        file = self._files[entry.shard]
-        found: Values = []
-        for name in getattr(entry, part):
-            tensor = file.get(name) if name else None
-            whole = tensor is None or name not in entry.complex
-            found.append(tensor if whole or tensor is None else torch.view_as_complex(tensor))
-        return found
+        """The tensors of one part of a case, None for what is not stored."""
+        return [self._get(name) if name else None for name in getattr(entry, part)]
+
+    def _get(self, name: str) -> Tensor:
+        number, _, key = name.partition(".")
+        if number not in self._files:
+            self._files[number] = safetensors.File(self._folder / _shard(int(number)))
+        tensor = self._files[number].get(key)
+        return torch.view_as_complex(tensor) if key.endswith(COMPLEX) else tensor
 
 
 class Stored(Expected):
@@ -210,36 +241,59 @@ class Stored(Expected):
         super().__init__(callee, sample)
         self._bundle, self._case = bundle, case
         self._entry = bundle.entries[case.id]
+        self._here = Expected(callee, sample)
+
+    @cached_property
+    def _places(self) -> _Places:
+        return _places(self._case, self.plain)
 
     def picked(self, tensor: Tensor) -> Tensor:
-        return picked(tensor, self._case)
+        return self._places.of(tensor) if tensor.dtype in STORED else tensor
 
     @cached_property
     def results(self) -> list[Tensor]:
-        return [t for t in self._bundle.values(self._entry, "results") if t is not None]
+        found = self._merged("results", self.plain.tensors, lambda: list(self._here.results))
+        return [tensor for tensor in found or [] if tensor is not None]
 
     @cached_property
     def sigma(self) -> Values | None:
-        return self._doubled("sigma")
+        return self._merged("sigma", self.plain.tensors, lambda: self._here.sigma)
 
     @cached_property
     def gradients(self) -> Values:
-        return self._bundle.values(self._entry, "gradients")
+        return self._merged("gradients", self.plain.leaves, lambda: self._here.gradients) or []
 
     @cached_property
     def gradient_sigma(self) -> Values | None:
-        return self._doubled("gradient_sigma")
+        return self._merged("gradient_sigma", self.plain.leaves, lambda: self._here.gradient_sigma)
 
-    def _doubled(self, part: str) -> Values | None:
-        found = self._bundle.values(self._entry, part)
-        return [None if t is None else t.double() for t in found] or None
+    def _merged(
+        self, part: str, like: list[Tensor], here: Callable[[], Values | None]
+    ) -> Values | None:
+        """What is stored, and what is not, computed here."""
+        stored = self._bundle.values(self._entry, part)
+        if part.endswith("sigma"):
+            stored = [None if t is None else t.double() for t in stored]
+        mine = [tensor.dtype in STORED for tensor in like]
+        if stored and all(mine):
+            return stored
+        computed = here()
+        if computed is None:
+            return None
+        rows = zip(mine, computed, stored or [None] * len(computed), strict=False)
+        return [self._one(*row) for row in rows]
+
+    def _one(self, is_stored: bool, value: Tensor | None, kept: Tensor | None) -> Tensor | None:
+        if value is None or not is_stored:
+            return value
+        return self._places.of(value) if kept is None else kept
 
 
 def mismatch(bundle: Bundle, case: Case, sample: Sample) -> str:
     """Why a case cannot be held against the bundle; "" when it can."""
     entry = bundle.entries.get(case.id)
     if entry is None:
-        return "no baseline for it"
+        return f"{NO_BASELINE} for it"
     if entry.checksum != checksum(sample):
-        return f"its arguments are not those of the baseline, which torch {entry.torch} made"
+        return f"{NO_BASELINE} of these arguments; torch {entry.torch} made others"
     return ""

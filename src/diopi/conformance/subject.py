@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeplink import vendor as vendors
+from deeplink.errors import VendorBrokenError
 from diopi import implementation
 from diopi.conformance.sample import Callee
 from diopi.implementation import Implementation
@@ -73,10 +74,7 @@ class Subject:
 def open_subject(name: str) -> Subject:
     """A vendor by its name, or `module` or `module:attribute` that holds kernels."""
     if "." in name or ":" in name:
-        module, _, attribute = name.partition(":")
-        source: Any = importlib.import_module(module)
-        source = getattr(source, attribute) if attribute else source
-        return of_kernels(name, implementation.of(source, name))
+        return of_kernels(name, implementation.of(_source(name), name))
     chosen = vendors.choose(name).vendor
     if chosen.device_module:
         importlib.import_module(chosen.device_module)
@@ -84,6 +82,18 @@ def open_subject(name: str) -> Subject:
     if chosen.kernels:
         return of_kernels(name, implementation.load(chosen), chosen.device, gaps)
     return Subject(name, chosen.device, gaps)
+
+
+def _source(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
+    except Exception as error:  # another's module: whatever it raises is told as its state
+        raise VendorBrokenError(
+            f"the kernels in {name} do not load: {type(error).__name__}: {error}.",
+            "a vendor's name, or module:attribute of kernels; import it by hand to see where.",
+        ) from error
 
 
 def gaps_of(vendor: vendors.Vendor) -> Path | None:

@@ -52,10 +52,11 @@ def _attempt(
         return _skipped(case, str(error))
     if case.source.endswith(f"+{recipes.ERRORS}"):
         return _refusal(case, callee, sample, subject, turn)
-    if bundle is not None and (reason := mismatch(bundle, case, sample)):
-        return _skipped(case, reason)
-    stored = None if bundle is None else Stored(callee, sample, bundle, case)
-    expected = stored or Expected(callee, sample)
+    reason = "" if bundle is None else mismatch(bundle, case, sample)
+    if bundle is None or reason:  # other arguments than those of the baseline: computed here
+        expected = Expected(callee, sample)
+    else:
+        expected = Stored(callee, sample, bundle, case)
     try:
         expected.plain.result  # noqa: B018 - asked for so that the CPU refuses here
     except Exception as error:  # the CPU's own limits are not the vendor's
@@ -68,7 +69,8 @@ def _attempt(
     except Exception as error:  # anything that a kernel raises is this case's result
         finding = Finding("call", f"raised {type(error).__name__}: {_line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
-    return _judge(Trial(case, callee, sample, subject, expected, found), checks)
+    judged = _judge(Trial(case, callee, sample, subject, expected, found), checks)
+    return replace(judged, reason=reason)
 
 
 class NoSampleError(Exception):

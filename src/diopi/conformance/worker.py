@@ -1,23 +1,21 @@
 """A worker process: it runs the cases of one group after the other, and says which it starts.
 
-python -m diopi.conformance.worker FD OPTIONS
+It is a worker of deeplink.workers; what it says are pairs of a word and what belongs to it.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import sys
 import traceback
 from collections.abc import Callable, Collection
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from deeplink import workers
 from diopi.conformance import plan, recipes, store
 from diopi.conformance.case import Case, Group, Result
 from diopi.conformance.sample import Sample
@@ -32,15 +30,14 @@ LOST = "lost"  # the device is lost to this process; it ends
 Say = Callable[[str, Any], None]
 
 
-def serve(pipe: Connection, options: dict[str, str]) -> None:
-    """Answers groups with results until the pipe closes."""
+def serve(line: workers.Line, options: dict[str, Any]) -> None:
+    """Answers groups with results until nobody asks any more."""
 
     def say(kind: str, what: Any) -> None:
-        # by value: torch's own way through a pipe shares the memory of a process that may die
-        pipe.send_bytes(pickle.dumps((kind, what)))
+        line.say((kind, what))
 
-    torch.set_num_threads(int(options.get("threads", "1")))
-    for folder in reversed(options.get("path", "").split("\n")):
+    torch.set_num_threads(options["threads"])
+    for folder in reversed(options["path"]):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
     try:
@@ -51,11 +48,8 @@ def serve(pipe: Connection, options: dict[str, str]) -> None:
         return
     bundle = Bundle(Path(options["baselines"])) if options.get("baselines") else None
     say(READY, "")
-    while True:
-        try:
-            group, tier, done = pipe.recv()
-        except EOFError:
-            return
+    while (task := line.receive()) is not workers.CLOSED:
+        group, tier, done = task
         if options.get("mode") == "generate":
             generate(group, tier, say)
         else:
@@ -125,7 +119,7 @@ def run_one(case: Case, subject: Subject) -> Result:
 
 
 def main() -> None:
-    serve(Connection(int(sys.argv[1])), json.loads(Path(sys.argv[2]).read_text("utf-8")))
+    serve(*workers.connect())
 
 
 if __name__ == "__main__":

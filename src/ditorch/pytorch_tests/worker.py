@@ -5,19 +5,16 @@ It loads one source, says which tests that has, then answers each test with its 
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import sys
 import time
 import traceback
 import unittest
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from deeplink import workers
 from ditorch import session
 from ditorch.pytorch_tests import causes, sources
 from ditorch.pytorch_tests.results import Row, Test
@@ -64,9 +61,8 @@ class Outcome(unittest.TestResult):
 
 
 def main() -> None:
-    """Serves the pipe whose number is the first argument; the rest is JSON in the second."""
-    pipe, options = Connection(int(sys.argv[1])), json.loads(sys.argv[2])
-    faulthandler.enable()
+    """Loads its source, and runs the tests that it is given."""
+    line, options = workers.connect()
     torch.set_num_threads(options["threads"])
     target = session.activate().target
     device = target.device if target else "cuda"
@@ -76,15 +72,11 @@ def main() -> None:
     try:
         cases = sources.load(sources.Source(options["name"], options["root"]))
     except (Exception, SystemExit) as error:  # a test file may raise anything while it is imported
-        pipe.send((describe(error), _innermost(error.__traceback__)))
+        line.say((describe(error), _innermost(error.__traceback__)))
         return
-    pipe.send(list(cases))
-    while True:
-        try:
-            test = pipe.recv()
-        except EOFError:  # nothing more to do
-            return
-        pipe.send(run(test, cases.get(test), device))
+    line.say(list(cases))
+    while (test := line.receive()) is not workers.CLOSED:
+        line.say(run(test, cases.get(test), device))
 
 
 def run(test: Test, case: unittest.TestCase | None, device: str) -> Row:

@@ -1,31 +1,24 @@
-"""A pool of worker processes, each for one source; one that dies or hangs costs one row."""
+"""The pool of torch's own suites: each worker has one source, and each test costs one row."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
-from typing import IO
 
-from deeplink import settings
+from deeplink import settings, workers
+from deeplink.workers import Lost, Worker
 from ditorch import session
 from ditorch.pytorch_tests.results import Row, Test
 from ditorch.pytorch_tests.sources import Source
 from ditorch.pytorch_tests.worker import row
 
+MODULE = "ditorch.pytorch_tests.worker"
 START_SECONDS = 300.0  # loading a large test file is slow on a busy machine
 HELP = 8  # tests in the queue that make it worth loading their source once more
-TAIL = 300  # characters of what a dead process said last
 
 Select = Callable[[list[Test]], list[Test]]
 
@@ -48,17 +41,16 @@ def spare_the_cpu(probe: str = PROBE) -> str:
     )
 
 
-@dataclass
-class _Worker:
-    """A process and what it does: it loads its source, runs a test, or has nothing to do."""
+class _Worker(Worker):
+    """What it does: it loads its source, runs a test, or has nothing to do."""
 
-    source: Source
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    said: IO[bytes]  # its standard output and error
-    started: float  # loading, or the test
-    loading: bool = True
+    loading = True
     test: Test | None = None
+
+    def __init__(self, source: Source, jobs: int) -> None:
+        self.source = source
+        options = {"name": source.name, "root": source.root, "threads": workers.threads(jobs)}
+        super().__init__(MODULE, options)
 
     @property
     def busy(self) -> bool:
@@ -82,7 +74,7 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            _stop(worker)
+            worker.stop()
         self._workers.clear()
 
     def run(self, sources: Sequence[Source], select: Select) -> Iterator[Row]:
@@ -97,13 +89,12 @@ class Pool:
     def _hand_out(self) -> None:
         for worker in [worker for worker in self._workers if not worker.busy]:
             if queue := self._queues[worker.source]:
-                worker.test, worker.started = queue.popleft(), time.monotonic()
-                with contextlib.suppress(OSError):  # it died just now: seen when we listen
-                    worker.pipe.send(worker.test)
+                worker.test = queue.popleft()
+                worker.give(worker.test)
             else:
                 self._dismiss(worker)
         while len(self._workers) < self.jobs and (source := self._wanted()):
-            self._start(source)
+            self._workers.append(_Worker(source, self.jobs))
 
     def _wanted(self) -> Source | None:
         """The source that one more worker should load: a new one first, then the longest queue."""
@@ -115,29 +106,20 @@ class Pool:
 
     def _collect(self, select: Select) -> Iterator[Row]:
         """Waits until a worker says something, dies or is late."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.busy}
-        left = min(self._deadline(worker) for worker in busy.values()) - time.monotonic()
-        for pipe in wait(list(busy), timeout=max(0.0, left)):
-            worker = busy.pop(pipe)  # type: ignore[call-overload]
-            try:
-                said = worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
-                yield from self._lost(worker, f"the process died with {_how(worker)}")
-                continue
+        busy = [worker for worker in self._workers if worker.busy]
+        for worker, said in workers.listen(busy, self._allowed):
             if isinstance(said, Row):
                 worker.test = None
                 yield said
+            elif isinstance(said, Lost):
+                yield from self._lost(worker, said.message)
             elif isinstance(said, tuple):
                 yield from self._lost(worker, *said)
             else:
                 self._loaded(worker, said, select)
-        for worker in busy.values():
-            if time.monotonic() > self._deadline(worker):
-                limit = self.start_limit if worker.loading else self.limit
-                yield from self._lost(worker, f"no result within {limit:g} s")
 
-    def _deadline(self, worker: _Worker) -> float:
-        return worker.started + (self.start_limit if worker.loading else self.limit)
+    def _allowed(self, worker: _Worker) -> float:
+        return self.start_limit if worker.loading else self.limit
 
     def _loaded(self, worker: _Worker, tests: list[Test], select: Select) -> None:
         worker.loading = False
@@ -151,7 +133,7 @@ class Pool:
         A source that cannot be loaded costs a row of its own, or those of the tests it still had.
         """
         self._dismiss(worker)
-        seconds = time.monotonic() - worker.started
+        seconds = time.monotonic() - worker.since
         tests = [worker.test] if worker.test else []
         if worker.loading:
             queue = self._queues.setdefault(worker.source, deque())
@@ -162,57 +144,4 @@ class Pool:
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
-        _stop(worker)
-
-    def _start(self, source: Source) -> None:
-        """A worker that loads the source; its first message is the list of the tests."""
-        ours, theirs = Pipe()
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
-        options = {"name": source.name, "root": source.root, "threads": _threads(self.jobs)}
-        number = theirs.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker", str(number), json.dumps(options)],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            pass_fds=(number,),
-            start_new_session=True,  # so that what a test starts can be ended with it
-        )
-        theirs.close()
-        self._workers.append(_Worker(source, process, ours, said, time.monotonic()))
-
-
-def _threads(jobs: int) -> int:
-    return max(1, (os.cpu_count() or 1) // jobs)
-
-
-def _how(worker: _Worker) -> str:
-    """The signal or the exit code, and what was said last."""
-    with contextlib.suppress(subprocess.TimeoutExpired):  # it closed its pipe, and is not gone yet
-        worker.process.wait(5.0)
-    code = worker.process.poll()
-    name = f"exit code {code}"
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):  # a signal without a name
-            name = signal.Signals(-code).name
-    worker.said.seek(0)
-    last = _last_words(worker.said.read().decode("utf-8", "replace"))
-    return f"{name}: {last}" if last else name
-
-
-def _last_words(text: str) -> str:
-    """Python's own account of a crash, from its first line on; else the end of the output."""
-    before, mark, account = text.rpartition("Fatal Python error: ")
-    if not mark:
-        return " ".join(text.split())[-TAIL:]
-    said = " ".join(before.split())[-TAIL:]  # a library may have said why it gives up
-    stack = " ".join(account.partition("Extension modules: ")[0].split())[:TAIL]
-    return f"{said} {mark}{stack}".strip()
-
-
-def _stop(worker: _Worker) -> None:
-    worker.pipe.close()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.process.pid, signal.SIGKILL)
-    worker.process.wait()
-    worker.said.close()
+        worker.stop()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from diopi import __main__ as face
 from diopi.conformance import command, results
+from diopi.conformance.case import Result
 from diopi.conformance.suite import failures
 
 RUN = ["--vendor", "cpu", "--tier", "smoke", "--ops", "relu", "--jobs", "1"]
@@ -23,10 +25,30 @@ def test_a_run_leaves_its_reports_and_can_be_resumed(tmp_path: Path) -> None:
     for name in ("report.html", "junit.xml", "error_report.csv"):
         assert (folder / name).stat().st_size
 
+    kept = ["--publish", str(tmp_path / "docs"), "--results", str(folder), "--vendor", "cpu"]
+    assert command.main(kept) == 0
+    page = (tmp_path / "docs" / "cpu.md").read_text()
+    assert f"Tier `smoke`: {summary['cases']} cases of 1 ops" in page and "0 wrong" in page
+    with (tmp_path / "docs" / "cpu.csv").open(newline="") as file:
+        assert [row["op"] for row in csv.DictReader(file)] == ["relu"]
+
     lines = (folder / "results.jsonl").read_text().splitlines()
     (folder / "results.jsonl").write_text("\n".join(lines[:2]) + "\n")
     assert command.main([*RUN, "--results", str(folder), "--resume"]) == 0
     assert len(results.read(folder / "results.jsonl")) == len(lines)
+
+
+def test_an_interrupted_run_reports_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def first_one(self: object, groups: object, done: object) -> Iterator[Result]:
+        yield Result("relu/float32/relu+samples.0/plain/plain", "passed", "A")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.Pool, "run", first_one)
+    assert command.main([*RUN, "--results", str(tmp_path)]) == 1
+    assert "interrupted at group 0 of 1; --resume goes on." in capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text())["cases"] == 1
 
 
 def test_one_case_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +67,7 @@ def test_baselines_are_made_here_and_used_there(tmp_path: Path) -> None:
     data, folder = tmp_path / "data", tmp_path / "results"
     line = ["--fname", "relu", "--tier", "smoke", "--data", str(data), "--jobs", "1"]
     assert face.main(["--mode", "gen_data", *line]) == 0
-    assert {path.suffix for path in data.iterdir()} == {".jsonl", ".safetensors"}
+    assert {path.suffix for path in data.iterdir()} == {".gz", ".safetensors"}
     used = ["--mode", "run_test", *line, "--vendor", "cpu", "--results", str(folder)]
     assert face.main(used) == 0
     assert json.loads((folder / "summary.json").read_text())["cases"] > 2

@@ -1,0 +1,150 @@
+"""Worker processes: one that dies or hangs costs what it was doing, no more.
+
+A pool decides what its workers do; here is what every pool needs. A worker is `python -m MODULE`,
+which connects, says and receives:
+
+    line, options = workers.connect()
+    while (task := line.receive()) is not workers.CLOSED:
+        line.say(answer(task))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+TAIL = 300  # characters of what a dead process said last
+NAP = 5.0  # seconds after which a pool looks around, at most
+CRASHED, HUNG = "crashed", "hung"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What became of a worker that gives no answer."""
+
+    status: str
+    message: str
+
+
+class Worker:
+    """A process, the pipe to it, and since when it has been at what it does."""
+
+    def __init__(self, module: str, options: Mapping[str, Any]) -> None:
+        self.pipe, theirs = Pipe()
+        self.since = time.monotonic()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
+        number = theirs.fileno()
+        line = [sys.executable, "-X", "faulthandler", "-m", module]
+        self._process = subprocess.Popen(
+            [*line, str(number), json.dumps(dict(options))],
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            pass_fds=(number,),
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
+        theirs.close()
+
+    def give(self, what: Any) -> None:
+        """Something to do; its time begins."""
+        self.since = time.monotonic()
+        with contextlib.suppress(OSError):  # it died just now: seen when we listen
+            self.pipe.send(what)
+
+    def stop(self) -> None:
+        """Ends it, and what it started."""
+        self.pipe.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._said.close()
+
+    def how(self) -> str:
+        """How it died: the signal or the exit code, and what was said last."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe is closed: gone in a moment
+            self._process.wait(NAP)
+        code = self._process.poll()
+        name = f"exit code {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):  # a signal without a name
+                name = signal.Signals(-code).name
+        self._said.seek(0)
+        last = _last_words(self._said.read().decode("utf-8", "replace"))
+        return f"{name}: {last}" if last else name
+
+
+AnyWorker = TypeVar("AnyWorker", bound=Worker)
+
+
+def listen(
+    workers: Collection[AnyWorker], limit: Callable[[AnyWorker], float]
+) -> Iterator[tuple[AnyWorker, Any]]:
+    """What workers say, once: each with its message, or Lost when it died or was over its limit."""
+    silent = {worker.pipe: worker for worker in workers}
+    ends = [worker.since + limit(worker) for worker in workers]
+    left = min(ends, default=0.0) - time.monotonic()
+    for pipe in wait(list(silent), timeout=max(0.0, min(left, NAP))):
+        worker = silent.pop(pipe)  # type: ignore[call-overload]
+        try:
+            said = pickle.loads(worker.pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            said = Lost(CRASHED, f"the process died with {worker.how()}")
+        yield worker, said
+    for worker in silent.values():
+        if time.monotonic() > worker.since + limit(worker):
+            yield worker, Lost(HUNG, f"no result within {limit(worker):g} s")
+
+
+def threads(jobs: int) -> int:
+    """Of one process, when so many share this machine."""
+    return max(1, (os.cpu_count() or 1) // jobs)
+
+
+def _last_words(text: str) -> str:
+    """Python's own account of a crash, from its first line on; else the end of the output."""
+    before, mark, account = text.rpartition("Fatal Python error: ")
+    if not mark:
+        return " ".join(text.split())[-TAIL:]
+    said = " ".join(before.split())[-TAIL:]  # a library may have said why it gives up
+    stack = " ".join(account.partition("Extension modules: ")[0].split())[:TAIL]
+    return f"{said} {mark}{stack}".strip()
+
+
+# The other side.
+
+CLOSED = object()  # what is received when nobody asks any more
+
+
+class Line:
+    """The worker's end of the pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def say(self, what: Any) -> None:
+        # by value: torch's own way through a pipe shares the memory of a process that may die
+        self._pipe.send_bytes(pickle.dumps(what))
+
+    def receive(self) -> Any:
+        """What there is to do; CLOSED when there is nothing more."""
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            return CLOSED
+
+
+def connect() -> tuple[Line, dict[str, Any]]:
+    """The line of a worker process, and the options that it was started with."""
+    return Line(Connection(int(sys.argv[1]))), json.loads(sys.argv[2])

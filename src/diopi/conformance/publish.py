@@ -1,0 +1,152 @@
+"""A run as a page that is small enough to be kept: Markdown for readers, csv for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from deeplink.errors import DeeplinkError
+from diopi.conformance import results
+from diopi.conformance.case import Result, parse
+from diopi.conformance.gaps import Gap, find
+from diopi.conformance.models import stored
+from diopi.conformance.origin import Origin
+from diopi.conformance.results import Cell, Summary
+from diopi.op import all_ops
+
+COLUMNS = ("op", "dtype", "cases", "wrong", "known", "grade", "error", "worst")
+REASONS = 12  # of skipped cases, the most frequent
+LONGEST = 150  # characters of a message
+MARK = "<!-- Written by `python -m diopi.conformance --publish`; do not edit. -->"
+
+
+def publish(folder: Path, target: Path, gaps: Sequence[Gap]) -> list[Path]:
+    """Writes `<vendor>.md` and `<vendor>.csv` from the results of a run, held against the gaps as
+    they are now; their paths."""
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise DeeplinkError(
+            f"there is no finished run in {folder}.", hint="run the suite with --results first."
+        )
+    made = json.loads(path.read_text("utf-8"))
+    found = results.read(folder / "results.jsonl")
+    origin = Origin(**made["origin"])
+    summary = results.summarise(found, gaps, made["vendor"], made["tier"], (), origin)
+    target.mkdir(parents=True, exist_ok=True)
+    name = summary.vendor.replace(":", ".")
+    page, rows = target / f"{name}.md", target / f"{name}.csv"
+    page.write_text(render(summary, found, gaps), "utf-8")
+    with rows.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for c in summary.cells:
+            row = [c.op, c.dtype, c.cases, c.bad, c.known, c.grade, f"{c.error:.3g}", c.worst]
+            writer.writerow(row)
+    return [page, rows]
+
+
+def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> str:
+    """The page."""
+    ran = [result for result in found if result.status != "skipped"]
+    models = sum(parse(result.case).source.startswith(stored.PREFIX) for result in ran)
+    wrong = [result for result in ran if result.bad]
+    parts = [
+        MARK,
+        f"# Conformance of {summary.vendor}",
+        f"Tier `{summary.tier}`: {summary.cases} cases of {summary.ops} ops, {models} of them "
+        f"from models; {len(wrong)} wrong, {summary.unexplained} not explained.\n"
+        f"{summary.origin}.",
+        f"[How to read this](README.md). Every op in every dtype: [{summary.vendor}.csv]"
+        f"({summary.vendor}.csv).",
+        "## By family",
+        _families(summary.cells),
+        "## Checks made",
+        _table(("check", "cases"), [(k, str(n)) for k, n in sorted(summary.checks.items())]),
+        "## Wrong, and why",
+        _known(wrong, gaps),
+        "## Worth knowing (grade B)",
+        _worth_knowing(ran),
+        "## Not run",
+        _skipped(found),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _families(cells: Iterable[Cell]) -> str:
+    rows: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        rows[all_ops()[cell.op].family].append(cell)
+    return _table(
+        ("family", "ops", "cases", "wrong", "known", "dtypes of ops: A", "B", "F"),
+        [
+            (
+                family,
+                str(len({cell.op for cell in mine})),
+                str(sum(cell.cases for cell in mine)),
+                str(sum(cell.bad for cell in mine)),
+                str(sum(cell.known for cell in mine)),
+                *(str(sum(cell.grade == grade for cell in mine)) for grade in "ABF"),
+            )
+            for family, mine in sorted(rows.items())
+        ],
+    )
+
+
+def _known(wrong: Sequence[Result], gaps: Sequence[Gap]) -> str:
+    """The failures by what explains them; those that nothing explains one by one."""
+    if not wrong:
+        return "Nothing."
+    by_gap: dict[Gap | None, list[Result]] = defaultdict(list)
+    for result in wrong:
+        by_gap[find(gaps, result)].append(result)
+    rows = [
+        (result.op, result.dtype, result.check, "1", "not explained", f"`{result.case}`")
+        for result in by_gap.pop(None, [])
+    ]
+    rows += [
+        (gap.op, gap.dtype, gap.check, str(len(mine)), f"{gap.kind}: {gap.reason}",
+         f"`{mine[0].case}`")
+        for gap, mine in by_gap.items() if gap
+    ]  # fmt: skip
+    return _table(("op", "dtype", "check", "cases", "why", "the first"), sorted(rows))
+
+
+def _worth_knowing(ran: Sequence[Result]) -> str:
+    """One row for each op and check: how many, in which dtypes, and the worst of them."""
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in ran:
+        if result.grade == "B":
+            groups[result.op, result.check].append(result)
+    if not groups:
+        return "Nothing."
+    rows = []
+    for (op, check), mine in sorted(groups.items()):
+        worst = max(mine, key=lambda r: r.error)
+        text = next(f.message for f in worst.findings)[:LONGEST].replace("|", "/")
+        dtypes = ", ".join(sorted({r.dtype for r in mine}))
+        rows.append((op, check, dtypes, str(len(mine)), text))
+    return _table(("op", "check", "dtypes", "cases", "the worst"), rows)
+
+
+def _skipped(found: Sequence[Result]) -> str:
+    left = [result.reason for result in found if result.status == "skipped"]
+    if not left:
+        return "Nothing was left out."
+    reasons = Counter(_short(reason) for reason in left)
+    rows = [(reason, str(n)) for reason, n in reasons.most_common(REASONS)]
+    rest = len(left) - sum(int(n) for _, n in rows)
+    rows += [("other reasons", str(rest))] if rest else []
+    return f"{len(left)} variations of samples:\n\n" + _table(("why", "cases"), rows)
+
+
+def _short(reason: str) -> str:
+    """Without the values: what it is about."""
+    return "the CPU refuses the call" if reason.startswith("the CPU refuses") else reason[:90]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

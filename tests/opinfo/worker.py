@@ -1,0 +1,31 @@
+"""A worker of the pool: it checks the ops that it is given, one by one."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+
+import torch_dipu  # noqa: F401
+from deeplink import workers
+from tests.opinfo.core import Outcome, check, load_ops, supports
+from tests.opinfo.workers import READY
+
+
+def main() -> None:
+    line, _ = workers.connect()
+    torch.set_num_threads(1)
+    ops = load_ops()
+    line.say(READY)
+    while (given := line.receive()) is not workers.CLOSED:
+        task, limit = given
+        if task.op in ops and supports(ops[task.op], task.dtype):
+            if task.device.startswith("cuda"):
+                importlib.import_module("ditorch")  # "cuda" means the device from here on
+            line.say(check(ops[task.op], task.dtype, task.device, limit))
+        else:
+            line.say(Outcome(task.op, task.dtype, unknown=True))
+
+
+if __name__ == "__main__":
+    main()
