@@ -155,13 +155,30 @@ def _binding(op: Op, text: str) -> Callable[[tuple[Any, ...], dict[str, Any]], C
     return bind
 
 
+# decompositions that take some arguments only: they are tried, and nothing is promised by them
+PARTIAL = frozenset(f"aten.adaptive_max_pool{n}d.default" for n in (2, 3))
+# by their arguments these ops come to one of several overloads; samples show one
+SEVERAL = {
+    "op:upsample_nearest_backward": [f"aten.upsample_nearest{n}d_backward.default" for n in (1, 3)],
+    "op:upsample_linear_backward": [
+        f"aten.upsample_{kind}_backward.default"
+        for kind in ("linear1d", "bicubic2d", "trilinear3d")
+    ],
+}
+
+
 @cache
 def steps() -> dict[str, tuple[str, ...]]:
     """Overload (or `op:name`) -> what its decomposition calls."""
     if not FILE.exists():
         return {}
     with FILE.open(encoding="utf-8", newline="") as file:
-        return {row["overload"]: tuple(row["calls"].split()) for row in csv.DictReader(file)}
+        rows = {row["overload"]: row["calls"].split() for row in csv.DictReader(file)}
+    return {
+        name: (*calls, *SEVERAL.get(name, ()))
+        for name, calls in rows.items()
+        if name not in PARTIAL
+    }
 
 
 @dataclass(frozen=True)

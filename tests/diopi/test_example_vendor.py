@@ -14,6 +14,7 @@ from torch import Tensor
 import diopi
 from deeplink.errors import KernelError, NoKernelError
 from diopi import cabi, catalogue, get, implementation, legacy
+from diopi.catalogue import Function
 from diopi.resolve import Resolved
 from tests.diopi import op_samples, published_calls
 from tests.diopi.compiled import COMPILER
@@ -187,22 +188,28 @@ def test_what_the_example_lacks_is_composed_of_what_it_has(
 
 def test_every_published_function_of_the_library_is_called_by_its_name(folder: Path) -> None:
     library = cabi.load(folder / "deeplink_tinychip" / "libdiopi_impl.so")
-    called = []
-    for name in library.functions:
-        if name not in catalogue.functions():  # a name of this interface
-            continue
-        function = catalogue.functions()[name]
-        op, kernel = get(function.op), library.kernels[function.op]
-        given = published_calls.arguments(function)
-        expected = op.meaning(**op_samples.copied(given))
-        results = [expected] if len(op.returns) == 1 else list(expected)
-        parameters = published_calls.parameters(function, op_samples.copied(given), results)
-        diopi.call(name, kernel=kernel, **parameters)
-        for parameter, value in zip(legacy.targets(function), results, strict=False):
-            found = published_calls.listed(parameters[legacy.python_name(parameter)])
-            torch.testing.assert_close(found, published_calls.listed(value), equal_nan=True)
-        called.append(name)
-    assert len(called) >= 50
+    names = [name for name in library.functions if name in catalogue.functions()]
+    refused = []
+    for name in names:
+        try:
+            _does_what_its_op_means(catalogue.functions()[name], library)
+        except NoKernelError as error:
+            assert "this chip has float32 and bfloat16" in str(error)  # the sample has others
+            refused.append(name)
+    assert len(names) >= 60
+    assert refused == ["diopiNeScalar", "diopiNe"]
+
+
+def _does_what_its_op_means(function: Function, library: cabi.Library) -> None:
+    op, kernel = get(function.op), library.kernels[function.op]
+    given = published_calls.arguments(function)
+    expected = op.meaning(**op_samples.copied(given))
+    results = [expected] if len(op.returns) == 1 else list(expected)
+    parameters = published_calls.parameters(function, op_samples.copied(given), results)
+    diopi.call(function.name, kernel=kernel, **parameters)
+    for parameter, value in zip(legacy.targets(function), results, strict=False):
+        found = published_calls.listed(parameters[legacy.python_name(parameter)])
+        torch.testing.assert_close(found, published_calls.listed(value), equal_nan=True)
 
 
 def test_most_of_a_transformer_runs_on_the_example(ops: dict[str, Resolved]) -> None:

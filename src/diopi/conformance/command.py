@@ -68,21 +68,24 @@ def run(request: Request, out: Console) -> Summary:
     done: dict[Group, list[str]] = defaultdict(list)
     for result in earlier:
         done[parse(result.case).group].append(result.case)
-    found = list(earlier)
+    found, part = list(earlier), ""
     with (
         Pool(*_pool(request), _options(request)) as pool,
         Writer(path, append=request.resume) as writer,
         _progress(pool, len(groups), out) as tell,
     ):
-        for result in pool.run(groups, done):
-            found.append(result)
-            writer.add(result)
-            tell(result)
+        try:
+            for result in pool.run(groups, done):
+                found.append(result)
+                writer.add(result)
+                tell(result)
+        except KeyboardInterrupt:  # what was found until then is worth a report
+            part = f"group {pool.groups_done} of {len(groups)}"
     if alone := sum(result.reason.startswith(store.NO_BASELINE) for result in found):
         out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
-    return conclude(request, subject, found, watch.origin(subject.device, request.jobs), out)
+    return conclude(request, subject, found, watch.origin(subject.device, request.jobs, part), out)
 
 
 def _pool(request: Request) -> tuple[str, str, int, float]:
@@ -118,7 +121,9 @@ def conclude(
     """The reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
     whole = not request.ops and not request.dtypes and request.tier == WHOLE
-    complaints = known_gaps.complaints(gaps, found, all_ops(), whole)
+    complaints = known_gaps.complaints(gaps, found, all_ops(), whole and not origin.part)
+    if origin.part:
+        complaints.append(f"interrupted at {origin.part}; --resume goes on.")
     if all(result.status == "skipped" for result in found):
         reason = next((result.reason for result in found), "no op has cases here")
         complaints.append(f"nothing was run: {reason}")

@@ -25,11 +25,14 @@ class Origin:
     jobs: int
     seconds: float
     cpu_seconds: float  # of all processes; a resumed run counts its last part only
+    part: str = ""  # how far it came, when it was interrupted
 
     def __str__(self) -> str:
+        part = f"; interrupted at {self.part}" if self.part else ""
         return (
             f"{self.machine}; torch {self.torch}, Python {self.python}; {self.day}; "
             f"{self.seconds:.0f} s with {self.jobs} processes, {self.cpu_seconds:.0f} s of CPU"
+            f"{part}"
         )
 
 
@@ -39,7 +42,7 @@ class Watch:
     def __init__(self) -> None:
         self._started, self._used = time.monotonic(), _cpu()
 
-    def origin(self, device: str, jobs: int) -> Origin:
+    def origin(self, device: str, jobs: int, part: str = "") -> Origin:
         """This run, as it is now."""
         return Origin(
             machine(device),
@@ -49,6 +52,7 @@ class Watch:
             jobs,
             round(time.monotonic() - self._started, 1),
             round(_cpu() - self._used, 1),
+            part,
         )
 
 

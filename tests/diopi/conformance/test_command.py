@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from diopi import __main__ as face
 from diopi.conformance import command, results
+from diopi.conformance.case import Result
 from diopi.conformance.suite import failures
 
 RUN = ["--vendor", "cpu", "--tier", "smoke", "--ops", "relu", "--jobs", "1"]
@@ -34,6 +36,19 @@ def test_a_run_leaves_its_reports_and_can_be_resumed(tmp_path: Path) -> None:
     (folder / "results.jsonl").write_text("\n".join(lines[:2]) + "\n")
     assert command.main([*RUN, "--results", str(folder), "--resume"]) == 0
     assert len(results.read(folder / "results.jsonl")) == len(lines)
+
+
+def test_an_interrupted_run_reports_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def first_one(self: object, groups: object, done: object) -> Iterator[Result]:
+        yield Result("relu/float32/relu+samples.0/plain/plain", "passed", "A")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.Pool, "run", first_one)
+    assert command.main([*RUN, "--results", str(tmp_path)]) == 1
+    assert "interrupted at group 0 of 1; --resume goes on." in capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text())["cases"] == 1
 
 
 def test_one_case_says_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
