@@ -1,5 +1,7 @@
 """droplet's communicator, by its table: three processes, one result."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 from array import array
@@ -7,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from diopi.handles import CODES
 from torch_dipu import runtime
@@ -49,8 +52,6 @@ def _rank(
         return False
 
     def do(name: str, source: array[float] | None, to: array[float] | None, **more: int) -> int:
-        import torch
-
         call = runtime._CCollective(
             communicator=communicator.value,
             src=source.buffer_info()[0] if source else None,
