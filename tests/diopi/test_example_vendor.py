@@ -96,6 +96,12 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
     "cat": [([X, r(2, 7)],), ([X, r(5, 2), r(5, 0)], 1), ([X.t(), r(7, 3)], -1)],
     "where": [(X > 0, X, ROW), (X.t() > 0, X.t(), torch.tensor(0.0))],
     "nonzero": [(X.clamp_min(0),), (r(0, 3),)],
+    "log_softmax": [(X * 8 + 2000, 1, False), (X, 0, False)],
+    "nll_loss": [(X.log_softmax(1), torch.tensor([0, 6, -100, 1, 3]), ROW.abs(), 1, -100)],
+    "addcmul": [(X, ROW, X)],
+    "addcdiv": [(X, ROW, X.abs() + 1)],
+    "convolution": [(r(2, 4, 6, 5), r(6, 2, 3, 3), r(6), [1, 2], [1, 0], [1, 1], False, [0, 0], 2)],
+    "max_pool2d_with_indices": [(r(2, 3, 6, 6), [2, 2], [2, 1], [1, 0], [1, 1], False)],
 }  # fmt: skip
 
 
@@ -163,7 +169,6 @@ def test_gradients_that_nobody_asked_for_are_not_made(ops: dict[str, Resolved]) 
 
 
 DERIVED: dict[str, tuple[Any, ...]] = {
-    "log_softmax": (X, 1, False),
     "linear": (X, r(3, 7), None),
     "matmul": (r(2, 5, 7), r(7, 3)),
     "leaky_relu": (X, 0.1),

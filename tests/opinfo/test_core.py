@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import torch_dipu  # noqa: F401
-from tests.opinfo.core import Outcome, check, select
+from tests.opinfo.core import Outcome, as_near, check, select
 
 
 @dataclass(frozen=True)
@@ -143,3 +143,12 @@ def test_a_selection_is_spread_and_repeatable() -> None:
     names = [f"op{at:03}" for at in range(100)]
     assert select(names, 4) == ["op000", "op025", "op050", "op075"]
     assert select(names[:3], 10) == names[:3]
+
+
+def test_a_result_as_near_to_float64_as_the_cpus_is_right() -> None:
+    wide = torch.tensor([1.0, 100.0], dtype=torch.float64)
+    cpu = (wide + torch.tensor([0.0, 1e-4])).float()
+    near = (wide - torch.tensor([1e-4, 0.0])).float()
+    assert as_near((near, None), (cpu, None), (wide, None))
+    assert not as_near(near - 1e-3, cpu, wide)
+    assert not as_near(near.double(), cpu, wide)
