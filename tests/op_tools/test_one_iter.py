@@ -139,6 +139,15 @@ def test_a_healthy_device_has_no_layer_that_diverges(
     assert found.first is None
 
 
+def test_a_tensor_that_is_given_twice_stays_one(
+    records: Callable[[type[nn.Module]], Path],
+) -> None:
+    """Attention to itself is one product of the same input, and alone it is as well."""
+    found = compare(records(Recurrent), Recurrent, "dipu").findings
+    attention = next(f for f in found if f.entry.path == "attention")
+    assert {item.verdict.rule for item in attention.backward} == {"as recorded"}
+
+
 QUIRKS = [
     (Transformer, ("wrong_epsilon", "native_layer_norm"), "block.norm", "forward"),
     (Transformer, ("bf16_accumulate", "addmm"), "block.attention.qkv", "forward"),

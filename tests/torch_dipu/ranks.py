@@ -27,7 +27,7 @@ def main(
     import torch_dipu  # noqa: F401
 
     torch.set_num_threads(1)
-    torch.dipu.set_device(rank)
+    torch.dipu.set_device(_device(rank))
     dist.init_process_group(
         backend,
         init_method=f"file://{rendezvous}",
@@ -40,9 +40,14 @@ def main(
     dist.destroy_process_group()
 
 
+def _device(rank: int) -> torch.device:
+    """A chip may have fewer devices than there are ranks."""
+    return torch.device("dipu", rank % torch.dipu.device_count())
+
+
 def _attempt(job: Job, rank: int) -> Any:
     try:
-        return job(rank, torch.device("dipu", rank))
+        return job(rank, _device(rank))
     except Exception as error:  # one job's error is that job's result
         return f"{type(error).__name__}: {error}"
 

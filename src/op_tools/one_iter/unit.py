@@ -74,13 +74,13 @@ class Unit:
         def answer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             child = self._expected(len(passed), modules.path_of(module))
             handed = flat((args, kwargs))
-            made = [_fresh(tensor) for tensor in children[len(passed)]]
+            made = _fresh_each(children[len(passed)])
             passed.append([tensor.clone() for tensor in handed])  # it may be written later
             for place, at, written in child.returned:
                 made[place] = handed[at].copy_(made[place]) if written else handed[at]
             return filled(child.result, made)
 
-        args, kwargs = filled(self.arguments, [_fresh(tensor) for tensor in inputs])
+        args, kwargs = filled(self.arguments, _fresh_each(inputs))
         current = {name: _fresh(tensor) for name, tensor in buffers.items()}
         stand_ins = {**parameters, **current}
         with self._with({id(self.own[name]): value for name, value in stand_ins.items()}):
@@ -131,6 +131,12 @@ def _exchange(module: nn.Module, values: dict[int, Tensor]) -> None:
     for name, value in list(vars(module).items()):
         if isinstance(value, list) and any(id(item) in values for item in value):
             setattr(module, name, [values.get(id(item), item) for item in value])  # of an RNN
+
+
+def _fresh_each(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """One that is given twice stays one: attention to itself is computed in another way."""
+    made = {id(tensor): _fresh(tensor) for tensor in {id(t): t for t in tensors}.values()}
+    return [made[id(tensor)] for tensor in tensors]
 
 
 def _fresh(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-// Fifth of the translation units: what needs c10d.
+// The translation unit of what needs c10d.
 #include "flight.cpp"
 #include "dicl.cpp"
 #include "communicator.cpp"
