@@ -1,4 +1,4 @@
-"""The classic store: a folder for each call with four files, and a JSON description beside each.
+"""The classic store: a folder for each call with four files, each with a JSON text beside it.
 
 <op>/<pid>/<id>/<YYYY-MM-DD-HH-MM-SS>/{input,output,grad_inputs,grad_outputs}.pth + .pth.json
 """

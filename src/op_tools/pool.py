@@ -1,14 +1,11 @@
-"""Memory on the host that copies are made into, in large pieces that are used again and again."""
+"""Memory on the host that copies are made into, used again and again."""
 
 from __future__ import annotations
 
-import threading
+from collections import defaultdict, deque
 
 import torch
 from torch import Tensor
-
-PIECE = 16 << 20  # bytes; a larger tensor has a piece of its own
-ALIGN = 64
 
 
 def host_memory(size: int, device: torch.device) -> Tensor:
@@ -21,81 +18,25 @@ def host_memory(size: int, device: torch.device) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
-class _Piece:
-    """Memory of which a part is given out, from its beginning on; used again when all is back."""
-
-    __slots__ = ("kind", "lent", "memory", "typed", "used")
-
-    def __init__(self, memory: Tensor, kind: str) -> None:
-        self.memory = memory
-        self.kind = kind
-        self.typed: dict[torch.dtype, Tensor] = {}  # the same memory
-        self.used = 0
-        self.lent = 0
-
-    def part(self, start: int, like: Tensor) -> Tensor:
-        typed = self.typed.get(like.dtype)
-        if typed is None:
-            typed = self.typed[like.dtype] = self.memory.view(like.dtype)
-        at = start // like.element_size()
-        if like.is_contiguous():
-            return typed.as_strided(like.shape, like.stride(), at)
-        return typed[at : at + like.numel()].view(like.shape)
-
-
 class Pool:
-    """Fresh pages cost more than the copy into them, so few are made. Safe from any thread."""
+    """Fresh pages cost more than the copy into them; what came back last is still in the cache."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._current: dict[str, _Piece] = {}  # by type of device
-        self._free: dict[str, list[_Piece]] = {}
-        self._lent: dict[int, _Piece] = {}  # by address
+        self._free: dict[tuple[int, torch.dtype], deque[Tensor]] = defaultdict(deque)
 
     def copy(self, flat: Tensor) -> Tensor:
         """The values of a tensor; they go back to the pool with `give`."""
-        size = flat.numel() * flat.element_size()
-        if not size:
-            return flat.cpu()
-        with self._lock:
-            piece, start = self._take(-(-size // ALIGN) * ALIGN, flat.device)
-        return piece.part(start, flat).copy_(flat)
-
-    def _take(self, size: int, device: torch.device) -> tuple[_Piece, int]:
-        kind = device.type
-        piece = self._current.get(kind)
-        if piece is None or piece.used + size > piece.memory.numel():
-            piece = self._next(size, device)
-            self._lent[piece.memory.data_ptr()] = piece
-            if size <= PIECE // 2:  # else what is left of the last one is not wasted
-                self._current[kind] = piece
-        start = piece.used
-        piece.used += size
-        piece.lent += 1
-        return piece, start
-
-    def _next(self, size: int, device: torch.device) -> _Piece:
-        free = self._free.setdefault(device.type, [])
-        for at, piece in enumerate(free):
-            if size <= piece.memory.numel():
-                return free.pop(at)
-        return _Piece(host_memory(max(size, PIECE), device), device.type)
+        size = flat.numel()
+        try:
+            memory = self._free[size, flat.dtype].pop()  # atomic: threads share it
+        except IndexError:
+            memory = host_memory(size * flat.element_size(), flat.device).view(flat.dtype)
+        return memory.view(flat.shape).copy_(flat)
 
     def give(self, values: Tensor) -> None:
         """Takes back what nobody looks at any more."""
-        if not values.numel():
-            return
-        with self._lock:
-            piece = self._lent.get(values.untyped_storage().data_ptr())
-            if piece is None:  # of another pool, or cleared
-                return
-            piece.lent -= 1
-            if not piece.lent:
-                piece.used = 0
-                if self._current.get(piece.kind) is not piece:
-                    self._free[piece.kind].append(piece)
+        size = values.numel()
+        self._free[size, values.dtype].append(values.as_strided((size,), (1,)))
 
     def clear(self) -> None:
-        with self._lock:
-            for pieces in (self._current, self._free, self._lent):
-                pieces.clear()
+        self._free.clear()

@@ -66,9 +66,16 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
 
 def is_seen(tensor: Tensor) -> bool:
     """Whether the host reads the tensor's memory without a copy."""
-    if tensor.device.type == "cpu":
+    return _is_seen(tensor.device.type)
+
+
+@cache
+def _is_seen(kind: str) -> bool:
+    if kind == "cpu":
         return True
-    return getattr(torch.get_device_module(tensor.device), "host_view", None) is not None
+    module = torch.get_device_module(kind)
+    window = getattr(module, "host_window", None)
+    return window() is not None if window is not None else hasattr(module, "host_view")
 
 
 def _seen_by_host(tensor: Tensor) -> Tensor | None:

@@ -283,6 +283,15 @@ ctypes.string_at(16, 4)
     assert "dipu:" not in done.stderr
 
 
+def test_a_host_view_lies_in_the_window_of_the_device() -> None:
+    x = torch.ones(1000, device="dipu")[7:]
+    window, seen = torch.dipu.host_window(), torch.dipu.host_view(x)
+    assert window is not None and seen is not None
+    device, host, size = window
+    assert device <= x.data_ptr() < device + size
+    assert seen.data_ptr() == host + x.data_ptr() - device
+
+
 def test_a_host_view_is_the_memory_itself_once_it_is_written() -> None:
     x = torch.ones(1000, device="dipu")
     with torch.dipu.quirk("latency", "mul", ms=20.0):
