@@ -192,7 +192,7 @@ def test_what_the_example_lacks_is_composed_of_what_it_has(
 
 
 def test_every_published_function_of_the_library_is_called_by_its_name(folder: Path) -> None:
-    library = cabi.load(folder / "deeplink_tinychip" / "libdiopi_impl.so")
+    library = cabi.load(folder / "deeplink_droplet" / "libdroplet.so")
     names = [name for name in library.functions if name in catalogue.functions()]
     refused = []
     for name in names:

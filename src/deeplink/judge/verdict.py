@@ -17,7 +17,7 @@ class Verdict:
 
     `observed` is the error at `index`, `bound` what was allowed there, `ratio` one by the other.
     `max_abs`, `max_rel` and `cosine` are against the reference in the result's own type, as the
-    seeds show them; `rule` is the one that failed, or that was enough to pass.
+    classic tables show them; `rule` is the one that failed, or that was enough to pass.
     """
 
     passed: bool

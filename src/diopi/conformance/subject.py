@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeplink import vendor as vendors
@@ -108,7 +110,7 @@ def of_kernels(
     routed = {
         overload: (found, form) for found in runs.values() for overload, form in _forms(found)
     }
-    return Subject(name, device, gaps, lambda: _Routed(routed), runs)
+    return Subject(name, device, gaps, lambda: _Routed(routed, device), runs)
 
 
 def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
@@ -128,14 +130,16 @@ def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:
 class _Routed(TorchDispatchMode):
     """Sends the ATen overloads of ops to the vendor's kernels; the rest goes on as it was."""
 
-    def __init__(self, routed: dict[str, tuple[Resolved, Callable[..., Any]]]) -> None:
+    def __init__(
+        self, routed: dict[str, tuple[Resolved, Callable[..., Any]]], device: str = "cpu"
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._routed = routed
+        self._routed, self._type = routed, torch.device(device).type
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = str(func).replace("aten.", "aten::", 1).removesuffix(".default")
-        if name not in self._routed:
+        if name not in self._routed or self._elsewhere(args, kwargs):
             return func(*args, **kwargs)
         found, form = self._routed[name]
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
@@ -148,3 +152,18 @@ class _Routed(TorchDispatchMode):
             first = found.op.arguments[0].name
             return form(call.pop(first), **call)
         return form(**call)
+
+    def _elsewhere(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether it is not the kernels' to do: on the host, or a copy from or to it."""
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if not tensors:  # a device makes tensors itself
+            return self._type != "cpu"
+        asked = kwargs.get("device")
+        if asked is not None:
+            places = {torch.device(asked).type, *(tensor.device.type for tensor in tensors)}
+        else:
+            places = {tensor.device.type for tensor in tensors if tensor.dim()}
+        if places:
+            return places != {self._type}
+        # numbers alone: one of them on the device is enough, a Python number is on the host
+        return all(tensor.device.type != self._type for tensor in tensors)

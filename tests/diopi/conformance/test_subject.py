@@ -1,0 +1,41 @@
+"""A vendor's kernels on a device of its own: what they are given, and what is not theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import torch_dipu  # noqa: F401
+from diopi.conformance import plan, recipes
+from diopi.conformance.subject import of_kernels
+from diopi.conformance.trial import attempt
+from diopi.implementation import Implementation
+from diopi.op import get
+
+
+# copies between device and host, and new tensors, are the device's own
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("add", {"dipu"}), ("copy", {"dipu"}), ("to_copy", {"dipu"}), ("full", set())],
+)
+def test_kernels_see_the_tensors_of_their_device_alone(name: str, places: set[str]) -> None:
+    op = get(name)
+    given: set[str] = set()
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        given.update(t.device.type for t in leaves if isinstance(t, Tensor) and t.dim())
+        return op.meaning(*args, **kwargs)
+
+    subject = of_kernels("there", Implementation("there", {name: kernel}), "dipu")
+    limits = plan.tier_of("smoke")
+    for group in plan.groups(limits, [op]):
+        samples = recipes.samples(group, limits.read)
+        for case, checks in plan.cases(group, samples, limits):
+            callee = recipes.callee(group, case.index)
+            result = attempt(case, callee, samples[case.index], subject, checks)
+            assert not result.bad, result
+    assert given == places
