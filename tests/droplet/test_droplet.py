@@ -1,14 +1,15 @@
 """The vendor in C: PyTorch on its runtime and its kernels, by one folder and one entry point."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from tests.droplet.conftest import EXAMPLE, Python
+from tests.droplet.conftest import Python
 
 
-def test_a_cnn_and_a_transformer_train_as_on_the_cpu(python: Python) -> None:
-    done = python(str(EXAMPLE / "train.py"))
+def test_a_cnn_and_a_transformer_train_as_on_the_cpu(site: Path, python: Python) -> None:
+    done = python(str(site.parent / "droplet" / "train.py"))  # beside the library that was built
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == [
