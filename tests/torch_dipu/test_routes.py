@@ -232,3 +232,25 @@ def test_the_interface_can_be_switched_off(monkeypatch: Any, switch: str) -> Non
     routes.register(torch_dipu.VENDOR)
     by = {row.overload: row for row in torch.dipu.operator_table()}["aten::add.Tensor"]
     assert (by.by, by.who) == (("kernel", "diopiAdd") if switch == "ENABLE" else ("host", ""))
+
+
+def test_a_composite_that_a_vendor_had_a_kernel_of_is_torchs_own_again() -> None:
+    def refuses(input: list[Tensor], scalar: Any) -> Any:
+        raise NoKernelError("not these")
+
+    def product() -> list[float]:
+        values = torch.ones(3, device="dipu", requires_grad=True)
+        with torch.no_grad():
+            torch._foreach_mul_([values], 2.0)
+        return values.tolist()
+
+    bind(foreach_mul_scalar=refuses)
+    assert product() == [2.0] * 3
+    names = ["aten::_foreach_mul_.Scalar"]
+    torch_dipu._C.set_forced(names, 1)
+    try:
+        assert product() == [2.0] * 3
+    finally:
+        torch_dipu._C.set_forced(names, 0)
+    routes.unbind()
+    assert product() == [2.0] * 3

@@ -5,6 +5,7 @@
 #include <ATen/core/ATenOpList.h>
 #include <ATen/record_function.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -509,25 +510,6 @@ void set_forced(const std::vector<std::string>& names, int forced) {
   });
 }
 
-// An operator that composites would have answered on the device becomes one of the engine's.
-static Operator& take_operator(const std::string& name) {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kDense.device, __FILE__, __LINE__);  // for good
-  const auto dot = name.find('.');
-  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
-  if (!handle.hasKernelForDispatchKey(kDense.device)) register_operator(*library, handle, kDense);
-  return operator_of(handle);
-}
-
-void set_routes(const std::string& name, Routes routes) {
-  auto& op = take_operator(name);
-  op.routes.store(new Routes(std::move(routes)), std::memory_order_release);  // for good: a call may be reading the last one
-  mark(op, kRouted, true);
-}
-void clear_routes(const std::vector<std::string>& names) {
-  change_operators(names, [](Operator& op) { mark(op, kRouted, false); });
-}
-
 namespace {
 
 // What torch itself makes of an operator for a device without a kernel: other operators.
@@ -542,14 +524,48 @@ struct CompositeRoute final : Route {
   const c10::DispatchKey key_;
 };
 
-}  // namespace
-
-Route* composite_route(const std::string& name) {
-  const auto& handle = take_operator(name).handle;
+Route* make_composite_route(const c10::OperatorHandle& handle) {
   for (auto key : {c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeExplicitAutograd}) {
     if (handle.hasKernelForDispatchKey(key)) return new CompositeRoute(key);
   }
   return nullptr;
+}
+
+// An operator that a composite would have answered on the device becomes one of the engine's; the
+// composite stays its last route.
+Operator& take_operator(const std::string& name) {
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", kDense.device, __FILE__, __LINE__);  // for good
+  const auto dot = name.find('.');
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(), dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  auto& op = operator_of(handle);
+  if (handle.hasKernelForDispatchKey(kDense.device)) return op;
+  if (!handle.hasKernelForDispatchKey(kDense.host)) op.composite = make_composite_route(handle);
+  register_operator(*library, handle, kDense);
+  return op;
+}
+
+void store_routes(Operator& op, Routes routes) {
+  if (op.composite != nullptr) routes.push_back(op.composite);
+  op.routes.store(new Routes(std::move(routes)), std::memory_order_release);  // for good: a call may be reading the last one
+}
+
+}  // namespace
+
+void set_routes(const std::string& name, Routes routes) {
+  auto& op = take_operator(name);
+  store_routes(op, std::move(routes));
+  mark(op, kRouted, true);
+}
+void clear_routes(const std::vector<std::string>& names) {
+  change_operators(names, [](Operator& op) {
+    if (op.composite != nullptr) store_routes(op, {});
+    else mark(op, kRouted, false);
+  });
+}
+
+Route* composite_route(const std::string& name) {
+  return make_composite_route(take_operator(name).handle);
 }
 
 std::vector<OperatorRecord> operator_records() {

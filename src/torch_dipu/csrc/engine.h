@@ -58,6 +58,7 @@ struct Operator {
   std::atomic<uint8_t> special{0};   // of Special
   std::atomic<void*> watcher{nullptr}, hook{nullptr};  // Python callables, or nothing
   std::atomic<const Routes*> routes{nullptr};
+  Route* composite = nullptr;  // torch's own, of an operator that has no host kernel
   std::atomic<Forced> forced{Forced::No};
   std::atomic<uint64_t> forced_calls{0}, host_calls{0};  // counted where routes were asked before the host
 
