@@ -30,7 +30,10 @@ PROFILES = {
 }
 LAYOUTS = ("strided", "transposed", "offset", "expanded", "channels_last")
 # Where an index stands twice nobody says which value is kept, and larger indices repeat.
-ONCE = frozenset("index_copy index_put scatter masked_scatter put index_fill unique".split())
+ONCE = frozenset(
+    "index_copy index_put scatter scatter_value masked_scatter put index_fill unique".split()
+)
+POSITIVE = frozenset({"cholesky"})  # drawn anew, a matrix is not positive definite any more
 GROWTHS = ("odd", "large", "empty")
 THOROUGH = tuple(check for check in CHECKS if check != "leak")  # that one takes many calls
 HUGE = 1 << 15  # elements of all arguments; a larger sample runs once, in float32, as it is
@@ -171,13 +174,13 @@ def _varied(
         for profile in _some(PROFILES[kind] if changeable else (), tier.profiles, turn):
             yield _case(group, index, profile), CHEAP
     # values that repeat are none that were handed on, and nothing can be written to them
-    no_repeats = captured or bool(all_ops()[group.op].written)
+    no_repeats = captured or group.op in ONCE or bool(all_ops()[group.op].written)
     layouts = [layout for layout in LAYOUTS if not (no_repeats and layout == "expanded")]
     checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace")
     for index in rich[: tier.laid]:
         for layout in _some(layouts, tier.layouts, turn):
             yield _case(group, index, PLAIN, layout), checks
-    if kind != "random" and not captured and group.op not in ONCE:
+    if kind != "random" and not captured and group.op not in ONCE | POSITIVE:
         for index in rich[: tier.grown]:
             for growth in GROWTHS:
                 yield _case(group, index, growth), CHEAP

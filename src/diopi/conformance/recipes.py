@@ -97,7 +97,9 @@ def callee(group: Group, index: int = 0) -> Callee:
         return Callee(statistics.SOURCE, statistics.function(group.op), draws=True)
     if group.source == OWN or group.source.endswith((f"+{CAPTURED}", f"+{BOUND}")):
         op = get(group.op)
-        return Callee(op.name, op.meaning, draws=op.kind == "random", direct=True)
+        names, draws = {a.name for a in op.arguments}, op.kind == "random"
+        factory = op.family == "creation" and "dtype" in names and "input" not in names
+        return Callee(op.name, op.meaning, factory=factory, draws=draws, direct=True)
     entry, _ = entry_of(group.source)
     return Callee(
         entry.full_name,

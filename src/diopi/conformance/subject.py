@@ -70,11 +70,14 @@ class Subject:
         """The callee, by the vendor's kernel where an op is called by its own name."""
         if not callee.direct or callee.name not in self.kernels:
             return callee
-        return replace(callee, function=self.kernels[callee.name].call)
+        # a kernel knows its device
+        return replace(callee, function=self.kernels[callee.name].call, factory=False)
 
 
 def open_subject(name: str) -> Subject:
     """A vendor by its name, or `module` or `module:attribute` that holds kernels."""
+    # torch's default would judge TF32 as float32; op_db's import forbids the public name for it
+    torch._C._set_cudnn_allow_tf32(False)
     if "." in name or ":" in name:
         return of_kernels(name, implementation.of(_source(name), name))
     chosen = vendors.choose(name).vendor
