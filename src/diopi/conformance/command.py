@@ -52,7 +52,7 @@ class Request:
 
 def run(request: Request, out: Console) -> Summary:
     """Runs the suite and writes its reports."""
-    watch = Watch()
+    watch = Watch(report.origin_in(request.folder) if request.resume else None)
     if request.baselines is not None:
         store.Bundle(request.baselines).check()
     path = request.folder / "results.jsonl"
