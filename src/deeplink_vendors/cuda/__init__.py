@@ -21,5 +21,6 @@ vendor = Vendor(
     is_available,
     device_module="torch.cuda",
     collective="nccl",
+    gaps="deeplink_vendors/cuda/gaps.toml",
     visible_devices="CUDA_VISIBLE_DEVICES",
 )

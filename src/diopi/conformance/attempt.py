@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+import torch
+
 from diopi.conformance import recipes
 from diopi.conformance.case import Case, Finding, Result
 from diopi.conformance.checks import CHECKS, FATAL
@@ -34,7 +36,9 @@ def attempt(
     """The result of a case, from the sample that it varies; `turn` is called when the CPU is
     through and the vendor's turn begins."""
     started = time.perf_counter()
-    result = _attempt(case, callee, base, subject, checks, turn, bundle)
+    with torch.backends.cudnn.flags(allow_tf32=False):  # type: ignore[no-untyped-call]
+        # what is asked for in float32 is to be float32
+        result = _attempt(case, callee, base, subject, checks, turn, bundle)
     return replace(result, seconds=round(time.perf_counter() - started, 6))
 
 

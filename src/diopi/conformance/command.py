@@ -232,7 +232,9 @@ def main(line: Sequence[str] | None = None) -> int:
 
 def _publish(given: argparse.Namespace, out: Console) -> int:
     """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
-    gaps = known_gaps.read(given.gaps or vendors.choose(given.vendor).vendor.gaps_file())
+    found = vendors.find(given.vendor)
+    record = found.vendor if found else None
+    gaps = known_gaps.read(given.gaps or (record.gaps_file() if record else None))
     for path in publish.publish(given.results, given.publish, gaps):
         out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
     return 0

@@ -32,6 +32,11 @@ def test_a_run_leaves_its_reports_and_can_be_resumed(tmp_path: Path) -> None:
     with (tmp_path / "docs" / "cpu.csv").open(newline="") as file:
         assert [row["op"] for row in csv.DictReader(file)] == ["relu"]
 
+    # the run of a vendor that is not available here
+    (folder / "summary.json").write_text(json.dumps(summary | {"vendor": "cuda"}))
+    kept[-1] = "cuda"
+    assert command.main(kept) == 0 and (tmp_path / "docs" / "cuda.md").is_file()
+
     lines = (folder / "results.jsonl").read_text().splitlines()
     (folder / "results.jsonl").write_text("\n".join(lines[:2]) + "\n")
     assert command.main([*RUN, "--results", str(folder), "--resume"]) == 0
