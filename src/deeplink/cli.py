@@ -1,12 +1,8 @@
 """The command `deeplink`: what is installed, what is in force, and whether the device works."""
 
-import importlib
-import importlib.metadata
 import json
-import platform
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +10,12 @@ import typer
 
 from deeplink import __version__, flight, one_iter, operators, settings
 from deeplink.coverage import scan
+from deeplink.doctor import Report, examine, plain, try_device
 from deeplink.errors import DeeplinkError
 from deeplink.running import parse
 from deeplink.settings import InForce, Unknown
 from deeplink.table import console, table
-from deeplink.vendor import Choice, Found, Vendor, choose, discover
+from deeplink.vendor import Found, Vendor, choose
 
 EXAMPLES = """
 
@@ -69,20 +66,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-@dataclass
-class Report:
-    """What the doctor found; filled in as it goes, shown or written as JSON at the end."""
-
-    versions: dict[str, str]
-    vendors: list[Found]
-    settings: list[InForce]
-    unknown: list[Unknown]
-    chosen: Choice | None = None
-    build: dict[str, str] = field(default_factory=dict)
-    checks: list[Any] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
 
 @app.command(
@@ -217,7 +200,7 @@ def doctor(
         _show_operators(vendor, pattern, as_json)
         return
     show = not as_json
-    report = _examine(vendor)
+    report = examine(vendor)
     if show:
         _show_state(report)
     if self_test and report.chosen is not None:
@@ -228,7 +211,7 @@ def doctor(
         if not report.problems:
             console().print("all is well", style="green")
     else:
-        typer.echo(json.dumps(_as_json(report), indent=2))
+        typer.echo(json.dumps(plain(report), indent=2))
     raise typer.Exit(1 if report.problems else 0)
 
 
@@ -275,68 +258,16 @@ def show_settings(
     raise typer.Exit(1 if problems else 0)
 
 
-# Look.
-
-
-def _examine(name: str) -> Report:
-    report = Report(_versions(), discover(), settings.in_force(), settings.unknown())
-    report.problems += [row.problem for row in report.settings if row.problem]
-    report.problems += [
-        f"vendor {row.name} is broken: {row.reason}"
-        for row in report.vendors
-        if row.status == "broken"
-    ]
-    try:
-        report.chosen = choose(name or None)
-    except DeeplinkError as error:
-        report.problems.append(str(error))
-        return report
-    if report.chosen.vendor.build:
-        report.build = _build_state(report.chosen.vendor.build)
-    return report
-
-
-def _versions() -> dict[str, str]:
-    names = ("deeplink", "torch", "numpy")
-    found = dict.fromkeys(names, "not installed") | {"deeplink": __version__}
-    for name in names[1:]:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found | {
-        "python": platform.python_version(),
-        "on": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _build_state(module: str) -> dict[str, str]:
-    try:
-        state = importlib.import_module(module).state()
-    except Exception as error:  # a vendor's module may raise anything; it is what we report
-        return {"error": f"{module}: {type(error).__name__}: {error}"}
-    return {str(key): str(value) for key, value in state.items()}
-
-
 def _self_test(report: Report, vendor: Vendor, show: bool) -> None:
-    from deeplink import selftest  # imports torch: not needed by the other commands
-
     if show:
         console().print(f"self-test on {vendor.label} …")
-    with settings.asking_for(vendor.name):  # torch_dipu serves the chip that is asked for
-        report.checks.extend(selftest.run(vendor))
-    for check in report.checks:
-        if not check.ok:
-            report.problems.append(f"self-test {check.name}: {check.detail}")
+    try_device(report, vendor)
     if show:
         rows = [(c.name, c.status, f"{c.seconds:.2f} s", c.detail) for c in report.checks]
         total = sum(check.seconds for check in report.checks)
         rows.append(("total", "", f"{total:.2f} s", ""))
         title = f"Self-test: {vendor.label}"
         console().print(table(title, ("check", "status", "time", "detail"), rows))
-
-
-# Show.
 
 
 def _show_state(report: Report) -> None:
@@ -372,30 +303,3 @@ def _show_unknown(rows: list[Unknown]) -> None:
         meant = f"; did you mean {row.meant}?" if row.meant else ""
         text = f"{row.name} is set, but nothing reads it{meant}"
         console().print(text, style="yellow", soft_wrap=True)
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    chosen = report.chosen
-    return {
-        "versions": report.versions,
-        "vendors": [
-            {
-                "name": row.name,
-                "status": row.status,
-                "reason": row.reason,
-                "distribution": row.distribution,
-                "device": row.vendor.device if row.vendor else "",
-                "note": row.vendor.note if row.vendor else "",
-            }
-            for row in report.vendors
-        ],
-        "chosen": {"name": chosen.vendor.name, "label": chosen.vendor.label, "why": chosen.why}
-        if chosen
-        else None,
-        "build": report.build,
-        "settings": [asdict(row) for row in report.settings],
-        "unknown": [asdict(row) for row in report.unknown],
-        "self_test": [asdict(check) | {"status": check.status} for check in report.checks],
-        "problems": report.problems,
-        "ok": not report.problems,
-    }

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeplink
-from deeplink import cli
+from deeplink import cli, doctor
 from deeplink.vendor import Choice, Found, Vendor
 
 runner = CliRunner()
@@ -23,8 +23,8 @@ ROWS = [
 @pytest.fixture
 def healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """One good vendor and one that is away."""
-    monkeypatch.setattr(cli, "discover", lambda: ROWS[1:])
-    monkeypatch.setattr(cli, "choose", lambda name: Choice(GOOD, f"asked {name}"))
+    monkeypatch.setattr(doctor, "discover", lambda: ROWS[1:])
+    monkeypatch.setattr(doctor, "choose", lambda name: Choice(GOOD, f"asked {name}"))
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -79,8 +79,8 @@ def test_doctor_runs_the_self_test() -> None:
 
 
 def test_a_broken_vendor_fails_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "discover", lambda: ROWS)
-    monkeypatch.setattr(cli, "choose", lambda name: Choice(GOOD, "because"))
+    monkeypatch.setattr(doctor, "discover", lambda: ROWS)
+    monkeypatch.setattr(doctor, "choose", lambda name: Choice(GOOD, "because"))
     code, output = run("doctor", "--no-self-test")
     assert code == 1
     assert "FAILED  vendor bad is broken: ImportError: libbad.so" in output
@@ -114,8 +114,8 @@ def test_build_state_is_shown_and_its_failure_too(
         ("not_built", r"error +not_built: ModuleNotFoundError"),
     ):
         vendor = Vendor("good", "cpu", lambda: True, build=module)
-        monkeypatch.setattr(cli, "discover", lambda: [])
-        monkeypatch.setattr(cli, "choose", lambda name, v=vendor: Choice(v, "because"))
+        monkeypatch.setattr(doctor, "discover", lambda: [])
+        monkeypatch.setattr(doctor, "choose", lambda name, v=vendor: Choice(v, "because"))
         assert re.search(shown, run("doctor", "--no-self-test")[1])
 
 

@@ -5,8 +5,7 @@ A check gets a trial: the call as the vendor did it, and what it should have bee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,104 +17,12 @@ from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from deeplink.samples import UNINITIALISED
 from diopi.conformance import memory, residuals, statistics
-from diopi.conformance.case import Case, Finding
-from diopi.conformance.expected import Expected
-from diopi.conformance.grading import SPECIAL, Judged, chose_equal, grade
-from diopi.conformance.guarded import guarded
-from diopi.conformance.running import Run, host, run, same_bits
-from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.subject import Subject
+from diopi.conformance.case import Finding
+from diopi.conformance.forms import inplace, with_out
+from diopi.conformance.running import host, same_bits
+from diopi.conformance.trial import Findings, Trial, finer, kind
 
-Findings = list[Finding] | None
-ROUGH = 64.0  # times the bound: a form of the CPU's that is rounded more often, and no worse
 LEAK_SIZE = 1 << 12  # elements of all arguments; many calls of a larger one take their time
-
-
-@dataclass
-class Trial:
-    """One case on one vendor, and what has been judged of it so far."""
-
-    case: Case
-    callee: Callee
-    sample: Sample
-    subject: Subject
-    expected: Expected
-    found: Run
-    judged: list[Judged] = field(default_factory=list)
-
-    def again(self, **changes: Any) -> Run:
-        """The call once more on the vendor."""
-        with self.subject.active():
-            return run(self.subject.takes(self.callee), self.sample, self.subject.device, **changes)
-
-    @property
-    def comparable(self) -> bool:
-        """Whether values can be held side by side at all."""
-        plain = self.expected.plain
-        drops = self.sample.kwargs.get("dropout_p", 0.0) or 0.0
-        draws = plain.drew or self.callee.draws or drops > 0
-        return not (draws or self.callee.name in UNINITIALISED)
-
-    def grade(
-        self,
-        what: str,
-        result: Tensor,
-        place: int,
-        cpu: Callable[[], list[Tensor]] | None = None,  # as the CPU does it in this form
-    ) -> list[Finding]:
-        """The finding on one result, none for grade A."""
-        wanted = self.expected
-        plain = wanted.plain_results[place]
-        finer = place > 0 and _finer(result, plain)
-        if (result.dtype != plain.dtype and not finer) or result.shape != plain.shape:
-            text = f"{_kind(result)}, expected {_kind(plain)}"
-            return [Finding(what, text)]
-        judged = self._graded(result, place, lambda: self._cpus(place, cpu))
-        return self.note(what, judged, result, wanted.results[place])
-
-    def _graded(self, result: Tensor, place: int, plain: Callable[[], Tensor]) -> Judged:
-        wanted = self.expected
-        return grade(
-            wanted.picked(result),
-            wanted.results[place],
-            lambda: wanted.picked(plain()),
-            lambda: _at(wanted.sigma, place),
-        )
-
-    def _cpus(self, place: int, cpu: Callable[[], list[Tensor]] | None) -> Tensor:
-        """The CPU's own result: in the form that is asked for, unless it is far off in that one."""
-        plain = self.expected.plain_results[place]
-        if cpu is None:
-            return plain
-        result = cpu()[place]
-        judged = self._graded(result, place, lambda: plain)
-        return result if judged.grade != "F" or judged.verdict.ratio <= ROUGH else plain
-
-    def grade_written(self, place: int, result: Tensor, plain: Tensor) -> list[Finding]:
-        """The finding on an argument that the op writes."""
-        reference = self.expected.given[place]
-        judged = grade(
-            result, reference, lambda: plain, lambda: _at(self.expected.given_sigma, place)
-        )
-        return self.note("inputs", judged, result, reference)
-
-    def note(self, what: str, judged: Judged, result: Tensor, reference: Tensor) -> list[Finding]:
-        """The finding of a grade, which is kept."""
-        if judged.grade == "F" and chose_equal(self.callee.name, self.sample, result, reference):
-            judged = Judged("A", judged.verdict, "equal values")
-        self.judged.append(judged)
-        if judged.grade == "A":
-            return []
-        name = "specials" if judged.verdict.rule in SPECIAL and what == "values" else what
-        return [Finding(name, judged.message, judged.grade)]
-
-
-def _at(values: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
-    return values[place] if values is not None and place < len(values) else None
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{name_of(tensor.dtype)} {list(tensor.shape)}"
 
 
 def structure(trial: Trial) -> Findings:
@@ -135,15 +42,11 @@ def dtype(trial: Trial) -> Findings:
         Finding(
             "dtype",
             f"{name_of(mine.dtype)}, expected {name_of(wanted.dtype)}",
-            "B" if place and _finer(mine, wanted) else "F",
+            "B" if place and finer(mine, wanted) else "F",
         )
         for place, (mine, wanted) in enumerate(pairs)
         if mine.dtype != wanted.dtype
     ]
-
-
-def _finer(mine: Tensor, wanted: Tensor) -> bool:
-    return mine.dtype == torch.float32 and wanted.dtype in (torch.float16, torch.bfloat16)
 
 
 def shape(trial: Trial) -> Findings:
@@ -255,12 +158,25 @@ def backward(trial: Trial) -> Findings:
                         f"{len(wanted.seeds)}")]  # fmt: skip
     if not _chose_alike(trial):
         return None
-    with trial.subject.active():
-        mine = trial.found.gradients(wanted.seeds)
+    try:
+        with trial.subject.active():
+            mine = trial.found.gradients(wanted.seeds)
+    except Exception:  # whatever it raises: does the CPU as well, in this layout?
+        if _cpu_refuses(trial):
+            return None
+        raise
     found: list[Finding] = []
     for place, (a, b) in enumerate(zip(mine, reference, strict=True)):
         found += _gradient(trial, place, a, b)
     return found
+
+
+def _cpu_refuses(trial: Trial) -> bool:
+    try:
+        trial.expected.plain.gradients(trial.expected.seeds)
+    except Exception:  # any error counts: the CPU's own limits
+        return True
+    return False
 
 
 def _chose_alike(trial: Trial) -> bool:
@@ -285,97 +201,11 @@ def _gradient(
             return [Finding("backward", f"no gradient for argument {place}")]
     assert mine is not None and wanted is not None
     if mine.dtype != leaf.dtype or mine.shape != leaf.shape:
-        return [Finding("backward", f"gradient {place}: {_kind(mine)}, expected {_kind(leaf)}")]
-    expected = trial.expected
-    judged = grade(
-        expected.picked(host(mine)),
-        wanted.to(torch.complex128) if mine.is_complex() else wanted,
-        lambda: _picked(expected, expected.plain_gradients[place]),
-        lambda: _at(expected.gradient_sigma, place),
-    )
+        return [Finding("backward", f"gradient {place}: {kind(mine)}, expected {kind(leaf)}")]
+    wanted = wanted.to(torch.complex128) if mine.is_complex() else wanted
+    judged = trial.grade_gradient(host(mine), wanted, place)
     found = trial.note("backward", judged, host(mine), wanted)
     return [Finding(f.check, f"gradient {place}: {f.message}", f.grade) for f in found]
-
-
-def _picked(expected: Expected, tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else expected.picked(tensor)
-
-
-def _with_out(kind: str, trial: Trial) -> Findings:
-    """`out=` is written, all of it and nothing beside it."""
-    results = trial.expected.plain.result
-    single = isinstance(results, Tensor)
-    if not trial.callee.has_out or not trial.comparable or not trial.found.tensors:
-        return None
-    rooms = [guarded(t, kind, trial.subject.device) for t in trial.expected.plain.tensors]
-    outs = [room.tensor for room in rooms]
-    extra = {"out": outs[0] if single else tuple(outs)}
-    try:
-        trial.again(extra=extra, grad=False)
-    except Exception as error:  # whatever it raises: does the CPU as well?
-        if _cpu_refuses(trial, kind):
-            return None
-        return [Finding(kind, f"raised {type(error).__name__}: {_line(error)}")]
-    found: list[Finding] = []
-    for place, room in enumerate(rooms):
-        if room.broken():
-            if _cpu_refuses(trial, kind):  # torch itself lays some of them out anew
-                return None
-            found.append(Finding("guard", f"{kind}: wrote outside of its result {place}"))
-        mine = host(room.tensor)
-        unique = trial.callee.name not in residuals.RESIDUALS
-        if unique and not same_bits(mine, host(trial.found.tensors[place])):
-            found += trial.grade(kind, mine, place, lambda: _cpu_outs(trial, kind))
-    return found
-
-
-def _cpu_refuses(trial: Trial, kind: str) -> bool:
-    try:
-        return not _cpu_outs(trial, kind)
-    except Exception:  # any error counts: the CPU's own limits
-        return True
-
-
-def _cpu_outs(trial: Trial, kind: str) -> list[Tensor]:
-    """What the CPU writes into `out=`; nothing when it writes beside it as well."""
-    rooms = [guarded(t, kind, "cpu") for t in trial.expected.plain.tensors]
-    outs: Any = tuple(room.tensor for room in rooms)
-    single = isinstance(trial.expected.plain.result, Tensor)
-    extra = {"out": outs[0] if single else outs}
-    run(trial.callee, trial.sample, extra=extra, grad=False)
-    return [] if any(room.broken() for room in rooms) else [room.tensor for room in rooms]
-
-
-def inplace(trial: Trial) -> Findings:
-    """The in-place form gives the same, in its argument's memory."""
-    first = trial.sample.args[0] if trial.sample.args else None
-    wanted = trial.expected.plain.tensors
-    function = trial.callee.inplace
-    if function is None or not isinstance(first, Tensor) or not trial.comparable:
-        return None
-    if 0 in first.stride():  # elements share memory: what should be written there?
-        return None
-    if len(wanted) != 1 or wanted[0].dtype != first.dtype or wanted[0].shape != first.shape:
-        return None
-    try:
-        mine = trial.again(function=function, grad=False)
-    except Exception as error:  # whatever it raises: does the CPU as well?
-        try:
-            run(trial.callee, trial.sample, function=function, grad=False)
-        except Exception:  # the CPU's own limits
-            return None
-        return [Finding("inplace", f"raised {type(error).__name__}: {_line(error)}")]
-    written = host(mine.given[0])
-    found: list[Finding] = []
-    if not mine.tensors or mine.tensors[0].data_ptr() != mine.given[0].data_ptr():
-        found.append(Finding("inplace", "it returns another tensor than its argument"))
-    if not same_bits(written, host(trial.found.tensors[0])):
-        found += trial.grade("inplace", written, 0, lambda: _cpu_inplace(trial))
-    return found
-
-
-def _cpu_inplace(trial: Trial) -> list[Tensor]:
-    return run(trial.callee, trial.sample, function=trial.callee.inplace, grad=False).given[:1]
 
 
 def distribution(trial: Trial) -> Findings:
@@ -394,9 +224,11 @@ def leak(trial: Trial) -> Findings:
     if sum(tensor.numel() for tensor in trial.sample.tensors) > LEAK_SIZE:
         return None
 
+    graded = not _cpu_refuses(trial)
+
     def once() -> None:
         found = trial.again()
-        if len(found.roots) == len(trial.expected.seeds):
+        if graded and len(found.roots) == len(trial.expected.seeds):
             with trial.subject.active():
                 found.gradients(trial.expected.seeds)
 
@@ -405,10 +237,6 @@ def leak(trial: Trial) -> Findings:
         Finding("leak", f"each call keeps about {size} bytes of the {name}'s memory")
         for name, size in grown.items()
     ]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 # In this order. `always`: in every case; the others in a share of them in the quick tier.
@@ -422,9 +250,9 @@ CHECKS: dict[str, Check] = {
     "statistics": distribution,
     "inputs": inputs,
     "backward": backward,
-    "out": partial(_with_out, "out"),
-    "out_strided": partial(_with_out, "out_strided"),
-    "out_resized": partial(_with_out, "out_resized"),
+    "out": partial(with_out, "out"),
+    "out_strided": partial(with_out, "out_strided"),
+    "out_resized": partial(with_out, "out_resized"),
     "inplace": inplace,
     "determinism": determinism,
     "leak": leak,

@@ -52,7 +52,7 @@ class Request:
 
 def run(request: Request, out: Console) -> Summary:
     """Runs the suite and writes its reports."""
-    watch = Watch()
+    watch = Watch(report.origin_in(request.folder) if request.resume else None)
     if request.baselines is not None:
         store.Bundle(request.baselines).check()
     path = request.folder / "results.jsonl"
@@ -233,8 +233,8 @@ def main(line: Sequence[str] | None = None) -> int:
 def _publish(given: argparse.Namespace, out: Console) -> int:
     """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
     found = vendors.find(given.vendor)
-    record = found.vendor if found and found.vendor else vendors.choose(given.vendor).vendor
-    gaps = known_gaps.read(given.gaps or record.gaps_file())
+    record = found.vendor if found else None
+    gaps = known_gaps.read(given.gaps or (record.gaps_file() if record else None))
     for path in publish.publish(given.results, given.publish, gaps):
         out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
     return 0

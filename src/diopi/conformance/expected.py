@@ -22,6 +22,7 @@ BY_TYPE = frozenset(
     finfo byte char short int long bool half bfloat16 float double to item
     """.split()
 )
+BY_LAYOUT = "as_strided"  # and its kin: what they do depends on it
 Values = list[Tensor | None]
 
 
@@ -30,6 +31,12 @@ class Expected:
 
     def __init__(self, callee: Callee, sample: Sample) -> None:
         self._callee, self._sample = callee, sample
+
+    @cached_property
+    def _dense(self) -> bool:
+        """What a call means does not depend on where its arguments lie, but torch's own kernels
+        may: then the values are those of contiguous arguments."""
+        return self._sample.laid and not self._callee.name.startswith(BY_LAYOUT)
 
     def picked(self, tensor: Tensor) -> Tensor:
         """The elements of a result that are compared: all."""
@@ -41,17 +48,22 @@ class Expected:
         return run(self._callee, self._sample)
 
     @cached_property
+    def _settled(self) -> Run:
+        """As the CPU does it when nothing about the layout can mislead it."""
+        return run(self._callee, self._sample, dense=True) if self._dense else self.plain
+
+    @cached_property
     def _by_type(self) -> bool:
         return self._callee.name in BY_TYPE
 
     @cached_property
     def _wide(self) -> Run:
         if self._by_type:
-            return self.plain
+            return self._settled
         try:
-            return run(self._callee, self._sample, wide=True)
+            return run(self._callee, self._sample, wide=True, dense=self._dense)
         except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            return self.plain  # not for these types: the CPU's own result then
+            return self._settled  # not for these types: the CPU's own result then
 
     @cached_property
     def results(self) -> list[Tensor]:
@@ -68,20 +80,21 @@ class Expected:
         """Of each argument after the call; None where the call cannot be taken apart."""
 
         def once() -> Values:
-            return list(run(self._callee, self._sample, wide=True, grad=False).given)
+            return list(self._wide_again(grad=False).given)
 
         return self._noise(once, self.given)
 
     @cached_property
     def plain_results(self) -> list[Tensor]:
-        return [host(t) for t in self.plain.tensors]
+        """As the CPU does it."""
+        return [host(t) for t in self._settled.tensors]
 
     @cached_property
     def sigma(self) -> Values | None:
         """Of each result; None where the call cannot be taken apart."""
 
         def once() -> Values:
-            return list(run(self._callee, self._sample, wide=True, grad=False).tensors)
+            return list(self._wide_again(grad=False).tensors)
 
         return self._noise(once, self.results)
 
@@ -102,16 +115,19 @@ class Expected:
 
     @cached_property
     def plain_gradients(self) -> Values:
-        return [None if g is None else host(g) for g in self.plain.gradients(self.seeds)]
+        return [None if g is None else host(g) for g in self._settled.gradients(self.seeds)]
 
     @cached_property
     def gradient_sigma(self) -> Values | None:
         """Of each gradient."""
 
         def once() -> Values:
-            return run(self._callee, self._sample, wide=True).gradients(self.seeds)
+            return self._wide_again().gradients(self.seeds)
 
         return self._noise(once, self.gradients)
+
+    def _wide_again(self, grad: bool = True) -> Run:
+        return run(self._callee, self._sample, wide=True, dense=self._dense, grad=grad)
 
     def _noise(self, once: Callable[[], Values], centre: Sequence[Tensor | None]) -> Values | None:
         if self._by_type:

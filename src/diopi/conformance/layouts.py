@@ -9,6 +9,7 @@ from torch import Tensor
 
 Layout = Callable[[Tensor], Tensor]
 FILL = 77  # what lies between the elements; nobody should read it
+INDEX = 0  # between whole numbers: who reads it as an index gives a wrong result, and is not lost
 
 
 def _strided(tensor: Tensor) -> Tensor:
@@ -47,7 +48,8 @@ def _channels_last(tensor: Tensor) -> Tensor:
 
 
 def _room(shape: list[int], like: Tensor) -> Tensor:
-    return torch.full(shape, FILL, dtype=torch.float64).to(like.dtype)
+    whole = not (like.is_floating_point() or like.is_complex() or like.dtype == torch.bool)
+    return torch.full(shape, INDEX if whole else FILL, dtype=torch.float64).to(like.dtype)
 
 
 LAYOUTS: dict[str, Layout] = {

@@ -24,7 +24,7 @@ class Origin:
     day: str
     jobs: int
     seconds: float
-    cpu_seconds: float  # of all processes; a resumed run counts its last part only
+    cpu_seconds: float  # of all processes, and of the parts that a run was resumed after
     part: str = ""  # how far it came, when it was interrupted
 
     def __str__(self) -> str:
@@ -37,10 +37,13 @@ class Origin:
 
 
 class Watch:
-    """Begins to measure when it is made."""
+    """Begins to measure when it is made, with what the earlier part of a resumed run took."""
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: Origin | None = None) -> None:
         self._started, self._used = time.monotonic(), _cpu()
+        if earlier is not None:
+            self._started -= earlier.seconds
+            self._used -= earlier.cpu_seconds
 
     def origin(self, device: str, jobs: int, part: str = "") -> Origin:
         """This run, as it is now."""

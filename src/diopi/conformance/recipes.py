@@ -162,7 +162,7 @@ def varied(sample: Sample, case: Case) -> Sample:
             )
     if case.layout != PLAIN:
         values = pytree.tree_map_only(Tensor, lambda t: layouts.apply(case.layout, t), values)
-    return replace(sample, args=values[0], kwargs=values[1])
+    return replace(sample, args=values[0], kwargs=values[1], laid=case.layout != PLAIN)
 
 
 def changes(sample: Sample, made: Sample) -> bool:

@@ -15,6 +15,7 @@ from rich.console import Console
 from deeplink.table import table
 from diopi.conformance.case import Result, reproduce
 from diopi.conformance.gaps import Gap, find
+from diopi.conformance.origin import Origin
 from diopi.conformance.results import Summary
 
 SHOWN = 20  # rows of a list; the files have them all
@@ -79,6 +80,12 @@ def summary_json(path: Path, summary: Summary) -> None:
     """summary.json: the figures, for programs."""
     fields = asdict(summary) | {"cases": summary.cases, "ops": summary.ops}
     path.write_text(json.dumps(fields, indent=1) + "\n", "utf-8")
+
+
+def origin_in(folder: Path) -> Origin | None:
+    """Of the run whose summary lies there."""
+    path = folder / "summary.json"
+    return Origin(**json.loads(path.read_text("utf-8"))["origin"]) if path.is_file() else None
 
 
 def show(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap], out: Console) -> None:

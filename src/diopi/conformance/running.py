@@ -63,13 +63,15 @@ def run(
     device: str = "cpu",
     *,
     wide: bool = False,
+    dense: bool = False,
     function: Callable[..., Any] | None = None,
     extra: dict[str, Any] | None = None,
     seed: int = 20,
     grad: bool = True,
 ) -> Run:
-    """The call on a copy of the sample; `wide` in float64, `function` instead of the callee's."""
-    move = _Mover(device, wide, grad)
+    """The call on a copy of the sample; `wide` in float64, `dense` with each tensor contiguous,
+    `function` instead of the callee's."""
+    move = _Mover(device, wide, grad, dense)
     host = STAYS_ON_HOST.get(callee.name, frozenset())
     args = [a if i - 1 in host else move(a) for i, a in enumerate(sample.args)]
     kwargs = {
@@ -117,9 +119,9 @@ def _default(wide: bool) -> Iterator[None]:
 class _Mover:
     """Copies arguments; tensors that share storage share it afterwards, strides stay."""
 
-    def __init__(self, device: str, wide: bool, grad: bool) -> None:
+    def __init__(self, device: str, wide: bool, grad: bool, dense: bool) -> None:
         self.moved: list[Tensor] = []
-        self._device, self._wide, self._grad = device, wide, grad
+        self._device, self._wide, self._grad, self._dense = device, wide, grad, dense
         self._flat: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def __call__(self, value: Any) -> Any:
@@ -146,6 +148,8 @@ class _Mover:
         simple = type(tensor) is Tensor and tensor.layout == torch.strided
         if not simple or tensor.is_quantized or tensor.device.type != "cpu":
             return tensor.to(self._device, dtype, copy=True)
+        if self._dense:
+            return tensor.to(self._device, dtype).clone(memory_format=torch.contiguous_format)
         if tensor.is_conj():
             return self._tensor(tensor.conj()).conj()
         if tensor.is_neg():

@@ -17,6 +17,7 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     graded: Callable[[Any], Any] = lambda output: output  # the part that has gradients
+    laid: bool = False  # the same values as another sample, laid out in memory otherwise
 
     @property
     def tensors(self) -> list[Tensor]:

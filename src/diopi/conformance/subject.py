@@ -62,6 +62,11 @@ class Subject:
             return True
         return False
 
+    @property
+    def is_host(self) -> bool:
+        """Whether it is torch's CPU itself, from which everybody's results are expected."""
+        return self.device == "cpu" and not self.kernels
+
     def has(self, op: str) -> bool:
         """Whether it claims to do an op."""
         return not self.kernels or op in self.kernels

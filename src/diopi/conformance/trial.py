@@ -1,158 +1,155 @@
-"""One case from its id to its result: make it, call it on the vendor, check what it gave."""
+"""A trial: the call of one case as a vendor did it, what it should have been, and its grades."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from diopi.conformance import recipes
-from diopi.conformance.case import Case, Finding, Result
-from diopi.conformance.checks import CHECKS, FATAL, Trial
+import torch
+from torch import Tensor
+
+from deeplink.judge.verdict import name_of
+from deeplink.samples import UNINITIALISED
+from diopi.conformance.case import Case, Finding
 from diopi.conformance.expected import Expected
-from diopi.conformance.grading import worse
-from diopi.conformance.growth import GROWTHS, NoGrowthError
-from diopi.conformance.running import run
+from diopi.conformance.grading import SPECIAL, Judged, chose_equal, grade
+from diopi.conformance.running import Run, host, run
 from diopi.conformance.sample import Callee, Sample
-from diopi.conformance.store import Bundle, Stored, mismatch
 from diopi.conformance.subject import Subject
 
-MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were grown
+Findings = list[Finding] | None  # None: a check that says nothing
+ROUGH = 64.0  # times the bound: a form of the CPU's that is rounded more often, and no worse
 
 
-def attempt(
-    case: Case,
-    callee: Callee,
-    base: Sample,
-    subject: Subject,
-    checks: Collection[str] = tuple(CHECKS),
-    turn: Callable[[], None] = lambda: None,
-    bundle: Bundle | None = None,
-) -> Result:
-    """The result of a case, from the sample that it varies; `turn` is called when the CPU is
-    through and the vendor's turn begins."""
-    started = time.perf_counter()
-    result = _attempt(case, callee, base, subject, checks, turn, bundle)
-    return replace(result, seconds=round(time.perf_counter() - started, 6))
+@dataclass
+class Trial:
+    """One case on one vendor, and what has been judged of it so far."""
+
+    case: Case
+    callee: Callee
+    sample: Sample
+    subject: Subject
+    expected: Expected
+    found: Run
+    judged: list[Judged] = field(default_factory=list)
+
+    def again(self, **changes: Any) -> Run:
+        """The call once more on the vendor."""
+        with self.subject.active():
+            return run(self.subject.takes(self.callee), self.sample, self.subject.device, **changes)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether values can be held side by side at all."""
+        plain = self.expected.plain
+        drops = self.sample.kwargs.get("dropout_p", 0.0) or 0.0
+        draws = plain.drew or self.callee.draws or drops > 0
+        return not (draws or self.callee.name in UNINITIALISED)
+
+    def grade(
+        self,
+        what: str,
+        result: Tensor,
+        place: int,
+        cpu: Callable[[], list[Tensor]] | None = None,  # as the CPU does it in this form
+    ) -> list[Finding]:
+        """The finding on one result, none for grade A."""
+        wanted = self.expected
+        plain = wanted.plain_results[place]
+        is_finer = place > 0 and finer(result, plain)
+        if (result.dtype != plain.dtype and not is_finer) or result.shape != plain.shape:
+            text = f"{kind(result)}, expected {kind(plain)}"
+            return [Finding(what, text)]
+        judged = self._graded(result, place, lambda: self._cpus(place, cpu))
+        return self.note(what, judged, result, wanted.results[place])
+
+    def _graded(self, result: Tensor, place: int, plain: Callable[[], Tensor]) -> Judged:
+        wanted = self.expected
+        return grade(
+            wanted.picked(result),
+            wanted.results[place],
+            lambda: wanted.picked(plain()),
+            lambda: at(wanted.sigma, place),
+        )
+
+    def _cpus(self, place: int, cpu: Callable[[], list[Tensor]] | None) -> Tensor:
+        """The CPU's own result: in the form that is asked for, unless it is far off in that one."""
+        plain = self.expected.plain_results[place]
+        if cpu is None and self.sample.laid:
+            cpu = self._laid
+        if cpu is None:
+            return plain
+        result = cpu()[place]
+        return result if bearable(self._graded(result, place, lambda: plain)) else plain
+
+    def _laid(self) -> list[Tensor]:
+        """The CPU's own results from arguments that lie as the vendor's do."""
+        return [host(tensor) for tensor in self.expected.plain.tensors]
+
+    def grade_gradient(self, gradient: Tensor, wanted: Tensor, place: int) -> Judged:
+        """The grade of the gradient of one argument."""
+        return self._gradient(gradient, wanted, place, lambda: self._cpus_gradient(wanted, place))
+
+    def _gradient(
+        self, gradient: Tensor, wanted: Tensor, place: int, plain: Callable[[], Tensor | None]
+    ) -> Judged:
+        expected = self.expected
+        return grade(
+            expected.picked(gradient), wanted, plain, lambda: at(expected.gradient_sigma, place)
+        )
+
+    def _cpus_gradient(self, wanted: Tensor, place: int) -> Tensor | None:
+        expected = self.expected
+        plain = expected.plain_gradients[place]
+        if plain is None or not self.sample.laid:
+            return None if plain is None else expected.picked(plain)
+        settled = expected.picked(plain)
+        laid = expected.plain.gradients(expected.seeds)[place]
+        if laid is None:
+            return settled
+        judged = self._gradient(host(laid), wanted, place, lambda: settled)
+        return expected.picked(host(laid)) if bearable(judged) else settled
+
+    def grade_written(self, place: int, result: Tensor, plain: Tensor) -> list[Finding]:
+        """The finding on an argument that the op writes."""
+        reference = self.expected.given[place]
+        judged = grade(
+            result, reference, lambda: plain, lambda: at(self.expected.given_sigma, place)
+        )
+        return self.note("inputs", judged, result, reference)
+
+    def note(self, what: str, judged: Judged, result: Tensor, reference: Tensor) -> list[Finding]:
+        """The finding of a grade, which is kept."""
+        if judged.grade == "F" and chose_equal(self.callee.name, self.sample, result, reference):
+            judged = Judged("A", judged.verdict, "equal values")
+        self.judged.append(judged)
+        if judged.grade == "A":
+            return []
+        name = "specials" if judged.verdict.rule in SPECIAL and what == "values" else what
+        return [Finding(name, judged.message, judged.grade)]
 
 
-def _attempt(
-    case: Case,
-    callee: Callee,
-    base: Sample,
-    subject: Subject,
-    checks: Collection[str],
-    turn: Callable[[], None],
-    bundle: Bundle | None,
-) -> Result:
-    try:
-        sample = vary(case, callee, base)
-    except NoSampleError as error:
-        return _skipped(case, str(error))
-    if case.source.endswith(f"+{recipes.ERRORS}"):
-        return _refusal(case, callee, sample, subject, turn)
-    reason = "" if bundle is None else mismatch(bundle, case, sample)
-    if bundle is None or reason:  # other arguments than those of the baseline: computed here
-        expected = Expected(callee, sample)
-    else:
-        expected = Stored(callee, sample, bundle, case)
-    try:
-        expected.plain.result  # noqa: B018 - asked for so that the CPU refuses here
-    except Exception as error:  # the CPU's own limits are not the vendor's
-        return _skipped(case, f"the CPU refuses: {_line(error)}")
-    turn()
-    try:
-        with subject.active():
-            found = run(subject.takes(callee), sample, subject.device)
-            subject.finish()  # an error that comes late is this case's, too
-    except Exception as error:  # anything that a kernel raises is this case's result
-        finding = Finding("call", f"raised {type(error).__name__}: {_line(error)}")
-        return Result(case.id, "failed", "F", (finding,), ("call",))
-    judged = _judge(Trial(case, callee, sample, subject, expected, found), checks)
-    return replace(judged, reason=reason)
+def bearable(judged: Judged) -> bool:
+    """Whether what the CPU does is rounding, if more of it, and no mistake."""
+    return judged.grade != "F" or judged.verdict.ratio <= ROUGH
 
 
-class NoSampleError(Exception):
-    """The sample cannot be varied as the case asks; the text says why."""
+def at(values: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
+    """One of some values; None where there is none."""
+    return values[place] if values is not None and place < len(values) else None
 
 
-def vary(case: Case, callee: Callee, base: Sample) -> Sample:
-    """The arguments of a case, from the sample that it varies."""
-    try:
-        sample = recipes.varied(base, case)
-    except (NoGrowthError, RuntimeError, TypeError, ValueError) as error:
-        raise NoSampleError(f"not to be varied so: {_line(error)}") from None
-    if sample is not base and not recipes.changes(base, sample):
-        raise NoSampleError("the variation changes nothing")
-    if case.profile in GROWTHS and not _fits(callee, sample):
-        raise NoSampleError(f"it would give more than {MOST_RESULTS} elements")
-    return sample
+def kind(tensor: Tensor) -> str:
+    """Its dtype and shape, in words."""
+    return f"{name_of(tensor.dtype)} {list(tensor.shape)}"
 
 
-def _judge(trial: Trial, checks: Collection[str]) -> Result:
-    findings: list[Finding] = []
-    made = []
-    for name, check in CHECKS.items():
-        if name not in checks:
-            continue
-        try:
-            found = check(trial)
-        except Exception as error:  # a kernel may raise anything, also in its backward
-            found = [Finding(name, f"raised {type(error).__name__}: {_line(error)}")]
-        if found is None:
-            continue
-        made.append(name)
-        findings += found
-        if name in FATAL and any(finding.grade == "F" for finding in found):
-            break
-    grade = worse([f.grade for f in findings])
-    verdicts = [judged.verdict for judged in trial.judged]
-    return Result(
-        trial.case.id,
-        "failed" if grade == "F" else "passed",
-        grade,
-        tuple(findings),
-        tuple(made),
-        max([v.ratio for v in verdicts], default=0.0),
-        max([v.max_abs for v in verdicts], default=0.0),
-    )
+def finer(mine: Tensor, wanted: Tensor) -> bool:
+    """Whether it is kept in float32 beside results of a half type."""
+    return mine.dtype == torch.float32 and wanted.dtype in (torch.float16, torch.bfloat16)
 
 
-def _fits(callee: Callee, sample: Sample) -> bool:
-    """Whether its results are of a size that can be judged; asked without computing them."""
-    try:
-        found = run(callee, sample, "meta", grad=False)
-    except Exception:  # its sizes depend on values, or it has no meta kernel
-        sizes = sorted((t.numel() for t in sample.tensors), reverse=True)
-        return math.prod(sizes[:2]) <= MOST_RESULTS
-    return sum(t.numel() for t in found.tensors) <= MOST_RESULTS
-
-
-def _refusal(
-    case: Case, callee: Callee, sample: Sample, subject: Subject, turn: Callable[[], None]
-) -> Result:
-    """A call that makes no sense has to be refused, as the CPU does."""
-    try:
-        run(callee, sample)
-    except Exception:  # as it should
-        pass
-    else:
-        return _skipped(case, "the CPU accepts it")
-    turn()
-    try:
-        with subject.active():
-            run(subject.takes(callee), sample, subject.device)
-            subject.finish()  # a device may refuse later
-    except Exception as error:  # as it should
-        return Result(case.id, "passed", "A", (), ("errors",), reason=_line(error))
-    finding = Finding("errors", "a call that makes no sense was not refused")
-    return Result(case.id, "failed", "F", (finding,), ("errors",))
-
-
-def _skipped(case: Case, reason: str) -> Result:
-    return Result(case.id, "skipped", reason=reason)
-
-
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
+    """What an error says, in one line."""
     return " ".join(str(error).split())[:300]

@@ -17,11 +17,11 @@ import torch
 
 from deeplink import workers
 from diopi.conformance import plan, recipes, store
+from diopi.conformance.attempt import attempt, vary
 from diopi.conformance.case import Case, Group, Result
 from diopi.conformance.sample import Sample
 from diopi.conformance.store import Bundle
 from diopi.conformance.subject import Subject, open_subject
-from diopi.conformance.trial import attempt, vary
 
 # What it says: it is up; a case begins; the CPU is through with it and the vendor's turn begins; a
 # result; the group is finished.

@@ -10,10 +10,10 @@ from torch.utils import _pytree as pytree
 
 import torch_dipu  # noqa: F401
 from diopi.conformance import plan, recipes
+from diopi.conformance.attempt import attempt
 from diopi.conformance.case import Group
 from diopi.conformance.running import run
 from diopi.conformance.subject import of_kernels
-from diopi.conformance.trial import attempt
 from diopi.implementation import Implementation
 from diopi.op import get
 

@@ -25,12 +25,12 @@ from diopi.conformance import (
     statistics,
     store,
 )
+from diopi.conformance.attempt import attempt
 from diopi.conformance.case import Case, Finding, Group, Result, parse
 from diopi.conformance.guarded import guarded
 from diopi.conformance.origin import Watch
 from diopi.conformance.results import Writer, read, summarise
 from diopi.conformance.subject import Subject
-from diopi.conformance.trial import attempt
 from diopi.op import all_ops
 
 CPU = Subject("cpu", "cpu")
@@ -112,6 +112,38 @@ def test_backward_ops_get_the_arguments_that_autograd_gives_them() -> None:
     samples = recipes.samples(group, 3)
     assert len(samples) == 3
     result = attempt(Case(*vars(group).values(), 0), recipes.callee(group), samples[0], CPU)
+    assert result.status == "passed"
+
+
+def test_what_a_call_should_give_does_not_depend_on_where_its_arguments_lie() -> None:
+    # torch's CPU reads indices that are not contiguous as if they were; its float64 as well
+    source = "nn.functional.adaptive_max_pool3d+captured"
+    group = Group("adaptive_max_pool3d_backward", "float64", source)
+    base, callee = recipes.samples(group, 9)[8], recipes.callee(group)
+    plain = attempt(Case(*vars(group).values(), 8), callee, base, CPU, plan.CHEAP)
+    laid = attempt(Case(*vars(group).values(), 8, layout="strided"), callee, base, CPU, plan.CHEAP)
+    assert (plain.status, laid.status, laid.check) == ("passed", "failed", "values")
+
+
+def test_a_gradient_that_the_cpu_refuses_too_is_not_checked() -> None:
+    group = Group("nll_loss", "float32", "nn.functional.nll_loss+samples")
+    case = Case(*vars(group).values(), 15, layout="transposed")
+    base = recipes.samples(group, 16)[15]
+    result = attempt(case, recipes.callee(group), base, CPU, plan.CHEAP)
+    assert result.status == "passed" and "backward" not in result.checks
+
+
+def test_a_crash_of_the_cpu_is_its_own_when_it_is_the_vendor() -> None:
+    turns: list[str] = []
+
+    def callee(*args: object, **kwargs: object) -> torch.Tensor:
+        assert turns  # whatever happens from here on counts
+        return torch.zeros(1)
+
+    case = Case("softmax", "float32", SOFTMAX.source, 0)
+    own = replace(recipes.callee(SOFTMAX), function=callee)
+    base = recipes.samples(SOFTMAX, 1)[0]
+    result = attempt(case, own, base, CPU, ("shape",), lambda: turns.append("vendor"))
     assert result.status == "passed"
 
 
@@ -264,6 +296,12 @@ def test_a_summary_counts_by_op_and_dtype() -> None:
     summary = summarise(found, [], "acme", "quick", [], Watch().origin("cpu", 1))
     assert (summary.cases, summary.ops, summary.unexplained, summary.passed) == (2, 2, 1, False)
     assert [(cell.op, cell.grade) for cell in summary.cells] == [("add", "F"), ("mul", "A")]
+
+
+def test_a_resumed_run_counts_the_time_of_its_parts() -> None:
+    part = replace(Watch().origin("cpu", 1), seconds=100.0, cpu_seconds=50.0)
+    whole = Watch(part).origin("cpu", 1)
+    assert whole.seconds >= 100.0 and whole.cpu_seconds >= 50.0
 
 
 def test_a_device_config_leaves_out_what_it_names(tmp_path: Path) -> None:

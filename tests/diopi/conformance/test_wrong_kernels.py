@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from diopi.conformance import own, plan, recipes
+from diopi.conformance.attempt import attempt
 from diopi.conformance.bound import bound, split
 from diopi.conformance.case import Group
 from diopi.conformance.sample import Sample
-from diopi.conformance.trial import attempt
 from diopi.op import all_ops, get
 from tests.diopi.conformance.wrong_kernels import found, only
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from diopi.conformance import plan, recipes
+from diopi.conformance.attempt import attempt
 from diopi.conformance.subject import Subject, of_kernels
-from diopi.conformance.trial import attempt
 from diopi.implementation import Implementation
 from diopi.op import Op, get
 

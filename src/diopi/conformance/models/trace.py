@@ -143,7 +143,6 @@ HALF = (
     "llama mistral qwen2 qwen3 gemma gemma2 phi phi3 gpt_neox gptj falcon opt bloom stablelm "
     "starcoder2 olmo cohere granite codegen mpt"
 ).split()
-# With timm, which needs torchvision: not stored yet.
 TIMM = """
     resnet18 resnet50 resnet101 resnext50_32x4d wide_resnet50_2 vgg16 vgg19_bn densenet121
     inception_v3 inception_v4 mobilenetv3_large_100 efficientnet_b0 seresnet50 regnetx_032
@@ -155,6 +154,7 @@ TIMM = """
 def build(name: str) -> tuple[Any, dict[str, Tensor]]:
     """A model on the meta device and what it is called with."""
     if name in TIMM:
+        _declare_torchvisions_operators()
         timm = importlib.import_module("timm")
         size = 299 if "inception" in name or "xception" in name else 224
         with torch.device("meta"):
@@ -168,6 +168,17 @@ def build(name: str) -> tuple[Any, dict[str, Tensor]]:
     with torch.device("meta"):
         model = transformers.AutoModel.from_config(config)
     return (model.to(torch.bfloat16) if name in HALF else model), TRANSFORMERS[name]()
+
+
+def _declare_torchvisions_operators() -> None:
+    """timm needs torchvision's Python alone. Where its library was built for another torch, the two
+    operators that it looks for while it is imported are declared, and never called."""
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:  # operator torchvision::nms does not exist
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
 
 
 def trace(name: str) -> Counter[str]:
@@ -212,7 +223,7 @@ def main(line: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     given = parser.parse_args(line)
     failed = 0
-    for name in given.models or TRANSFORMERS:
+    for name in given.models or (*TRANSFORMERS, *TIMM):
         started = time.monotonic()
         try:
             with _quiet():

@@ -1,0 +1,159 @@
+"""One case from its id to its result: make it, call it on the vendor, check what it gave."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import torch
+
+from diopi.conformance import recipes
+from diopi.conformance.case import Case, Finding, Result
+from diopi.conformance.checks import CHECKS, FATAL
+from diopi.conformance.expected import Expected
+from diopi.conformance.grading import worse
+from diopi.conformance.growth import GROWTHS, NoGrowthError
+from diopi.conformance.running import run
+from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.store import Bundle, Stored, mismatch
+from diopi.conformance.subject import Subject
+from diopi.conformance.trial import Trial, line
+
+MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were grown
+
+
+def attempt(
+    case: Case,
+    callee: Callee,
+    base: Sample,
+    subject: Subject,
+    checks: Collection[str] = tuple(CHECKS),
+    turn: Callable[[], None] = lambda: None,
+    bundle: Bundle | None = None,
+) -> Result:
+    """The result of a case, from the sample that it varies; `turn` is called when the CPU is
+    through and the vendor's turn begins."""
+    started = time.perf_counter()
+    result = _attempt(case, callee, base, subject, checks, turn, bundle)
+    return replace(result, seconds=round(time.perf_counter() - started, 6))
+
+
+def _attempt(
+    case: Case,
+    callee: Callee,
+    base: Sample,
+    subject: Subject,
+    checks: Collection[str],
+    turn: Callable[[], None],
+    bundle: Bundle | None,
+) -> Result:
+    try:
+        sample = vary(case, callee, base)
+    except NoSampleError as error:
+        return _skipped(case, str(error))
+    if subject.is_host:  # then what the CPU does from here on is the vendor's doing
+        turn()
+    if case.source.endswith(f"+{recipes.ERRORS}"):
+        return _refusal(case, callee, sample, subject, turn)
+    reason = "" if bundle is None else mismatch(bundle, case, sample)
+    if bundle is None or reason:  # other arguments than those of the baseline: computed here
+        expected = Expected(callee, sample)
+    else:
+        expected = Stored(callee, sample, bundle, case)
+    try:
+        expected.plain.result  # noqa: B018 - asked for so that the CPU refuses here
+    except Exception as error:  # the CPU's own limits are not the vendor's
+        return _skipped(case, f"the CPU refuses: {line(error)}")
+    turn()
+    try:
+        with subject.active():
+            found = run(subject.takes(callee), sample, subject.device)
+            subject.finish()  # an error that comes late is this case's, too
+    except Exception as error:  # anything that a kernel raises is this case's result
+        finding = Finding("call", f"raised {type(error).__name__}: {line(error)}")
+        return Result(case.id, "failed", "F", (finding,), ("call",))
+    judged = _judge(Trial(case, callee, sample, subject, expected, found), checks)
+    return replace(judged, reason=reason)
+
+
+class NoSampleError(Exception):
+    """The sample cannot be varied as the case asks; the text says why."""
+
+
+def vary(case: Case, callee: Callee, base: Sample) -> Sample:
+    """The arguments of a case, from the sample that it varies."""
+    try:
+        sample = recipes.varied(base, case)
+    except (NoGrowthError, RuntimeError, TypeError, ValueError) as error:
+        raise NoSampleError(f"not to be varied so: {line(error)}") from None
+    if sample is not base and not recipes.changes(base, sample):
+        raise NoSampleError("the variation changes nothing")
+    if case.profile in GROWTHS and not _fits(callee, sample):
+        raise NoSampleError(f"it would give more than {MOST_RESULTS} elements")
+    return sample
+
+
+def _judge(trial: Trial, checks: Collection[str]) -> Result:
+    findings: list[Finding] = []
+    made = []
+    for name, check in CHECKS.items():
+        if name not in checks:
+            continue
+        try:
+            found = check(trial)
+        except Exception as error:  # a kernel may raise anything, also in its backward
+            found = [Finding(name, f"raised {type(error).__name__}: {line(error)}")]
+        if found is None:
+            continue
+        made.append(name)
+        findings += found
+        if name in FATAL and any(finding.grade == "F" for finding in found):
+            break
+    grade = worse([f.grade for f in findings])
+    verdicts = [judged.verdict for judged in trial.judged]
+    return Result(
+        trial.case.id,
+        "failed" if grade == "F" else "passed",
+        grade,
+        tuple(findings),
+        tuple(made),
+        max([v.ratio for v in verdicts], default=0.0),
+        max([v.max_abs for v in verdicts], default=0.0),
+    )
+
+
+def _fits(callee: Callee, sample: Sample) -> bool:
+    """Whether its results are of a size that can be judged; asked without computing them."""
+    try:
+        found = run(callee, sample, "meta", grad=False)
+    except Exception:  # its sizes depend on values, or it has no meta kernel
+        sizes = sorted((t.numel() for t in sample.tensors), reverse=True)
+        return math.prod(sizes[:2]) <= MOST_RESULTS
+    return sum(t.numel() for t in found.tensors) <= MOST_RESULTS
+
+
+def _refusal(
+    case: Case, callee: Callee, sample: Sample, subject: Subject, turn: Callable[[], None]
+) -> Result:
+    """A call that makes no sense has to be refused, as the CPU does."""
+    try:
+        run(callee, sample)
+    except Exception:  # as it should
+        pass
+    else:
+        return _skipped(case, "the CPU accepts it")
+    turn()
+    try:
+        with subject.active():
+            run(subject.takes(callee), sample, subject.device)
+            subject.finish()  # a device may refuse later
+    except Exception as error:  # as it should
+        return Result(case.id, "passed", "A", (), ("errors",), reason=line(error))
+    finding = Finding("errors", "a call that makes no sense was not refused")
+    return Result(case.id, "failed", "F", (finding,), ("errors",))
+
+
+def _skipped(case: Case, reason: str) -> Result:
+    return Result(case.id, "skipped", reason=reason)

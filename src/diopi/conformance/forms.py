@@ -1,0 +1,90 @@
+"""The checks of an op's other forms: into `out=`, and in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from diopi.conformance import residuals
+from diopi.conformance.case import Finding
+from diopi.conformance.guarded import guarded
+from diopi.conformance.running import host, run, same_bits
+from diopi.conformance.trial import Findings, Trial, line
+
+
+def with_out(kind: str, trial: Trial) -> Findings:
+    """`out=` is written, all of it and nothing beside it."""
+    results = trial.expected.plain.result
+    single = isinstance(results, Tensor)
+    if not trial.callee.has_out or not trial.comparable or not trial.found.tensors:
+        return None
+    rooms = [guarded(t, kind, trial.subject.device) for t in trial.expected.plain.tensors]
+    outs = [room.tensor for room in rooms]
+    extra = {"out": outs[0] if single else tuple(outs)}
+    try:
+        trial.again(extra=extra, grad=False)
+    except Exception as error:  # whatever it raises: does the CPU as well?
+        if _cpu_refuses(trial, kind):
+            return None
+        return [Finding(kind, f"raised {type(error).__name__}: {line(error)}")]
+    found: list[Finding] = []
+    for place, room in enumerate(rooms):
+        if room.broken():
+            if _cpu_refuses(trial, kind):  # torch itself lays some of them out anew
+                return None
+            found.append(Finding("guard", f"{kind}: wrote outside of its result {place}"))
+        mine = host(room.tensor)
+        unique = trial.callee.name not in residuals.RESIDUALS
+        if unique and not same_bits(mine, host(trial.found.tensors[place])):
+            found += trial.grade(kind, mine, place, lambda: _cpu_outs(trial, kind))
+    return found
+
+
+def _cpu_refuses(trial: Trial, kind: str) -> bool:
+    try:
+        return not _cpu_outs(trial, kind)
+    except Exception:  # any error counts: the CPU's own limits
+        return True
+
+
+def _cpu_outs(trial: Trial, kind: str) -> list[Tensor]:
+    """What the CPU writes into `out=`; nothing when it writes beside it as well."""
+    rooms = [guarded(t, kind, "cpu") for t in trial.expected.plain.tensors]
+    outs: Any = tuple(room.tensor for room in rooms)
+    single = isinstance(trial.expected.plain.result, Tensor)
+    extra = {"out": outs[0] if single else outs}
+    run(trial.callee, trial.sample, extra=extra, grad=False)
+    return [] if any(room.broken() for room in rooms) else [room.tensor for room in rooms]
+
+
+def inplace(trial: Trial) -> Findings:
+    """The in-place form gives the same, in its argument's memory."""
+    first = trial.sample.args[0] if trial.sample.args else None
+    wanted = trial.expected.plain.tensors
+    function = trial.callee.inplace
+    if function is None or not isinstance(first, Tensor) or not trial.comparable:
+        return None
+    if 0 in first.stride():  # elements share memory: what should be written there?
+        return None
+    if len(wanted) != 1 or wanted[0].dtype != first.dtype or wanted[0].shape != first.shape:
+        return None
+    try:
+        mine = trial.again(function=function, grad=False)
+    except Exception as error:  # whatever it raises: does the CPU as well?
+        try:
+            run(trial.callee, trial.sample, function=function, grad=False)
+        except Exception:  # the CPU's own limits
+            return None
+        return [Finding("inplace", f"raised {type(error).__name__}: {line(error)}")]
+    written = host(mine.given[0])
+    found: list[Finding] = []
+    if not mine.tensors or mine.tensors[0].data_ptr() != mine.given[0].data_ptr():
+        found.append(Finding("inplace", "it returns another tensor than its argument"))
+    if not same_bits(written, host(trial.found.tensors[0])):
+        found += trial.grade("inplace", written, 0, lambda: _cpu_inplace(trial))
+    return found
+
+
+def _cpu_inplace(trial: Trial) -> list[Tensor]:
+    return run(trial.callee, trial.sample, function=trial.callee.inplace, grad=False).given[:1]
