@@ -23,6 +23,7 @@ from deeplink.errors import BuildError
 # hidden, without a jump table: calls between the parts cost less
 FLAGS = ("-O3", "-g0", "-fPIC", "-std=c++20", "-w", "-fvisibility=hidden", "-fno-plt")
 TORCH_FLAGS = ("-DTORCH_EXTENSION_NAME=_C", "-DAT_PER_OPERATOR_HEADERS", "-DUSE_DISTRIBUTED")
+HEADERS_OF = {"torch_dipu": ("diopi",)}  # extension -> packages whose `include` it is built with
 TORCH_LIBRARIES = ("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python")
 Say = Callable[[str], None]
 
@@ -118,7 +119,9 @@ def load_extension(package: str, say: Say = lambda line: None) -> ModuleType:
 def extension(package: str) -> Library:
     """The torch extension in a package's `csrc` folder: every `unit_*.cpp` is a unit."""
     csrc = folder_of(package) / "csrc"
-    return Library(package, tuple(sorted(csrc.glob("unit_*.cpp"))), (csrc,), torch=True)
+    headers = (folder_of(other) / "include" for other in HEADERS_OF.get(package, ()))
+    units = tuple(sorted(csrc.glob("unit_*.cpp")))
+    return Library(package, units, (csrc, *headers), torch=True)
 
 
 def folder_of(package: str) -> Path:

@@ -185,7 +185,7 @@ def _by_base() -> dict[str, list[str]]:
 
 def derived(functional: str) -> dict[str, str]:
     """The `out=` and in-place forms of a functional overload: {overload: "out" or "inplace"}."""
-    base = functional.partition(".")[0]
+    base = functional.partition(".")[0].removesuffix("_functional")  # normal_functional, normal_
     arguments = _plain(read(torch_schemas()[functional]).arguments)
     found = {}
     for form, name in (("out", base), ("inplace", base + "_")):

@@ -187,7 +187,7 @@ def _call(overload: str, op: Any, resolved: Any) -> tuple[Kernel, int]:
 
 
 def _returns_its_first(overload: str) -> bool:
-    """Whether an overload writes its first argument and returns it (normal_)."""
+    """Whether an overload writes its first argument and returns it (_amp_update_scale_)."""
     declared = schema_of(overload)
     written = [a for a in declared.arguments[:1] if a.alias_info is not None and not a.is_out]
     return bool(written) and any(r.alias_info and r.alias_info.is_write for r in declared.returns)

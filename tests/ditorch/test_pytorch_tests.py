@@ -524,6 +524,41 @@ def test_a_tolerance_is_for_its_tests_and_its_dtype(results: ModuleType, tmp_pat
     assert device_config.bounds(rules, add) == {}
 
 
+SHARED = """
+[device]
+dtypes = ["float32"]
+
+[[device.skip]]
+op = "gelu"
+dtype = "*"
+reason = "no gelu"
+
+[[device.tolerance]]
+op = "linalg.norm"
+dtype = "float32"
+bound = 1e-2
+reason = "summed in bfloat16"
+"""
+
+
+def test_what_every_suite_obeys_counts_here_too(results: ModuleType, tmp_path: Path) -> None:
+    from ditorch.pytorch_tests import device_config
+
+    path = tmp_path / "gaps.toml"
+    path.write_text(SHARED)
+    rules = device_config.read(path)
+    gelu, norm, vector_norm = (
+        results.Test("op_db", "TestOpsCUDA", f"test_forward_{name}_cuda_float32")
+        for name in ("nn_functional_gelu", "linalg_norm", "linalg_vector_norm")
+    )
+    tolerances = [(each.test, each.dtype, each.bound) for each in rules.all_tolerances()]
+    assert rules.dtypes == ("float32",)
+    assert rules.skip(gelu).reason == "no gelu" and rules.skip(norm) is None
+    assert device_config.bounds(tolerances, norm) == {"float32": 1e-2}
+    assert device_config.bounds(tolerances, vector_norm) == {}
+    assert rules.unmatched([]) == []  # they may be meant for another suite
+
+
 WRONG_RULES = [
     ("[pytorch_tests]\nskips = []", "has skips; known: dtypes, skip, tolerance"),
     ('[[pytorch_tests.skip]]\ntest = "a"', "should have exactly test, reason"),

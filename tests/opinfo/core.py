@@ -64,15 +64,34 @@ def supports(op: Any, dtype: str) -> bool:
     return DTYPES[dtype] in op.supported_dtypes("cpu")
 
 
-def check(op: Any, dtype: str, device: str = "dipu", limit: int | None = None) -> Outcome:
-    """Run the samples of `op` (at most `limit`) on the CPU and on `device` and compare."""
+def check(
+    op: Any,
+    dtype: str,
+    device: str = "dipu",
+    limit: int | None = None,
+    bound: float | None = None,
+) -> Outcome:
+    """Run the samples of `op` (at most `limit`) on the CPU and on `device` and compare.
+
+    `bound` is how far off a device may be that says so; None: no further than torch allows anyone.
+    """
     started = time.perf_counter()
     outcome = Outcome(op.full_name, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what an op or its samples warn of is not compared
         for index, sample in enumerate(itertools.islice(_samples(op, dtype), limit)):
-            outcome = _add(outcome, index, _check_sample(op, sample, device))
+            exact = op.name not in UNINITIALISED
+            outcome = _add(outcome, index, _check_sample(op, sample, _How(device, exact, bound)))
     return replace(outcome, seconds=time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How results are held against the CPU's: where they are, whether by values, how near."""
+
+    device: str
+    exact: bool
+    bound: float | None
 
 
 @dataclass(frozen=True)
@@ -103,25 +122,25 @@ def _samples(op: Any, dtype: str) -> Iterator[Any]:
     return iter(list(op.sample_inputs("cpu", DTYPES[dtype], requires_grad=wants_grad)))
 
 
-def _check_sample(op: Any, sample: Any, device: str) -> _Verdict:
+def _check_sample(op: Any, sample: Any, how: _How) -> _Verdict:
     try:
         expected = call(op, sample, "cpu")
     except Exception:  # the CPU's own limits are not the device's
         return _Verdict()
-    exact = op.name not in UNINITIALISED and not expected.random
+    how = replace(how, exact=how.exact and not expected.random)
     try:
-        actual = call(op, sample, device)
+        actual = call(op, sample, how.device)
         wide = functools.cache(lambda: call(op, _widened(sample), "cpu"))
-        _hold(actual.outputs, expected.outputs, device, exact, lambda: wide().outputs)
+        _hold(actual.outputs, expected.outputs, how, lambda: wide().outputs)
     except Exception as error:  # anything an op raises is this sample's result
         return _Verdict(forward=_describe(error))
-    return _Verdict("", _backward(sample, actual, expected, device, exact, wide))
+    return _Verdict("", _backward(sample, actual, expected, how, wide))
 
 
-def _hold(actual: Any, expected: Any, device: str, exact: bool, wide: Callable[[], Any]) -> None:
+def _hold(actual: Any, expected: Any, how: _How, wide: Callable[[], Any]) -> None:
     """`compare`; a device with kernels of its own may instead be as near to float64 as the CPU."""
     try:
-        compare(actual, expected, device, exact)
+        compare(actual, expected, how.device, how.exact, lambda dtype: how.bound)
     except AssertionError:
         if not _has_kernels():
             raise  # it runs the CPU's kernels: another result is a fault
@@ -165,7 +184,7 @@ def _widened(sample: Any) -> Any:
 
 
 def _backward(
-    sample: Any, actual: Run, expected: Run, device: str, exact: bool, wide: Callable[[], Run]
+    sample: Any, actual: Run, expected: Run, how: _How, wide: Callable[[], Run]
 ) -> str | None:
     try:
         given = seeds(sample, expected)
@@ -175,9 +194,9 @@ def _backward(
     if not wanted:
         return None
     try:
-        found = gradients(sample, actual, [seed.to(device) for seed in given])
+        found = gradients(sample, actual, [seed.to(how.device) for seed in given])
         best = [seed.double() for seed in given]
-        _hold(found, wanted, device, exact, lambda: gradients(sample, wide(), best))
+        _hold(found, wanted, how, lambda: gradients(sample, wide(), best))
     except Exception as error:  # anything an op raises is this sample's result
         return _describe(error)
     return ""

@@ -7,7 +7,9 @@ import csv
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import torch_dipu
+from deeplink import device_rules
 from tests.opinfo.core import DTYPES, Outcome, load_ops, select, supports
 from tests.opinfo.gaps import REFERENCE, judge, read_gaps
 from tests.opinfo.workers import Task, run_all
@@ -33,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not tasks:
         console.print(f"No op of op_db matches {options.ops!r} in {', '.join(options.dtypes)}.")
         return 2
+    tasks = _wanted(tasks, device_rules.read(options.gaps), console)
     outcomes = _run(tasks, options.jobs, console)
     console.print(_summary(outcomes))
     _show_failures(outcomes, console)
@@ -67,7 +72,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--csv", type=Path, help="write one line per op and dtype to this file")
-    parser.add_argument("--gaps", type=Path, default=REFERENCE, help="the list of known gaps")
+    own = torch_dipu.VENDOR.gaps_file() or REFERENCE
+    parser.add_argument("--gaps", type=Path, default=own, help=f"the rules and gaps ({own.name})")
     return parser.parse_args(argv)
 
 
@@ -89,6 +95,15 @@ def _tasks(ops: dict[str, Any], options: argparse.Namespace) -> list[Task]:
             names = select(names, QUICK)
         tasks += [Task(name, dtype, options.device) for name in sorted(names)]
     return tasks
+
+
+def _wanted(tasks: Sequence[Task], rules: device_rules.Rules, console: Console) -> list[Task]:
+    """What the device's rules leave, each with its tolerance; what they leave out is told."""
+    reasons = {task: rules.left_out(task.op, task.dtype) for task in tasks}
+    for reason, count in Counter(filter(None, reasons.values())).items():
+        console.print(f"{count} ops left out: {reason}", markup=False, highlight=False)
+    kept = [task for task in tasks if not reasons[task]]
+    return [replace(task, bound=rules.bound(task.op, task.dtype)) for task in kept]
 
 
 def _run(tasks: Sequence[Task], jobs: int, console: Console) -> list[Outcome]:

@@ -152,3 +152,9 @@ def test_a_result_as_near_to_float64_as_the_cpus_is_right() -> None:
     assert as_near((near, None), (cpu, None), (wide, None))
     assert not as_near(near - 1e-3, cpu, wide)
     assert not as_near(near.double(), cpu, wide)
+
+
+def test_a_device_may_be_as_far_off_as_its_rules_say() -> None:
+    rough = _on_device(lambda x: x * 1.001, lambda x: x)
+    assert check(rough, "float32", bound=2e-3).passed
+    assert not check(rough, "float32").passed

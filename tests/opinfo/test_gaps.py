@@ -8,6 +8,7 @@ import pytest
 
 from tests.opinfo.core import Failure, Outcome
 from tests.opinfo.gaps import Gap, judge, read_gaps
+from tests.opinfo.run import main
 
 GAP = Gap("add", "float32", "forward", "todo", "not written")
 FAILS = Outcome("add", "float32", (0, 1), failures=(Failure("forward", 0, "wrong"),))
@@ -61,3 +62,12 @@ def test_a_missing_reason_is_refused(tmp_path: Path) -> None:
     path.write_text('[[gap]]\nop = "add"\n')
     with pytest.raises(ValueError, match="should have exactly dtype, kind, op, reason, stage"):
         read_gaps(path)
+
+
+def test_what_the_rules_leave_out_is_told_and_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gaps.toml"
+    path.write_text('[device]\ndtypes = ["float32"]')
+    assert main(["--ops", "^(add|mul)$", "--dtypes", "int64", "--gaps", str(path)]) == 0
+    assert "2 ops left out: the chip has no int64" in capsys.readouterr().out

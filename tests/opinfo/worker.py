@@ -22,7 +22,7 @@ def main() -> None:
         if task.op in ops and supports(ops[task.op], task.dtype):
             if task.device.startswith("cuda"):
                 importlib.import_module("ditorch")  # "cuda" means the device from here on
-            line.say(check(ops[task.op], task.dtype, task.device, limit))
+            line.say(check(ops[task.op], task.dtype, task.device, limit, task.bound))
         else:
             line.say(Outcome(task.op, task.dtype, unknown=True))
 

@@ -22,6 +22,7 @@ class Task:
     op: str
     dtype: str
     device: str = "dipu"
+    bound: float | None = None  # what the device says it may be off
 
 
 class LostWorkerError(RuntimeError):

@@ -175,6 +175,13 @@ def test_a_generator_is_drawn_from(chip: Chip) -> None:
     assert torch.equal(first, again) and not torch.equal(first, second)
 
 
+def test_what_is_drawn_in_place_is_in_the_tensor(chip: Chip) -> None:
+    x = torch.zeros(2, device="dipu")
+    assert x.normal_(2, 3) is x  # its functional form has another name: normal_functional
+    assert x.tolist() == [5, 5] and calls("aten::normal_") == 1
+    assert torch.normal(torch.zeros(2, device="dipu"), 1).shape == (2,)  # another operator
+
+
 def test_gradients_run_through_the_functions(chip: Chip) -> None:
     x = r(3).requires_grad_()
     (x * x + x).sum().backward()

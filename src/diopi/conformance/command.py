@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deeplink import device_rules
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
@@ -59,10 +60,11 @@ def run(request: Request, out: Console) -> Summary:
     earlier = results.read(path) if request.resume else []
     subject = open_subject(request.vendor)
     ops = [op for op in select(request.ops) if subject.has(op.name)]
+    rules = device_rules.read(request.gaps or subject.gaps)
     groups = [
         group
         for group in plan.groups(plan.tier_of(request.tier), ops, request.dtypes)
-        if request.config.wants(group.op, group.dtype)
+        if request.config.wants(group.op, group.dtype) and not rules.left_out(group.op, group.dtype)
     ]
     groups.sort(key=lambda group: group.seed)  # dear and cheap ones mixed: the time left is steady
     done: dict[Group, list[str]] = defaultdict(list)

@@ -53,7 +53,7 @@ op("uniform", FAMILY, kind="random", dtypes=FLOATS)
 op("random", FAMILY, aten="random random.from random.to", kind="random", dtypes=REALS,
    meaning=random, opinfo="",
    text=f"random(Tensor self, int from=0, int? to=None, *, {GENERATOR}) -> Tensor")
-op("normal", FAMILY, aten="normal_functional normal_", kind="random", dtypes=FLOATS, meaning=normal,
+op("normal", FAMILY, aten="normal_functional", kind="random", dtypes=FLOATS, meaning=normal,
    text=f"normal(Tensor self, float mean=0, float std=1, *, {GENERATOR}) -> Tensor", opinfo="")
 op("normal_tensor_float", FAMILY, aten="normal.Tensor_float", kind="random", dtypes=FLOATS,
    opinfo="normal")

@@ -153,7 +153,7 @@ def _run(
         out.print(said, style="yellow", soft_wrap=True)
     out.print(f"loading {', '.join(source.name for source in sources)} …", soft_wrap=True)
     with (
-        Pool(jobs, limit, tolerances=rules.tolerances) as pool,
+        Pool(jobs, limit, tolerances=rules.all_tolerances()) as pool,
         results.Writer(output, append=resume) as writer,
         _progress(out, pool) as tell,
     ):

@@ -14,10 +14,13 @@ test = "test_forward_(tanh|erf)_"
 dtype = "float32"
 bound = 2e-3                           relative, and absolute near zero
 reason = "why"
+
+`[device]`, which every suite obeys (deeplink.device_rules), counts as well.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -25,6 +28,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from deeplink import device_rules
 from deeplink.errors import DeeplinkError
 from ditorch.pytorch_tests.results import Row, Test
 
@@ -56,9 +60,18 @@ class DeviceConfig:
     dtypes: tuple[str, ...] = ()
     skips: tuple[Skip, ...] = ()
     tolerances: tuple[Tolerance, ...] = ()
+    shared: device_rules.Rules = device_rules.Rules()  # noqa: RUF009 - frozen
 
     def skip(self, test: Test) -> Skip | None:
-        return next((skip for skip in self.skips if re.search(skip.test, str(test))), None)
+        shared = (Skip(_test_of(each.op, each.dtype), each.reason) for each in self.shared.skips)
+        skips = (*self.skips, *shared)
+        return next((skip for skip in skips if re.search(skip.test, str(test))), None)
+
+    def all_tolerances(self) -> list[Tolerance]:
+        """The shared ones first: of several the last counts."""
+        shared = self.shared.tolerances
+        made = [Tolerance(_test_of(t.op, t.dtype), t.dtype, t.bound, t.reason) for t in shared]
+        return [*made, *self.tolerances]
 
     def unmatched(self, tests: Iterable[Test]) -> list[str]:
         """Entries that find no test: misspelt, or no longer needed."""
@@ -69,6 +82,13 @@ class DeviceConfig:
             for entry in entries
             if not any(re.search(entry.test, name) for name in names)
         ]
+
+
+def _test_of(op: str, dtype: str) -> str:
+    """What finds the tests of an op of op_db, in one dtype or (`*`) in all."""
+    name = fnmatch.translate(op.replace(".", "_")).removesuffix(r"\Z").removesuffix(r"\z")
+    last = r"\w+" if dtype == "*" else dtype
+    return rf"op_db::.*::test_(for|back)ward_(nn_functional_)?{name}_cuda_{last}$"
 
 
 def skipped(test: Test, skip: Skip) -> Row:
@@ -95,10 +115,12 @@ def read(path: Path | None) -> DeviceConfig:
     if set(section) - known:
         odd = ", ".join(sorted(set(section) - known))
         raise DeeplinkError(f"{path}: [{SECTION}] has {odd}; known: {', '.join(sorted(known))}.")
+    shared = device_rules.read(path)
     return DeviceConfig(
-        tuple(section.get("dtypes", ())),
+        tuple(section.get("dtypes", shared.dtypes)),
         tuple(_made(Skip, entry, path) for entry in section.get("skip", ())),
         tuple(_made(Tolerance, entry, path) for entry in section.get("tolerance", ())),
+        shared,
     )
 
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #define DIOPI_LOADER
-#include "include/diopi_runtime.h"
+#include "diopi_runtime.h"
 
 namespace dipu {
 

@@ -38,7 +38,7 @@ struct TypedCall {
 Thunk thunk_of(const std::string& shape) {
   static const auto* all = new std::unordered_map<std::string, Thunk>{
 #define DIOPI_SHAPE(NAME, ...) {#NAME, &TypedCall<__VA_ARGS__>::call},
-#include "include/diopi_shapes.h"
+#include "diopi_shapes.h"
 #undef DIOPI_SHAPE
   };
   const auto found = all->find(shape);

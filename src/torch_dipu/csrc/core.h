@@ -131,7 +131,7 @@ void set_forced(const std::vector<std::string>& names, int forced);  // of Force
 void set_routes(const std::string& name, std::vector<Route*> routes);  // none: the host, and it is counted
 void clear_routes(const std::vector<std::string>& names);
 Route* composite_route(const std::string& name);  // by torch's own composite (x + y by add.out); none: nullptr
-std::vector<OperatorRecord> operator_records();
+std::vector<OperatorRecord> operator_records();  // operator.cpp, as the next
 std::vector<std::string> known_operators();
 
 // ---- kernels.cpp

@@ -1,6 +1,7 @@
 // What the engine knows of one operator, found out once.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "core.h"
@@ -65,7 +66,13 @@ struct Operator {
   explicit Operator(const c10::OperatorHandle& op);
 };
 
+// ---- operator.cpp
+std::string full_name(const c10::OperatorName& name);  // "aten::add.out"
+c10::OperatorHandle find_operator(const std::string& name);
 Operator& operator_of(const c10::OperatorHandle& handle);
+void change_operators(const std::vector<std::string>& names, const std::function<void(Operator&)>& change);
+
+// ---- engine.cpp
 // What is special about the operator here and now.
 inline uint8_t special(const Operator& op) {  // hot path
   const auto flags = op.special.load(std::memory_order_relaxed);
@@ -79,7 +86,7 @@ struct Where {
 };
 Where where_is(const Operator& op, const torch::jit::Stack& stack);
 void run(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key);  // what is special, else the host
-void run_on_host(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key, bool on_copies = false);
+void run_on_host(Operator& op, torch::jit::Stack* stack, c10::DispatchKey host_key, bool on_copies = false);  // host_call.cpp
 void run_callable(Operator& op, const std::atomic<void*>& slot, torch::jit::Stack* stack, c10::DispatchKey host_key);  // hook.cpp
 
 }  // namespace dipu

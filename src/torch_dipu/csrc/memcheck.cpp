@@ -107,6 +107,7 @@ void write_guard(const Block& b) {
 const unsigned char* read_guard(const Block& b, Guard& room) {
   const char* place = b.address + b.requested;
   if (host_reachable(b.device)) return static_cast<const unsigned char*>(to_host(place));
+  room = pattern();  // what cannot be read is not called damaged
   const DipuCopy copy{room.data(), place, kGuardBytes, DIPU_HOST, b.device, b.device, /*blocking=*/1, b.stream};
   warn_if_failed(runtime().memory_copy(&copy), "memory_copy");
   return room.data();
@@ -138,15 +139,21 @@ void tell_damage(const Damage& d, const std::string& who, const std::string& hin
 // ---- the chip's own count
 
 struct ChipMemory {
-  size_t used = 0;
-  int64_t segment_calls = 0;
+  int64_t foreign = 0;  // given out by the chip beyond what the allocator holds
+  int64_t segments_taken = 0, segments_freed = 0;
 };
 ChipMemory chip_memory(int device) {
   Device& d = device_state(device);
   DeviceLock lock(d.mutex);
   size_t free_bytes = 0, total = 0;
   warn_if_failed(runtime().memory_info(device, &free_bytes, &total), "memory_info");
-  return {total - free_bytes, d.stats.num_device_alloc + d.stats.num_device_free};
+  return {static_cast<int64_t>(total - free_bytes) - d.stats.reserved_bytes[0].current, d.stats.num_device_alloc,
+          d.stats.num_device_free};
+}
+// What left the chip's memory since the span began, by no segment that the allocator gave back.
+int64_t gone_since(const SpanRecord& span) {
+  const auto now = chip_memory(span.device);
+  return now.segments_freed == span.segments_freed ? std::max<int64_t>(span.foreign_memory - now.foreign, 0) : 0;
 }
 
 void note_foreign(const SpanRecord& span, int64_t bytes) {
@@ -166,6 +173,18 @@ void note_foreign(const SpanRecord& span, int64_t bytes) {
     found(span.what() + " gave back " + std::to_string(-bytes) + " bytes" + where +
               " that the allocator holds: freed twice, or by who does not own it?\n");
   }
+}
+
+// A block that is damaged when it is freed: its memory may have gone back to the chip meanwhile.
+void tell_damage_at_free(const Damage& damage) {
+  auto* span = current_span();
+  const bool strict = checker().level > 1 && span != nullptr && span->device == damage.device;
+  if (const int64_t gone = strict ? gone_since(*span) : 0; gone > 0) {
+    span->gave_back = true;
+    note_foreign(*span, -gone);
+    return;
+  }
+  tell_damage(damage, "something wrote", " Found when it was freed" + in_operator() + ".");
 }
 
 // ---- reports
@@ -281,9 +300,7 @@ bool check_freed(void* block) {
       before = it->second;
     }
   }
-  if (damage) {
-    tell_damage(*damage, "something wrote", " Found when it was freed" + in_operator() + ".");
-  }
+  if (damage) tell_damage_at_free(*damage);
   if (twice) {
     const std::string which = before ? "a block of " + size_on(before->requested, before->device) : std::string("memory that is no live block");
     found(which + " was freed twice" + in_operator() + "; the second free is left out.\n", before ? before->context : nullptr);
@@ -308,15 +325,16 @@ void retire(Block* b) {
 
 void check_begin(SpanRecord& span) {
   const auto memory = chip_memory(span.device);
-  span.device_memory = memory.used;
-  span.segment_calls = memory.segment_calls;
+  span.foreign_memory = memory.foreign;
+  span.segments_taken = memory.segments_taken;
+  span.segments_freed = memory.segments_freed;
 }
 
 void check_end(const SpanRecord& span) {
   const auto memory = chip_memory(span.device);
-  // where the allocator asked the chip itself meanwhile nothing can be said
-  const bool comparable = memory.segment_calls == span.segment_calls;
-  const int64_t foreign = comparable ? static_cast<int64_t>(memory.used) - static_cast<int64_t>(span.device_memory) : 0;
+  // where the allocator asked the chip itself meanwhile nothing can be said: chips round what they give
+  const bool comparable = memory.segments_taken == span.segments_taken && memory.segments_freed == span.segments_freed;
+  const int64_t foreign = comparable && !span.gave_back ? memory.foreign - span.foreign_memory : 0;
   std::vector<Damage> damages;
   {
     DeviceLock lock(checker().mutex);
@@ -326,7 +344,7 @@ void check_end(const SpanRecord& span) {
     }
   }
   if (foreign != 0) note_foreign(span, foreign);
-  if (foreign < 0) return;  // the guards went with the memory: that is no overrun
+  if (foreign < 0 || span.gave_back) return;  // the guards went with the memory: that is no overrun
   for (auto& damage : damages) tell_damage(damage, span.what() + " wrote", "");
 }
 

@@ -17,7 +17,7 @@ void listen(Listener who, bool on) {
   else g_listeners.fetch_and(static_cast<uint8_t>(~who));
 }
 
-const SpanRecord* current_span() {
+SpanRecord* current_span() {
   return tls_inside ? &tls_span : nullptr;
 }
 

@@ -20,14 +20,15 @@ struct SpanRecord {
   uint8_t listeners = 0;
   void* start = nullptr;         // profiler: the event before it
   int64_t host_start = 0;
-  size_t device_memory = 0;      // checker: what the chip had given out, and how often it was asked
-  int64_t segment_calls = 0;
+  int64_t foreign_memory = 0;    // checker: what the chip had given out beside the allocator, and how often that asked it
+  int64_t segments_taken = 0, segments_freed = 0;
+  bool gave_back = false;        // checker: the kernel freed what the allocator holds, and that is told
 
   std::string name() const;    // "diopiAdd", "dipu_add_out", "Memcpy HtoD (Pageable -> Device)"
   std::string launch() const;  // "LaunchKernel_dipu_add_out", "MemcpyAsync"
   std::string what() const;    // for a message: "add.out (diopiAdd)"
 };
-const SpanRecord* current_span();  // the one that this thread is in, or none
+SpanRecord* current_span();  // the one that this thread is in, or none
 
 class Span {
  public:

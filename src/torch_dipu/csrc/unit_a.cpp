@@ -5,6 +5,8 @@
 #include "host_memory.cpp"
 #include "generator.cpp"
 #include "alias.cpp"
+#include "operator.cpp"
+#include "host_call.cpp"
 #include "engine.cpp"
 #include "span.cpp"
 #include "typed.cpp"

@@ -1,1 +1,0 @@
-../../../diopi/include/diopi_runtime.h
