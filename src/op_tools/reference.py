@@ -370,8 +370,15 @@ def again(
     return replace(made, plain={torch.float16: torch.float32, torch.bfloat16: torch.float32})
 
 
+_INDICES = (torch.int64, torch.int32)
+
+
 def outline(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape, in the same place of a memory as large, without its values."""
+    """A tensor of the same shape, in the same place of a memory as large, without its values;
+    with them where they may say where the others are cut.
+    """
+    if tensor.dtype in _INDICES and tensor.dim() < 2:
+        return host.host_copy(tensor)
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     memory = torch.zeros(1, dtype=tensor.dtype).expand(0) if not storage else None
     if memory is None:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from op_tools import kernels, pool, snapshot
+from op_tools import arena, kernels, snapshot
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
@@ -114,7 +114,7 @@ def _staged(tensor: Tensor) -> Tensor:
     if not SMALL < size <= STAGED:
         return tensor.contiguous().cpu()
     if _local.memory.numel() < size:
-        _local.memory = pool.host_memory(max(size, 1 << 20), tensor.device)
+        _local.memory = arena.host_memory(max(size, 1 << 20), tensor.device)
     there = _local.memory[:size].view(tensor.dtype).view(tensor.shape)
     return there.copy_(tensor)
 

@@ -78,6 +78,12 @@ def _views() -> Tensor:
     )
 
 
+def _cut_where_a_tensor_says() -> Tensor:
+    x = leaf(4, 6)
+    parts = x.tensor_split(torch.tensor([1, 3])) + x.tensor_split(torch.tensor(3))
+    return torch.cat(parts) * x.narrow(1, torch.tensor(2), 1)[0]
+
+
 def _several_results() -> Tensor:
     q, k, v = leaf(2, 6, 3).unbind(2)
     a, b = (q * k).chunk(2, dim=1)
@@ -153,7 +159,7 @@ CALLS: list[Callable[[], Tensor]] = [
     *(_inplace, _inplace_that_begins_to_need_a_gradient, _out, _setitem, _views, _several_results),
     *(_only_keywords, _containers, _nothing_in_it, _twice_the_same, _other_types),
     *(_returned_as_it_is, _no_dropout, _to_the_host, _noncontiguous, _checkpointed),
-    *(_made_of_nothing, _attention),
+    *(_made_of_nothing, _attention, _cut_where_a_tensor_says),
 ]
 
 
