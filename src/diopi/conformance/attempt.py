@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-import torch
-
 from diopi.conformance import recipes
 from diopi.conformance.case import Case, Finding, Result
 from diopi.conformance.checks import CHECKS, FATAL
