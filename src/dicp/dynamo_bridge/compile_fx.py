@@ -1,0 +1,146 @@
+"""The way in: dynamo's graph to a callable, through AOTAutograd and all passes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from dicp import torch_internals
+from dicp.backend import Backend, find
+from dicp.dynamo_bridge import decompose, plan, report
+from dicp.dynamo_bridge.build import boxed, build, timed
+from dicp.dynamo_bridge.measure import Choice
+from dicp.dynamo_bridge.options import Options, resolve
+from dicp.dynamo_bridge.run import Program
+
+log = logging.getLogger("dicp")
+
+
+def compile_fx(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    backend: Backend | str,
+    *,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What runs in place of a graph of dynamo's, on the backend given by its record or name."""
+    backend = find(backend) if isinstance(backend, str) else backend
+    chosen = resolve(backend.options, options or {})
+    if backend.whole is not None:
+        return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
+    backend.version()  # says what is missing before any work is done
+    if wants_gradients(example_inputs) and not backend.training:
+        say_once(
+            f"{backend.label} compiles inference only, and gradients are wanted here: eager. "
+            "Call the model under torch.no_grad() for inference."
+        )
+        report.begin(backend.label, "training").decision = "eager: it compiles inference only"
+        report.write()
+        return gm.forward
+    weights = torch_internals.parameters(gm) if chosen.freeze else {}
+    record = report.begin(backend.label, "inference")
+    compiled = _from_disk(gm, backend, chosen, weights, record)
+    if compiled is None:
+        compiled = _compile(gm, example_inputs, backend, chosen, weights, record)
+    report.write()
+    if record.kind != "inference" or not chosen.measure or chosen.verify or backend.simulated:
+        return compiled
+
+    def decided(text: str) -> None:
+        record.decision = text
+        report.write()
+        log.info("%s: graph %d stays %s", backend.label, record.number, text)
+
+    return Choice(compiled, gm.forward, decided)
+
+
+def _from_disk(
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: report.Record,
+) -> Callable[..., Any] | None:
+    """What an earlier process compiled, when it compiled the same."""
+    key = plan.key(gm, backend, options, weights)
+    if key is None:
+        return None
+    with torch_internals.without_modes(), timed(record, "load"):
+        program = plan.load(key, backend, weights, record)
+    return None if program is None else _direct(program)
+
+
+def _compile(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: report.Record,
+) -> Callable[..., Any]:
+    plain: list[Program] = []
+    start = time.perf_counter()
+
+    def inference(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        record.seconds["trace"] = time.perf_counter() - start
+        # with another number of inputs, AOTAutograd changed which is which
+        mine = weights if len(inputs) == len(example_inputs) else {}
+        same = plan.is_plain(gm, graph)
+        keep = (plan.key(gm, backend, options, weights) or "") if same else ""
+        program = build(graph, backend, options, mine, record, keep)
+        if same:
+            plain.append(program)
+        return boxed(program)
+
+    def training(kind: str) -> Callable[..., Callable[..., Any]]:
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            nonlocal record
+            record = record if kind == "forward" else report.begin(backend.label, kind)
+            record.kind = kind
+            program = build(graph, backend, options, {}, record)
+            report.write()
+            return boxed(program)
+
+        return compile_graph
+
+    compiled = torch_internals.aot(
+        gm,
+        example_inputs,
+        forward=training("forward"),
+        backward=training("backward"),
+        inference=inference,
+        table=decompose.table(backend),
+    )
+    return _direct(plain[0]) if plain else compiled
+
+
+def _direct(program: Program) -> Callable[..., Any]:
+    """A program in the place of dynamo's graph, without AOTAutograd's wrappers: they do nothing."""
+    call = boxed(program)
+
+    def run(*args: Any) -> list[Any]:
+        return call(list(args))
+
+    return run
+
+
+def wants_gradients(inputs: Sequence[Any]) -> bool:
+    """Whether a graph is one of training."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, Tensor) and x.requires_grad for x in inputs
+    )
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """A warning that is not repeated in this process."""
+    if text not in _said:
+        _said.add(text)
+        log.warning(text)

@@ -1,0 +1,148 @@
+"""One partition: its blob from the cache or the compiler, and the executable made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeplink import settings
+from deeplink.errors import CompileError, DeeplinkError
+from dicp.backend import Backend, Executable, Loading
+from dicp.dynamo_bridge import cache
+from dicp.dynamo_bridge.codegen import describe, emit, results_of
+from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.partition import extract
+from dicp.dynamo_bridge.report import Record
+from dicp.dynamo_bridge.run import Constants, Part, Shape
+from dicp.dynamo_bridge.specialize import is_dynamic, specialized
+
+
+def make_part(
+    name: str,
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    known: Constants,
+    record: Record,
+) -> Part:
+    """A partition, compiled; `known` are all constants of the graph, by name."""
+    shape = shape_of(name, gm, known)
+    maker = _Maker(backend, options, record)
+    by_size = backend.dynamic == "specialize" and is_dynamic(gm)
+
+    def load(constants: Constants) -> Executable:
+        own = shape.own(constants)
+        return _by_size(shape, gm, maker, own) if by_size else maker.executable(shape, gm, own)
+
+    part = Part(shape, load, load(known), gm)
+    part.key = "" if by_size or backend.embeds else maker.key
+    return part
+
+
+def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
+    """What is to know of a partition without its graph."""
+    inputs = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
+    nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    constant = tuple(place for place in inputs if place in known)
+    return Shape(name, inputs, constant, results_of(nodes))
+
+
+def open_blob(
+    blob: bytes, shape: Shape, backend: Backend, cached: bool, own: Constants
+) -> Executable:
+    """The executable of a compiled partition, for these constants."""
+    if backend.through_host:
+        own = {place: tensor.cpu() for place, tensor in own.items()}
+    folder = settings.DICP_CACHE_DIR.get() / backend.name if cached else None
+    changing = tuple(place for place in shape.inputs if place not in own)
+    threads = torch.get_num_threads()
+    loading = Loading(shape.name, own, shape.results, changing, threads, folder)
+    executable = backend.load(blob, loading)
+    return _through_host(executable, shape) if backend.through_host else executable
+
+
+class _Maker:
+    """Compiles graphs of one partition; a blob that holds no constants is made once."""
+
+    def __init__(self, backend: Backend, options: Options, record: Record) -> None:
+        self.backend, self.options, self.record = backend, options, record
+        self.key = ""
+        self._blobs: dict[fx.GraphModule, bytes] = {}
+
+    def executable(self, shape: Shape, gm: fx.GraphModule, own: Constants) -> Executable:
+        try:
+            return open_blob(self._blob(gm, own), shape, self.backend, self.options.cache, own)
+        except CompileError:
+            raise
+        except Exception as error:  # a vendor's compiler may raise anything; it gets its place
+            raise self._placed(error, shape.name, gm, own) from error
+
+    def _blob(self, gm: fx.GraphModule, own: Constants) -> bytes:
+        if gm in self._blobs:
+            return self._blobs[gm]
+        backend = self.backend
+
+        def make() -> bytes:
+            return backend.compile(emit(gm, backend, own))
+
+        if self.options.cache:
+            self.key = cache.key(gm, backend, own)
+            blob, found = cache.get(self.key, backend, make)
+            self.record.cached += found
+        else:
+            blob = make()
+        if not backend.embeds:
+            self._blobs[gm] = blob
+        return blob
+
+    def _placed(
+        self, error: Exception, name: str, gm: fx.GraphModule, own: Constants
+    ) -> CompileError:
+        """The error with the operator that is alone enough to cause it, where one is."""
+        ours = isinstance(error, DeeplinkError)
+        text = error.message if ours else f"{type(error).__name__}: {error}"  # type: ignore[attr-defined]
+        hint = error.hint if ours else ""  # type: ignore[attr-defined]
+        calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+        guilty = next((node for node in calls if self._fails(node, own)), None)
+        what = describe(guilty) if guilty is not None else f"{name}, a graph of {len(calls)} ops"
+        hint = hint or 'torch.compile(…, backend="eager") runs without a compiler.'
+        return CompileError(f"{self.backend.label} cannot compile {what}: {text}", hint)
+
+    def _fails(self, node: fx.Node, own: Constants) -> bool:
+        if any(not isinstance(n.meta.get("val"), Tensor) for n in (node, *node.all_input_nodes)):
+            return False
+        _, _, alone = extract([node], "alone")
+        try:
+            blob = self.backend.compile(emit(alone, self.backend, own))
+            shape = shape_of("alone", alone, own)
+            open_blob(blob, shape, self.backend, False, shape.own(own))
+        except Exception:  # as above: whatever it raises, it fails
+            return True
+        return False
+
+
+def _by_size(shape: Shape, gm: fx.GraphModule, maker: _Maker, own: Constants) -> Executable:
+    def compile_static(static: fx.GraphModule) -> tuple[Executable, list[int]]:
+        fixed = shape_of(shape.name, static, own)
+        executable = maker.executable(fixed, static, own)
+        return executable, [shape.inputs.index(n) for n in fixed.inputs if n not in own]
+
+    run = specialized(gm, compile_static)
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        rest = iter(args)
+        return run([own[place] if place in own else next(rest) for place in shape.inputs])
+
+    return call
+
+
+def _through_host(executable: Executable, shape: Shape) -> Executable:
+    def call(args: list[Any]) -> list[Any]:
+        results = executable([x.cpu() if isinstance(x, Tensor) else x for x in args])
+        pairs = zip(results, shape.results, strict=True)
+        return [r.to(known.device) if isinstance(r, Tensor) else r for r, known in pairs]
+
+    return call
