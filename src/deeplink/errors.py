@@ -63,3 +63,19 @@ class OpUnavailableError(DeeplinkError):
 
 class OpDeclarationError(DeeplinkError):
     """The declaration of an op contradicts itself, another op or torch's schema."""
+
+
+class NoBackendError(DeeplinkError, LookupError):
+    """torch.compile has no backend of that name, or it is not one of dicp's."""
+
+
+class MissingCompilerError(DeeplinkError):
+    """A backend's compiler is not installed here."""
+
+
+class CompileError(DeeplinkError):
+    """A graph could not be compiled; the text names the operator and the user's line."""
+
+
+class VerifyError(DeeplinkError):
+    """What a compiled partition computed is not what eager computes."""

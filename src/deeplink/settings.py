@@ -19,7 +19,7 @@ from deeplink.errors import SettingError
 
 T = TypeVar("T")
 
-PREFIXES = ("DEEPLINK_", "DIPU_", "DITORCH", "OP_", "AUTOCOMPARE_")
+PREFIXES = ("DEEPLINK_", "DICP_", "DIPU_", "DITORCH", "OP_", "AUTOCOMPARE_")
 
 
 @dataclass(frozen=True)
@@ -356,10 +356,18 @@ def _within(
     return number
 
 
-def _build_dir() -> Path:
+def _user_cache() -> Path:
     # Both are other programs' variables, so they are read here and are no rows of the table.
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache else Path.home() / ".cache") / "torch_dipu"
+    return Path(cache) if cache else Path.home() / ".cache"
+
+
+def _build_dir() -> Path:
+    return _user_cache() / "torch_dipu"
+
+
+def _dicp_dir() -> Path:
+    return _user_cache() / "dicp"
 
 
 # The table.
@@ -447,6 +455,14 @@ DIPU_FLIGHT_RECORD_AFTER = integer(
     300,
     "Seconds after which a collective that is under way counts as hanging; 0: never.",
     minimum=0,
+)
+DICP_CACHE = boolean("DICP_CACHE", True, "Keep compiled graphs on disk.")
+DICP_CACHE_DIR = path("DICP_CACHE_DIR", _dicp_dir, "Where compiled graphs and reports are kept.")
+DICP_VERIFY = boolean(
+    "DICP_VERIFY", False, "Compare what each compiled partition computes with eager."
+)
+DICP_MEASURE = boolean(
+    "DICP_MEASURE", True, "Keep a small graph eager where, as measured, compiling it would lose."
 )
 DITORCH = boolean(
     "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."

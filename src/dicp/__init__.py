@@ -1,0 +1,8 @@
+"""torch.compile on any vendor's graph compiler: `torch.compile(model, backend="onnxrtgraph")`."""
+
+from dicp import fused
+from dicp.backend import Backend, Executable, Loading, find
+from dicp.conversion import Conversions
+from dicp.emitter import Emitter
+
+__all__ = ["Backend", "Conversions", "Emitter", "Executable", "Loading", "find", "fused"]

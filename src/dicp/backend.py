@@ -1,0 +1,127 @@
+"""What a vendor's folder gives for torch.compile: one record of tables and functions."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+
+from deeplink.errors import NoBackendError
+from dicp.conversion import Conversions
+from dicp.emitter import Emitter
+
+GROUP = "torch_dynamo_backends"
+
+Executable = Callable[[list[Any]], Sequence[Any]]  # tensors and whole numbers in, tensors out
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known of one result of a partition; a size is None where it changes by the call.
+
+    `dtype` is None for a whole number.
+    """
+
+    dtype: torch.dtype | None
+    shape: tuple[int | None, ...] = ()
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What a blob is loaded with: all that is not in the blob."""
+
+    name: str  # of the partition, for messages
+    constants: Mapping[str, Tensor]  # by the names that Emitter.constant was called with
+    results: tuple[Result, ...]
+    inputs: tuple[str, ...] = ()  # the names of the inputs, in the order of a call
+    threads: int = 1
+    folder: Path | None = None  # a compiler may keep files of its own here; None: nowhere
+
+
+def _same(source: bytes) -> bytes:
+    return source
+
+
+def _every_node(node: fx.Node) -> str | None:
+    return None
+
+
+@dataclass(eq=False)  # torch's registry hashes it, and marks it by an attribute
+class Backend:
+    """A graph compiler. `torch.compile(model, backend=…)` takes the record itself, or its name
+    when an entry point of the group `torch_dynamo_backends` names it.
+    """
+
+    name: str  # as in torch.compile(backend="ascendgraph")
+    version: Callable[[], str]  # the compiler's; raises DeeplinkError where it is not installed
+    conversions: Conversions
+    emitter: Callable[[], Emitter]
+    load: Callable[[bytes, Loading], Executable]
+    compile: Callable[[bytes], bytes] = _same  # from what was emitted to what is kept and loaded
+    supports: Callable[[fx.Node], str | None] = _every_node  # why a node stays eager, or None
+    keep: frozenset[Any] = frozenset()  # overloads that the decomposition leaves whole
+    patterns: frozenset[str] | None = None  # names of dicp.fused; None: all that are converted
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    dynamic: Literal["native", "specialize"] = "specialize"
+    devices: tuple[str, ...] = ("cpu",)
+    through_host: bool = False  # tensors of other devices go to the host and back
+    embeds: bool = False  # its blob holds the values of its constants
+    training: bool = False  # may compile the forward and backward graphs of training
+    simulated: bool = False  # runs a model of the chip, not the chip: said wherever it is named
+    whole: Callable[..., Any] | None = None  # takes the graph from torch.compile as it is
+    options: Mapping[str, Any] = field(default_factory=dict)  # defaults of torch.compile's options
+
+    @property
+    def label(self) -> str:
+        """How reports call it."""
+        return f"{self.name} (sim)" if self.simulated else self.name
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def wants(self, fused: str) -> bool:
+        """Whether a fused op of `dicp.fused`, by its bare name, is to appear in its graphs."""
+        if self.patterns is not None and fused not in self.patterns:
+            return False
+        return getattr(torch.ops.dicp, fused).default in self.conversions
+
+    def __call__(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        options: Mapping[str, Any] | None = None,
+        mode: str | None = None,
+    ) -> Callable[..., Any]:
+        """What torch.compile calls with a graph."""
+        from dicp.dynamo_bridge.compile_fx import compile_fx  # it needs this module
+
+        return compile_fx(gm, example_inputs, self, options=options)
+
+
+def find(name: str) -> Backend:
+    """The installed backend of that name."""
+    points = importlib.metadata.entry_points(group=GROUP)
+    found = list(points.select(name=name))
+    if not found:
+        names = sorted(points.names)
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "install the vendor's package."
+        raise NoBackendError(
+            f"no backend {name!r} for torch.compile; installed: {', '.join(names) or 'none'}.", hint
+        )
+    backend = found[0].load()
+    if not isinstance(backend, Backend):
+        raise NoBackendError(
+            f"{name!r} is {found[0].value}, of type {type(backend).__name__}, not a dicp Backend.",
+            'give it to torch.compile by its name: torch.compile(model, backend="…").',
+        )
+    return backend

@@ -1,0 +1,39 @@
+"""Which overloads are taken apart: torch's core ATen table, less what a backend keeps whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dicp import torch_internals
+from dicp.backend import Backend
+
+aten = torch.ops.aten
+
+# What a fused op is recognised by: it must reach `canonical` and `rewrite` in one piece.
+RECOGNISED: dict[str, tuple[Any, ...]] = {
+    "layer_norm": (aten.native_layer_norm.default,),
+    "batch_norm": (
+        aten._native_batch_norm_legit_no_training.default,
+        aten.cudnn_batch_norm.default,
+    ),
+    "sdpa": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+    ),
+    "swiglu": (aten.silu.default,),
+    "linear": (aten.addmm.default, aten.gelu.default, aten.silu.default),
+}
+PLAIN = (aten.t.default, aten.transpose.int)  # `canonical` makes one spelling of these
+
+
+def table(backend: Backend) -> dict[Any, Any]:
+    """The decompositions for a backend's graphs."""
+    kept = set(PLAIN) | backend.keep
+    for fused, overloads in RECOGNISED.items():
+        if backend.wants(fused):
+            kept.update(overloads)
+    return {op: rule for op, rule in torch_internals.decompositions().items() if op not in kept}

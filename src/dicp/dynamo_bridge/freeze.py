@@ -1,0 +1,63 @@
+"""Weights as constants of an inference graph, and noticing when the program changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from dicp import torch_internals
+
+
+class Frozen:
+    """The inputs of a graph that became constants, by number; `changed` is asked in each call."""
+
+    def __init__(self, tensors: Mapping[int, Tensor]) -> None:
+        self.tensors = dict(tensors)
+        self._marks: list[tuple[int, int, int]] = []
+        self.take(self.tensors)
+
+    def take(self, tensors: Mapping[int, Any]) -> None:
+        """These are the constants from now on."""
+        self.tensors.update({i: tensors[i].detach() for i in self.tensors})
+        self._marks = [(i, t.data_ptr(), t._version) for i, t in self.tensors.items()]
+
+    def changed(self, args: Sequence[Any]) -> list[int]:
+        """The numbers of those that were written, or replaced, since they were taken."""
+        # hot path
+        return [
+            i
+            for i, pointer, version in self._marks
+            if args[i].data_ptr() != pointer or args[i]._version != version
+        ]
+
+
+def lift_attributes(gm: fx.GraphModule) -> dict[str, Tensor]:
+    """Tensors in the graph become placeholders, and constants by the placeholders' names."""
+    found: dict[str, Tensor] = {}
+    places: dict[str, fx.Node] = {}
+    inputs = gm.graph.find_nodes(op="placeholder")
+    for node in gm.graph.find_nodes(op="get_attr"):
+        tensor = _attribute(gm, str(node.target))
+        if not isinstance(tensor, Tensor):
+            continue
+        if node.target not in places:
+            first = next(iter(gm.graph.nodes)) if not inputs else inputs[-1]
+            insert = gm.graph.inserting_after if inputs else gm.graph.inserting_before
+            with insert(first):
+                place = gm.graph.placeholder(f"attribute_{node.name}")
+            with torch_internals.fake_mode_of(gm) as mode:
+                place.meta["val"] = node.meta.get("val", mode.from_tensor(tensor))
+            places[node.target] = place
+            found[place.name] = tensor.detach()
+        node.replace_all_uses_with(places[node.target])
+        gm.graph.erase_node(node)
+    return found
+
+
+def _attribute(gm: fx.GraphModule, path: str) -> Any:
+    found: Any = gm
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

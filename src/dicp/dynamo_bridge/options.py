@@ -1,0 +1,43 @@
+"""The options of `torch.compile(…, options={…})`, and their defaults."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from deeplink import settings
+from deeplink.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one model is compiled."""
+
+    verify: bool = False  # compare each partition with eager, in each call
+    freeze: bool = True  # in inference: weights are constants of the compiled graph
+    rewrite: bool = True  # fuse by the pattern library
+    merge: bool = True  # join linears that share an input
+    cache: bool = True  # keep compiled graphs on disk
+    measure: bool = True  # keep a small graph eager where compiling it would lose
+
+
+def resolve(*given: Mapping[str, Any]) -> Options:
+    """Options from the settings, then from each mapping; a later one goes before."""
+    values: dict[str, Any] = {
+        "verify": settings.DICP_VERIFY.get(),
+        "cache": settings.DICP_CACHE.get(),
+        "measure": settings.DICP_MEASURE.get(),
+    }
+    known = [field.name for field in fields(Options)]
+    for mapping in given:
+        for name, value in mapping.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                raise SettingError(
+                    f"no option {name!r} for this backend; there are: {', '.join(known)}.",
+                    f"did you mean {close[0]!r}?" if close else "",
+                )
+            values[name] = value
+    return Options(**values)

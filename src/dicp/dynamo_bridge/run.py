@@ -1,0 +1,134 @@
+"""The compiled graph as AOTAutograd calls it: constants kept up to date, results as traced."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from dicp.backend import Executable
+from dicp.dynamo_bridge.freeze import Frozen
+from dicp.dynamo_bridge.partition import Split
+
+Constants = Mapping[str, Tensor]
+
+
+@dataclass
+class Part:
+    """One partition; `load` makes its executable for given constants."""
+
+    name: str
+    gm: fx.GraphModule
+    load: Callable[[Constants], Executable]
+    executable: Executable
+    keep: tuple[int, ...]  # which of its inputs are not constants
+
+
+class _Call(torch.nn.Module):
+    """A partition inside of a split graph."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *args: Any) -> Sequence[Any]:
+        part = self.part
+        return part.executable([args[i] for i in part.keep])
+
+
+@dataclass
+class Program:
+    """All of one graph: what AOTAutograd gets for it."""
+
+    whole: Split
+    parts: list[Part]
+    frozen: Frozen
+    numbers: Mapping[str, int]  # of the inputs, by their placeholders' names
+    constants: Callable[[Mapping[int, Tensor]], Constants]  # from the frozen inputs
+    finish: Callable[[Sequence[Any]], list[Any]]
+    refreshed: int = 0
+    _direct: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        constants = self.constants(self.frozen.tensors)
+        straight = _straight(self.whole.gm, constants)
+        self._direct = straight is not None and straight[0] == self.parts[0].name
+        if straight is not None:
+            self._inputs = [self.numbers[name] for name in straight[1]]
+            return
+        for part in self.parts:
+            self.whole.gm.set_submodule(part.name, _Call(part))
+        self._body: Callable[..., Sequence[Any]] = self.whole.gm.forward
+        self._fill(constants)
+
+    def _fill(self, constants: Constants) -> None:
+        names = [node.name for node in self.whole.gm.graph.find_nodes(op="placeholder")]
+        self._inputs = [self.numbers[name] for name in names if name not in constants]
+        self._given: list[Any] = [constants.get(name) for name in names]
+
+    def refresh(self, args: Sequence[Any]) -> None:
+        """Takes the constants anew; what was derived from them is derived again."""
+        self.frozen.take({i: args[i] for i in self.frozen.tensors})
+        constants = self.constants(self.frozen.tensors)
+        for part in self.parts:
+            part.executable = part.load(constants)
+        if not self._direct:
+            self._fill(constants)
+        self.refreshed += 1
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        # hot path
+        if self.frozen.changed(args):
+            self.refresh(args)
+        inputs = [args[i] for i in self._inputs]
+        args.clear()  # boxed: the callee owns them
+        if self._direct:
+            return self.finish(self.parts[0].executable(inputs))
+        rest = iter(inputs)
+        given = [next(rest) if value is None else value for value in self._given]
+        return self.finish(self._body(*given))
+
+
+def _straight(gm: fx.GraphModule, constants: Constants) -> tuple[str, list[str]] | None:
+    """The name and the inputs of the one partition that is all of a graph; None if none is."""
+    calls = gm.graph.find_nodes(op="call_module")
+    rest = [node for node in gm.graph.nodes if node.op == "call_function"]
+    results = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    if len(calls) != 1 or rest != results:
+        return None
+    if any(n.target is not operator.getitem or n.args != (calls[0], i) for i, n in enumerate(rest)):
+        return None
+    inputs = [node.name for node in calls[0].args if isinstance(node, fx.Node)]
+    return str(calls[0].target), [name for name in inputs if name not in constants]
+
+
+def finisher(nodes: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Gives results the strides with which they were traced; what is no node is given as it is."""
+    orders = [_order(n.meta.get("val")) if isinstance(n, fx.Node) else None for n in nodes]
+    if not any(orders):
+        return list
+
+    def finish(results: Sequence[Any]) -> list[Any]:
+        return [_ordered(r, order) for r, order in zip(results, orders, strict=True)]
+
+    return finish
+
+
+def _order(value: Any) -> tuple[int, ...] | None:
+    """The dimensions from the widest stride to the narrowest; None when they are in order."""
+    if not isinstance(value, Tensor) or value.is_contiguous() or 0 in value.stride():
+        return None
+    strides = [int(stride) for stride in value.stride()]
+    order = tuple(sorted(range(len(strides)), key=lambda dim: -strides[dim]))
+    return None if order == tuple(range(len(strides))) else order
+
+
+def _ordered(result: Any, order: tuple[int, ...] | None) -> Any:
+    if order is None or not isinstance(result, Tensor):
+        return result
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return result.permute(order).contiguous().permute(back)

@@ -1,0 +1,71 @@
+"""What is used of torch's private interfaces, in one place: it differs from release to release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["FakeTensorMode", "aot", "decompositions", "fake_mode_of", "parameters", "without_modes"]
+
+without_modes = _disable_current_modes  # real tensors, inside of torch.compile's fake mode
+
+
+def aot(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inference: Callable[..., Any],
+    table: dict[Any, Any],
+) -> Callable[..., Any]:
+    """AOTAutograd: the graph's functional forms, each given to its compiler."""
+    front = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=table,
+    )
+    return front(gm, inputs)
+
+
+def decompositions() -> dict[Any, Any]:
+    """torch's own, down to core ATen."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
+def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
+    """The real parameters and buffers among the inputs of dynamo's graph, by their number."""
+    found = {}
+    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        given = node.meta.get("grapharg")
+        source = getattr(given, "source", None)
+        if source is None:
+            continue
+        name = source.name if isinstance(source.name, str) else source.name()
+        if "_parameters[" in name or "_buffers[" in name:
+            example = given.example
+            if isinstance(example, Tensor) and not example.is_inference():
+                found[number] = example.detach()
+    return found
+
+
+def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
+    """The mode of the fake tensors that describe a graph's values."""
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    mode = detect_fake_mode([v for v in values if isinstance(v, Tensor)])
+    return mode if mode is not None else FakeTensorMode()
+
+
+def torch_version() -> str:
+    """For keys: torch's version, as it names itself."""
+    return str(torch.__version__)
