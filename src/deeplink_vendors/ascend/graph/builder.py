@@ -49,7 +49,10 @@ class Builder:
     # what the core calls
 
     def input(self, node: fx.Node) -> Value:
-        value = node.meta["val"]
+        return self.of(node.meta["val"])
+
+    def of(self, value: Any) -> Value:
+        """An input for a tensor, or a whole number, of which the type and shape are known."""
         if isinstance(value, Tensor):
             return self._data(value.dtype, value.shape, {})
         return self._data(torch.int64, (), {})
@@ -178,7 +181,8 @@ class Builder:
             else Desc(name, value.dtype, _sizes(value.shape), layout)
             for (name, _), value in zip(names, inputs, strict=True)
         )
-        results = [*outs, *[(torch.float32, ())] * (len(prototype.outputs) - len(outs))]
+        unasked = [(None, ())] * (len(prototype.outputs) - len(outs))
+        results: list[tuple[torch.dtype | None, Sequence[Any]]] = [*outs, *unasked]
         made = tuple(
             Desc(name, dtype, _sizes(shape), layout)
             for (name, _), (dtype, shape) in zip(

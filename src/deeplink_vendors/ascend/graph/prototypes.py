@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import torch
 
-from deeplink_vendors.ascend.graph.graph import Desc, Graph, Node
+from deeplink_vendors.ascend.graph.graph import AS_ATTRIBUTE, Desc, Graph, Node
 
 FLOATS = {"FLOAT", "FLOAT16", "BF16", "DOUBLE"}
 WHOLE = {"INT8", "UINT8", "INT16", "INT32", "INT64"}
@@ -55,6 +56,7 @@ class Attribute:
     name: str
     kind: str
     required: bool
+    default: Any = None  # None: there is none
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def prototypes() -> dict[str, Prototype]:
 
 def _prototype(op: str, rows: list[list[str]]) -> Prototype:
     attributes = [
-        Attribute(name, types.split()[0], kind == "required_attr")
+        Attribute(name, types.split()[0], kind == "required_attr", _default(types))
         for _, kind, name, types in rows
         if kind.endswith("attr")
     ]
@@ -100,6 +102,20 @@ def _prototype(op: str, rows: list[list[str]]) -> Prototype:
         tuple(_port(row) for row in rows if row[1].endswith("output")),
         {attribute.name: attribute for attribute in attributes},
     )
+
+
+def _default(types: str) -> Any:
+    """The value in `Int 0`, `Bool false`, `ListInt {1, 1}`, `String "NCHW"`, `Type DT_INT64`."""
+    kind, _, text = types.partition(" ")
+    if not text:
+        return None
+    if kind.startswith("List"):
+        return [int(word) for word in text.strip("{}").split(",") if word.strip()]
+    if text.startswith("DT_"):
+        return AS_ATTRIBUTE[{name: dtype for dtype, name in TYPES.items()}[text[3:]]]
+    plain = {"true": True, "false": False}.get(text, text)
+    convert = {"Int": int, "Float": lambda value: float(str(value).rstrip("f"))}.get(kind)
+    return convert(plain) if convert else (text.strip('"') if kind == "String" else plain)
 
 
 def _port(row: list[str]) -> Port:
