@@ -46,4 +46,5 @@ backend = Backend(
     dynamic="native",
     training=True,
     simulated=True,
+    options={"measure": False},  # a simulation is never faster
 )
