@@ -12,7 +12,16 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["FakeTensorMode", "aot", "decompositions", "fake_mode_of", "parameters", "without_modes"]
+__all__ = [
+    "FakeTensorMode",
+    "aot",
+    "decompositions",
+    "fake_mode_for",
+    "fake_mode_of",
+    "parameters",
+    "torch_version",
+    "without_modes",
+]
 
 without_modes = _disable_current_modes  # real tensors, inside of torch.compile's fake mode
 
@@ -59,11 +68,15 @@ def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
     return found
 
 
-def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
-    """The mode of the fake tensors that describe a graph's values."""
-    values = [node.meta.get("val") for node in gm.graph.nodes]
+def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
+    """The mode of these fake tensors; a new one when there are none."""
     mode = detect_fake_mode([v for v in values if isinstance(v, Tensor)])
     return mode if mode is not None else FakeTensorMode()
+
+
+def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
+    """The mode of the fake tensors that describe a graph's values."""
+    return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
 
 
 def torch_version() -> str:

@@ -89,7 +89,7 @@ class Writer:
 
 
 def make(*names: str, without: Sequence[str] = (), **fields: Any) -> Backend:
-    """A toy backend with all ops, or those named; `loaded` counts how often a blob was loaded."""
+    """A toy backend with all ops, or those named; it keeps what it was given to load."""
     conversions = Conversions()
 
     def convert(function: str) -> Any:
@@ -108,6 +108,7 @@ def make(*names: str, without: Sequence[str] = (), **fields: Any) -> Backend:
     def load(blob: bytes, loading: Loading) -> Executable:
         loads.append(loading)
         program = json.loads(blob)
+        programs.append(program)
 
         def run(args: list[Any]) -> list[Any]:
             values: dict[str, Any] = {f"%{n}": t for n, t in loading.constants.items()}
@@ -126,8 +127,9 @@ def make(*names: str, without: Sequence[str] = (), **fields: Any) -> Backend:
         return run
 
     loads: list[Loading] = []
+    programs: list[Any] = []
     emitter: Callable[[], Emitter] = Writer
     fields = {"dynamic": "native", "version": lambda: "1"} | fields
     backend = Backend("toygraph", conversions=conversions, emitter=emitter, load=load, **fields)
-    backend.loads = loads  # type: ignore[attr-defined]
+    backend.loads, backend.programs = loads, programs  # type: ignore[attr-defined]
     return backend

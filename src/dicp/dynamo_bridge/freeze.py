@@ -37,16 +37,12 @@ def lift_attributes(gm: fx.GraphModule) -> dict[str, Tensor]:
     """Tensors in the graph become placeholders, and constants by the placeholders' names."""
     found: dict[str, Tensor] = {}
     places: dict[str, fx.Node] = {}
-    inputs = gm.graph.find_nodes(op="placeholder")
     for node in gm.graph.find_nodes(op="get_attr"):
         tensor = _attribute(gm, str(node.target))
         if not isinstance(tensor, Tensor):
             continue
         if node.target not in places:
-            first = next(iter(gm.graph.nodes)) if not inputs else inputs[-1]
-            insert = gm.graph.inserting_after if inputs else gm.graph.inserting_before
-            with insert(first):
-                place = gm.graph.placeholder(f"attribute_{node.name}")
+            place = add_placeholder(gm, f"attribute_{node.name}")
             with torch_internals.fake_mode_of(gm) as mode:
                 place.meta["val"] = node.meta.get("val", mode.from_tensor(tensor))
             places[node.target] = place
@@ -54,6 +50,14 @@ def lift_attributes(gm: fx.GraphModule) -> dict[str, Tensor]:
         node.replace_all_uses_with(places[node.target])
         gm.graph.erase_node(node)
     return found
+
+
+def add_placeholder(gm: fx.GraphModule, name: str) -> fx.Node:
+    """One more input, after those that are there."""
+    inputs = gm.graph.find_nodes(op="placeholder")
+    first = next(iter(gm.graph.nodes))
+    with gm.graph.inserting_after(inputs[-1]) if inputs else gm.graph.inserting_before(first):
+        return gm.graph.placeholder(name)
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> Any:

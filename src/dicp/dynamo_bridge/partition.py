@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +98,7 @@ def _rebuild(gm: fx.GraphModule, regions: Regions, eager: dict[fx.Node, str]) ->
                 new[node] = graph.node_copy(node, new.__getitem__)
             continue
         name = f"part_{len(parts)}"
-        inputs, outputs, parts[name] = _extract(nodes, name)
+        inputs, outputs, parts[name] = extract(nodes, name)
         call = graph.call_module(name, tuple(new[node] for node in inputs))
         for index, node in enumerate(outputs):
             new[node] = graph.call_function(operator.getitem, (call, index))
@@ -110,12 +109,11 @@ def _rebuild(gm: fx.GraphModule, regions: Regions, eager: dict[fx.Node, str]) ->
     return Split(fx.GraphModule(root, graph), parts, {new[n]: why for n, why in eager.items()})
 
 
-def _extract(
-    nodes: list[fx.Node], name: str
-) -> tuple[list[fx.Node], list[fx.Node], fx.GraphModule]:
+def extract(nodes: list[fx.Node], name: str) -> tuple[list[fx.Node], list[fx.Node], fx.GraphModule]:
     """A region as a graph of its own: its inputs, its outputs, and the module."""
     inside, graph, new = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
-    inputs = list(_unique(n for node in nodes for n in node.all_input_nodes if n not in inside))
+    used = (n for node in nodes for n in node.all_input_nodes if n not in inside)
+    inputs = list(dict.fromkeys(used))
     outputs = [n for n in nodes if any(user not in inside for user in n.users)]
     for node in inputs:
         new[node] = graph.placeholder(node.name)
@@ -124,7 +122,3 @@ def _extract(
         new[node] = graph.node_copy(node, new.__getitem__)
     graph.output(tuple(new[node] for node in outputs))
     return inputs, outputs, fx.GraphModule({}, graph, class_name=name)
-
-
-def _unique(nodes: Iterable[fx.Node]) -> dict[fx.Node, None]:
-    return dict.fromkeys(nodes)

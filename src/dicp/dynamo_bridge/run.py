@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor, fx
 from dicp.backend import Executable
 from dicp.dynamo_bridge.freeze import Frozen
 from dicp.dynamo_bridge.partition import Split
+from dicp.dynamo_bridge.report import Record
 
 Constants = Mapping[str, Tensor]
+RESTLESS = 3  # changes after which a weight is no constant
 
 
 @dataclass
@@ -50,15 +53,19 @@ class Program:
     numbers: Mapping[str, int]  # of the inputs, by their placeholders' names
     constants: Callable[[Mapping[int, Tensor]], Constants]  # from the frozen inputs
     finish: Callable[[Sequence[Any]], list[Any]]
-    refreshed: int = 0
+    record: Record | None = None
+    rebuild: Callable[[Mapping[int, Tensor]], Program] | None = None  # with these frozen
+    check: Callable[[list[Any], Sequence[Any]], None] | None = None  # verify mode
+    restless: set[int] = field(default_factory=set)  # frozen ones that change again and again
+    _changes: Counter[int] = field(default_factory=Counter)
     _direct: bool = field(init=False)
 
     def __post_init__(self) -> None:
         constants = self.constants(self.frozen.tensors)
         straight = _straight(self.whole.gm, constants)
-        self._direct = straight is not None and straight[0] == self.parts[0].name
+        self._direct = straight is not None
         if straight is not None:
-            self._inputs = [self.numbers[name] for name in straight[1]]
+            self._inputs = [self.numbers[name] for name in straight]
             return
         for part in self.parts:
             self.whole.gm.set_submodule(part.name, _Call(part))
@@ -70,7 +77,7 @@ class Program:
         self._inputs = [self.numbers[name] for name in names if name not in constants]
         self._given: list[Any] = [constants.get(name) for name in names]
 
-    def refresh(self, args: Sequence[Any]) -> None:
+    def refresh(self, args: Sequence[Any], changed: Sequence[int]) -> None:
         """Takes the constants anew; what was derived from them is derived again."""
         self.frozen.take({i: args[i] for i in self.frozen.tensors})
         constants = self.constants(self.frozen.tensors)
@@ -78,23 +85,38 @@ class Program:
             part.executable = part.load(constants)
         if not self._direct:
             self._fill(constants)
-        self.refreshed += 1
+        self._changes.update(changed)
+        self.restless = {i for i, times in self._changes.items() if times >= RESTLESS}
+        if self.record is not None:
+            self.record.refreshed += 1
+
+    def thawed(self) -> Program:
+        """The same program with what keeps changing as an input, no constant."""
+        assert self.rebuild is not None
+        rest = {i: t for i, t in self.frozen.tensors.items() if i not in self.restless}
+        return self.rebuild(rest)
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        given = list(args) if self.check is not None else []
         # hot path
-        if self.frozen.changed(args):
-            self.refresh(args)
+        changed = self.frozen.changed(args)
+        if changed:
+            self.refresh(args, changed)
         inputs = [args[i] for i in self._inputs]
         args.clear()  # boxed: the callee owns them
         if self._direct:
-            return self.finish(self.parts[0].executable(inputs))
-        rest = iter(inputs)
-        given = [next(rest) if value is None else value for value in self._given]
-        return self.finish(self._body(*given))
+            results = self.finish(self.parts[0].executable(inputs))
+        else:
+            rest = iter(inputs)
+            values = [next(rest) if value is None else value for value in self._given]
+            results = self.finish(self._body(*values))
+        if self.check is not None:
+            self.check(given, results)
+        return results
 
 
-def _straight(gm: fx.GraphModule, constants: Constants) -> tuple[str, list[str]] | None:
-    """The name and the inputs of the one partition that is all of a graph; None if none is."""
+def _straight(gm: fx.GraphModule, constants: Constants) -> list[str] | None:
+    """The inputs of the one partition that is all of a graph; None if none is."""
     calls = gm.graph.find_nodes(op="call_module")
     rest = [node for node in gm.graph.nodes if node.op == "call_function"]
     results = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -103,7 +125,7 @@ def _straight(gm: fx.GraphModule, constants: Constants) -> tuple[str, list[str]]
     if any(n.target is not operator.getitem or n.args != (calls[0], i) for i, n in enumerate(rest)):
         return None
     inputs = [node.name for node in calls[0].args if isinstance(node, fx.Node)]
-    return str(calls[0].target), [name for name in inputs if name not in constants]
+    return [name for name in inputs if name not in constants]
 
 
 def finisher(nodes: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:

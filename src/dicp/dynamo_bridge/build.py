@@ -1,0 +1,141 @@
+"""One functional graph, all the way to what runs it: the passes, the partitions, the loading."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from dicp import torch_internals
+from dicp.backend import Backend
+from dicp.dynamo_bridge import blame, report
+from dicp.dynamo_bridge.canonical import canonicalise
+from dicp.dynamo_bridge.fold import Folded, fold
+from dicp.dynamo_bridge.freeze import Frozen, lift_attributes
+from dicp.dynamo_bridge.layout import arrange
+from dicp.dynamo_bridge.load import make_part
+from dicp.dynamo_bridge.merge import merge
+from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.partition import split
+from dicp.dynamo_bridge.report import Record
+from dicp.dynamo_bridge.rewrite import activate, rewrite
+from dicp.dynamo_bridge.run import Constants, Program, finisher
+
+log = logging.getLogger("dicp")
+
+
+def build(
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: Record | None = None,
+) -> Program:
+    """A program for a graph; `weights` are those of its inputs that are to be constants."""
+    record = record or Record(0, backend.label, "inference")
+    with torch_internals.without_modes(), torch.no_grad():
+        traced = _copy(gm)
+        program = _build(gm, backend, options, weights, record)
+    program.record = record
+    program.rebuild = lambda rest: build(_copy(traced), backend, options, rest, record)
+    if options.verify:
+        quiet = replace(options, verify=False, cache=False)
+        blame.watch(program, traced, backend.label, _whole(backend, quiet), _bare(backend, quiet))
+    return program
+
+
+def _copy(gm: fx.GraphModule) -> fx.GraphModule:
+    return fx.GraphModule(gm, copy.deepcopy(gm.graph))
+
+
+def _whole(backend: Backend, options: Options) -> blame.Again:
+    def again(gm: fx.GraphModule, inputs: list[Any], frozen: Collection[str]) -> Sequence[Any]:
+        places = gm.graph.find_nodes(op="placeholder")
+        weights = {i: inputs[i] for i, node in enumerate(places) if node.name in frozen}
+        return build(_copy(gm), backend, options, weights)(list(inputs))
+
+    return again
+
+
+def _bare(backend: Backend, options: Options) -> blame.Again:
+    def again(gm: fx.GraphModule, inputs: list[Any], frozen: Collection[str]) -> Sequence[Any]:
+        places = gm.graph.find_nodes(op="placeholder")
+        known = {n.name: x for n, x in zip(places, inputs, strict=True) if n.name in frozen}
+        part = make_part("cut", gm, backend, options, known, Record(0, backend.label, "cut"))
+        return part.executable([inputs[i] for i in part.keep])
+
+    return again
+
+
+def _build(
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: Record,
+) -> Program:
+    inputs = gm.graph.find_nodes(op="placeholder")
+    numbers = {node.name: number for number, node in enumerate(inputs)}
+    names = {inputs[number].name: number for number in weights}
+    finish = finisher(list(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
+    with _timed(record, "passes"):
+        attributes = lift_attributes(gm)
+        folded = passes(gm, backend, options, {*attributes, *names})
+        whole = split(gm, backend)
+    report.count(record, whole)
+    record.frozen = len(weights)
+    for row in record.eager:
+        log.info("%s: %s stays eager: %s", backend.label, row["op"], row["reason"])
+
+    def constants(tensors: Mapping[int, Tensor]) -> Constants:
+        return folded.constants(attributes | {n: tensors[i] for n, i in names.items()})
+
+    with _timed(record, "compile"):
+        known = constants(weights)
+        parts = [
+            make_part(name, sub, backend, options, known, record)
+            for name, sub in whole.parts.items()
+        ]
+    return Program(whole, parts, Frozen(weights), numbers, constants, finish)
+
+
+def passes(gm: fx.GraphModule, backend: Backend, options: Options, constants: set[str]) -> Folded:
+    """All that is done to a graph before it is split, in order."""
+    canonicalise(gm, backend)
+    if options.rewrite:
+        rewrite(gm, backend)
+    if options.merge:
+        merge(gm, backend, constants)
+    if options.rewrite:
+        activate(gm, backend)
+    arrange(gm, backend)
+    return fold(gm, constants)
+
+
+def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
+    """AOTAutograd hands its list over: what it holds may be freed on the way."""
+    current = program
+
+    def call(args: list[Any]) -> list[Any]:
+        nonlocal current
+        if current.restless:  # hot path: an empty set
+            current = current.thawed()
+        return current(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+@contextmanager
+def _timed(record: Record, stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    spent = time.perf_counter() - start
+    record.seconds[stage] = record.seconds.get(stage, 0.0) + spent

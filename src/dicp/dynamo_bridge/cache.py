@@ -1,0 +1,109 @@
+"""Compiled partitions on disk: found by what they are made of, written whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_map
+
+from deeplink import settings
+from dicp import torch_internals
+from dicp.backend import Backend
+
+FORMAT = 1  # of what is kept; part of every key
+
+
+def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -> str:
+    """Equal for equal graphs, shapes, strides, constants, compilers and torches, in any process."""
+    digest = hashlib.sha256()
+    head = (FORMAT, backend.name, backend.version(), torch_internals.torch_version())
+    digest.update(repr(head).encode())
+    names: dict[fx.Node, str] = {}
+    for node in gm.graph.nodes:
+        names[node] = f"%{len(names)}"
+        args, kwargs = tree_map(_written(names), (node.args, node.kwargs), is_leaf=_is_node)
+        name = node.name if node.op == "placeholder" else ""  # constants come by their names
+        row = (node.op, name, str(node.target), args, kwargs, _known(node.meta.get("val")))
+        digest.update(repr(row).encode())
+    for name, tensor in sorted(constants.items()):
+        digest.update(repr((name, _known(tensor))).encode())
+        if backend.embeds:
+            digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, fx.Node)
+
+
+def _written(names: Mapping[fx.Node, str]) -> Callable[[Any], Any]:
+    return lambda value: names[value] if isinstance(value, fx.Node) else str(value)
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_known(one) for one in value]
+    if not isinstance(value, Tensor):
+        return str(value)
+    sizes, strides = [str(n) for n in value.shape], [str(n) for n in value.stride()]
+    return str(value.dtype), sizes, strides, str(value.device)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """A tensor's data, as it lies in contiguous memory."""
+    flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+    return flat.numpy().tobytes()
+
+
+def get(key: str, backend: Backend, make: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """The blob of a key, from the disk or made now; and whether it was there.
+
+    Of processes that want the same one, one makes it and the others wait. A folder that cannot be
+    written is no error: the blob is made.
+    """
+    path = settings.DICP_CACHE_DIR.get() / backend.name / f"{key}.blob"
+    found = _read(path)
+    if found is not None:
+        return found, True
+    try:
+        with _locked(path):
+            found = _read(path)  # another process was first
+            if found is not None:
+                return found, True
+            blob = make()
+            _write(path, blob)
+            return blob, False
+    except OSError:
+        return make(), False
+
+
+def _read(path: Path) -> bytes | None:
+    """A blob whose own hash fits; a torn or foreign file counts as none."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    blob = data[32:]
+    return blob if hashlib.sha256(blob).digest() == data[:32] else None
+
+
+def _write(path: Path, blob: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.part")
+    temporary.write_bytes(hashlib.sha256(blob).digest() + blob)
+    temporary.replace(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the end of the process, too
+        yield

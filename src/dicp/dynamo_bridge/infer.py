@@ -1,0 +1,57 @@
+"""Shapes and types of what a pass puts into a graph, by torch's own fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from deeplink.errors import CompileError
+from dicp import torch_internals
+
+
+def insert(
+    before: fx.Node, target: Callable[..., Any], args: Sequence[Any], like: fx.Node | None = None
+) -> fx.Node:
+    """A new call before a node, its value inferred; `like` gives the user's line."""
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(target, tuple(args))
+    origin = (like or before).meta
+    node.meta = {k: origin[k] for k in ("stack_trace", "nn_module_stack") if k in origin}
+    node.meta["val"] = value_of(node)
+    return node
+
+
+def value_of(node: fx.Node) -> Any:
+    """The fake value of a call, from those of its arguments."""
+    assert callable(node.target)
+    values = [n.meta["val"] for n in node.all_input_nodes]
+    args = fx.map_arg(node.args, lambda n: n.meta["val"])
+    kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["val"])
+    with torch_internals.fake_mode_for(values):
+        return node.target(*args, **kwargs)
+
+
+def replace(old: fx.Node, new: fx.Node) -> None:
+    """Puts a node in the place of another, which must have the same shape and type."""
+    was, is_now = old.meta["val"], new.meta["val"]
+    if isinstance(was, Tensor) and not _alike(was, is_now):
+        raise CompileError(
+            f"a rewrite of {old.target} changed {_text(was)} to {_text(is_now)}.",
+            'torch.compile(…, options={"rewrite": False}) goes without rewrites.',
+        )
+    old.replace_all_uses_with(new)
+    old.graph.erase_node(old)
+
+
+def _alike(a: Tensor, b: Any) -> bool:
+    if not isinstance(b, Tensor) or a.dtype != b.dtype or a.dim() != b.dim():
+        return False
+    pairs = zip(a.shape, b.shape, strict=True)
+    # a symbolic size is not asked: that would tie the graph to an example's value
+    return all(not (isinstance(x, int) and isinstance(y, int)) or x == y for x, y in pairs)
+
+
+def _text(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, Tensor) else str(value)

@@ -1,0 +1,136 @@
+"""What was compiled, what stayed eager and why: records, kept on disk, and their tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+from deeplink.table import console, table
+from dicp.dynamo_bridge.codegen import user_line
+from dicp.dynamo_bridge.partition import Split
+
+KEPT = 20  # reports of processes
+
+
+@dataclass
+class Record:
+    """One graph. `eager` counts what stayed eager by operator and reason; `seconds` by stage."""
+
+    number: int
+    backend: str
+    kind: str  # inference, forward, backward
+    nodes: int = 0
+    taken: int = 0
+    parts: int = 0
+    cached: int = 0  # partitions that came from the disk
+    frozen: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    eager: list[dict[str, Any]] = field(default_factory=list)
+    refreshed: int = 0
+    decision: str = ""  # why all of it stays eager, where it does
+
+
+RECORDS: list[Record] = []
+
+
+def begin(backend: str, kind: str) -> Record:
+    """A new record of this process."""
+    RECORDS.append(Record(len(RECORDS), backend, kind))
+    return RECORDS[-1]
+
+
+def count(record: Record, whole: Split) -> None:
+    """Fills in what was taken and what was not."""
+    sub = sum(_calls(part) for part in whole.parts.values())
+    record.taken, record.parts = sub, len(whole.parts)
+    record.nodes = sub + len(whole.eager)
+    reasons = Counter((str(n.target), why) for n, why in whole.eager.items())
+    lines = {(str(n.target), why): user_line(n) for n, why in reversed(whole.eager.items())}
+    record.eager = [
+        {"op": op, "reason": why, "count": number, "line": lines[op, why]}
+        for (op, why), number in reasons.most_common()
+    ]
+
+
+def _calls(gm: fx.GraphModule) -> int:
+    return sum(node.op == "call_function" for node in gm.graph.nodes)
+
+
+def folder() -> Path:
+    return settings.DICP_CACHE_DIR.get() / "reports"
+
+
+def write() -> None:
+    """Keeps this process's records on disk; a full or read-only disk is no error of the program."""
+    path = folder() / f"{_STARTED}-{os.getpid()}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            for old in sorted(folder().glob("*.json"))[: 1 - KEPT or None]:
+                old.unlink(missing_ok=True)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(json.dumps([asdict(record) for record in RECORDS]))
+        temporary.replace(path)
+    except OSError:
+        return
+
+
+_STARTED = time.strftime("%Y%m%d-%H%M%S")
+
+
+def read(path: Path | None = None) -> list[Record]:
+    """The records of one process: of a file, or of the last process that compiled anything."""
+    if path is None:
+        found = sorted(folder().glob("*.json"))
+        if not found:
+            raise DeeplinkError(
+                f"no report in {folder()}.",
+                hint='run a program with torch.compile(model, backend="dicp") first.',
+            )
+        path = found[-1]
+    try:
+        return [Record(**row) for row in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise DeeplinkError(f"cannot read {path} as a report: {error}.") from error
+
+
+def show(records: Iterable[Record]) -> None:
+    """Two tables: the graphs, and what stayed eager."""
+    out, records = console(), list(records)
+    columns = ("graph", "backend", "kind", "ops", "compiled", "parts", "cached", "seconds", "note")
+    rows = [
+        (
+            str(r.number),
+            r.backend,
+            r.kind,
+            str(r.nodes),
+            str(r.taken),
+            str(r.parts),
+            str(r.cached),
+            f"{sum(r.seconds.values()):.2f}",
+            r.decision or (f"refreshed {r.refreshed} times" if r.refreshed else ""),
+        )
+        for r in records
+    ]
+    out.print(table("Compiled graphs", columns, rows))
+    left = [
+        (str(r.number), e["op"], str(e["count"]), e["reason"], e["line"])
+        for r in records
+        for e in r.eager
+    ]
+    if left:
+        out.print(table("Stayed eager", ("graph", "op", "count", "reason", "line"), left))
+
+
+def as_json(records: Iterable[Record]) -> str:
+    return json.dumps([asdict(record) for record in records], indent=1)
