@@ -19,7 +19,13 @@ UNINITIALISED = frozenset(
     "resize_as_".split()
 )
 # Tensors among these positional arguments are read by the host, on CUDA too.
-STAYS_ON_HOST = MappingProxyType({"tensor_split": frozenset({0})})
+STAYS_ON_HOST = MappingProxyType(
+    {
+        "tensor_split": frozenset({0}),
+        "foreach_addcmul_tensor": frozenset({2}),
+        "foreach_addcdiv_tensor": frozenset({2}),
+    }
+)
 
 PLACES = ("cpu", "cuda", "cuda:0")
 
