@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from deeplink.errors import NoKernelError
 from diopi.conformance import recipes
-from diopi.conformance.case import Case, Finding, Result
+from diopi.conformance.case import NOT_IMPLEMENTED, Case, Finding, Result
 from diopi.conformance.checks import CHECKS, FATAL
 from diopi.conformance.expected import Expected
 from diopi.conformance.grading import worse
@@ -69,11 +70,13 @@ def _attempt(
         with subject.active():
             found = run(subject.takes(callee), sample, subject.device)
             subject.finish()  # an error that comes late is this case's, too
+    except NoKernelError as error:
+        return _skipped(case, f"{NOT_IMPLEMENTED}: {line(error)}")
     except Exception as error:  # anything that a kernel raises is this case's result
         finding = Finding("call", f"raised {type(error).__name__}: {line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
     judged = _judge(Trial(case, callee, sample, subject, expected, found), checks)
-    return replace(judged, reason=reason)
+    return replace(judged, reason=reason or judged.reason)
 
 
 class NoSampleError(Exception):
@@ -96,11 +99,15 @@ def vary(case: Case, callee: Callee, base: Sample) -> Sample:
 def _judge(trial: Trial, checks: Collection[str]) -> Result:
     findings: list[Finding] = []
     made = []
+    reason = ""
     for name, check in CHECKS.items():
         if name not in checks:
             continue
         try:
             found = check(trial)
+        except NoKernelError as error:  # of another form, or of the gradient
+            reason = f"{NOT_IMPLEMENTED}, {name}: {line(error)}"
+            continue
         except Exception as error:  # a kernel may raise anything, also in its backward
             found = [Finding(name, f"raised {type(error).__name__}: {line(error)}")]
         if found is None:
@@ -119,6 +126,7 @@ def _judge(trial: Trial, checks: Collection[str]) -> Result:
         tuple(made),
         max([v.ratio for v in verdicts], default=0.0),
         max([v.max_abs for v in verdicts], default=0.0),
+        reason=reason,
     )
 
 

@@ -21,7 +21,7 @@ from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from diopi.conformance import gaps as known_gaps
 from diopi.conformance import page, plan, publish, report, results, store
-from diopi.conformance.case import Group, Result, parse
+from diopi.conformance.case import NOT_IMPLEMENTED, Group, Result, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
@@ -85,6 +85,11 @@ def run(request: Request, out: Console) -> Summary:
             part = f"group {pool.groups_done} of {len(groups)}"
     if alone := sum(result.reason.startswith(store.NO_BASELINE) for result in found):
         out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
+    if lacking := [result for result in found if result.reason.startswith(NOT_IMPLEMENTED)]:
+        names = {result.op for result in lacking}
+        out.print(
+            f"{len(lacking)} cases of {len(names)} ops, as the vendor says, are not implemented."
+        )
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
     return conclude(request, subject, found, watch.origin(subject.device, request.jobs, part), out)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from deeplink.errors import NoKernelError
 from diopi.conformance import residuals
 from diopi.conformance.case import Finding
 from diopi.conformance.guarded import guarded
@@ -24,6 +25,8 @@ def with_out(kind: str, trial: Trial) -> Findings:
     extra = {"out": outs[0] if single else tuple(outs)}
     try:
         trial.again(extra=extra, grad=False)
+    except NoKernelError:
+        raise  # a form that the vendor does not have
     except Exception as error:  # whatever it raises: does the CPU as well?
         if _cpu_refuses(trial, kind):
             return None
@@ -71,6 +74,8 @@ def inplace(trial: Trial) -> Findings:
         return None
     try:
         mine = trial.again(function=function, grad=False)
+    except NoKernelError:
+        raise  # a form that the vendor does not have
     except Exception as error:  # whatever it raises: does the CPU as well?
         try:
             run(trial.callee, trial.sample, function=function, grad=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from diopi.conformance import results
-from diopi.conformance.case import Result, parse
+from diopi.conformance.case import NOT_IMPLEMENTED, Result, parse
 from diopi.conformance.gaps import Gap, find
 from diopi.conformance.models import stored
 from diopi.conformance.origin import Origin
@@ -144,6 +144,8 @@ def _skipped(found: Sequence[Result]) -> str:
 
 def _short(reason: str) -> str:
     """Without the values: what it is about."""
+    if reason.startswith(NOT_IMPLEMENTED):
+        return "the vendor has no kernel for these arguments"
     return "the CPU refuses the call" if reason.startswith("the CPU refuses") else reason[:90]
 
 

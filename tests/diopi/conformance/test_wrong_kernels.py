@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from deeplink.errors import NoKernelError
 from diopi.conformance import own, plan, recipes
 from diopi.conformance.attempt import attempt
 from diopi.conformance.bound import bound, split
@@ -55,6 +56,17 @@ def test_an_argument_that_should_have_been_written_is_told() -> None:
     idle: Any = only(get("sgd"), lambda *args, **kwargs: None)
     result = attempt(case, recipes.callee(group), sample, idle, checks)
     assert result.check == "inputs"
+
+
+def test_a_call_that_a_kernel_does_not_take_is_not_run_and_told() -> None:
+    def refuses(*args: Any, **kwargs: Any) -> Any:
+        raise NoKernelError("only images")
+
+    group = Group("sgd", "float32", own.OWN)
+    sample = recipes.samples(group, 1)[0]
+    case = next(plan.cases(group, [sample], plan.tier_of("smoke")))[0]
+    result = attempt(case, recipes.callee(group), sample, only(get("sgd"), refuses))
+    assert (result.status, result.reason) == ("skipped", "not implemented: only images")
 
 
 def test_the_samples_of_a_function_that_torch_splits_become_calls_of_the_op() -> None:
