@@ -1,14 +1,17 @@
 """A small transformer that learns to count; says whether it does. Written for CUDA.
 
 The program of docs/wrong_loss.md. It runs in seconds: `deeplink run examples/train_small.py`.
+Under torchrun each rank has a device and batches of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -47,13 +50,23 @@ class Model(nn.Module):
         return logits
 
 
+def placed(model: nn.Module) -> nn.Module:
+    """On the device; of several ranks, on each its own."""
+    if not dist.is_torchelastic_launched():
+        return model.cuda()
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.manual_seed(dist.get_rank())  # of the batches; the model is the same for all
+    return nn.parallel.DistributedDataParallel(model.cuda())
+
+
 def main() -> int:
     """0 when the loss comes down as it should."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20, help="training steps (default 20)")
     steps = parser.parse_args().steps
     torch.manual_seed(0)
-    model = Model().cuda()
+    model = placed(Model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(steps):
@@ -66,6 +79,8 @@ def main() -> int:
         losses.append(loss.item())
     well = steps < 20 or losses[-1] < 0.5
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}: {'as it should be' if well else 'WRONG'}")
+    if dist.is_initialized():
+        dist.destroy_process_group()
     return 0 if well else 1
 
 

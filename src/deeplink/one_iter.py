@@ -23,6 +23,8 @@ examples:
   {command} compare rec train.py                           on the device under test
   {command} compare rec --json found.json train.py --lr 1e-3
   {command} record --to rec --step 100 -m my.training      the iteration 100, from 0
+  {command} record --to rec -m torch.distributed.run --nproc-per-node 2 train.py
+                                                           every rank writes, and compares, its own
 """
 
 
@@ -30,6 +32,9 @@ def parse(command: str, line: Sequence[str]) -> Request:
     """The options up to the program; all after it is the program's. Exits with 2 on a bad one."""
     parser = _parser(command)
     given = parser.parse_args(list(line))
+    if given.module is None:  # those between the record and the program, for argparse has an order
+        between = argparse.ArgumentParser(prog=f"{command} {given.mode}", allow_abbrev=False)
+        given = _options(between, given.mode).parse_args(given.program, given)
     rest = given.module if given.module is not None else given.program
     if given.mode == "compare" and not Path(given.record).is_dir():
         parser.error(f"no record at {given.record!r}; make one with: {command} record --to DIR …")
@@ -68,10 +73,16 @@ def _parser(command: str) -> argparse.ArgumentParser:
     record.add_argument("--to", dest="record", metavar="DIR", help="where the record goes")
     compare = modes.add_parser("compare", help="on the device under test", allow_abbrev=False)
     compare.add_argument("record", metavar="RECORD", help="the folder that `record` wrote")
-    compare.add_argument("--json", metavar="FILE", help="write what was found")
-    for mode in (record, compare):
-        mode.add_argument("--step", type=int, default=0, metavar="N", help="which one, from 0")
-        mode.add_argument("--vendor", metavar="NAME", help="on this vendor's device")
-        mode.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
-        mode.add_argument("program", nargs=argparse.REMAINDER, help="a script and its arguments")
+    _options(record, "record")
+    _options(compare, "compare")
+    return parser
+
+
+def _options(parser: argparse.ArgumentParser, mode: str) -> argparse.ArgumentParser:
+    parser.add_argument("--step", type=int, default=0, metavar="N", help="which one, from 0")
+    parser.add_argument("--vendor", metavar="NAME", help="on this vendor's device")
+    if mode == "compare":
+        parser.add_argument("--json", metavar="FILE", help="write what was found")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="a script and its arguments")
     return parser

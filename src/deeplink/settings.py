@@ -442,6 +442,12 @@ DIPU_DUMP_OP_ARGS = integer(
 DIPU_MOCK_CUDA = boolean(
     "DIPU_MOCK_CUDA", False, "`import torch_dipu` brings CUDA's names, too, as ditorch does."
 )
+DIPU_COLLECTIVES = choice(
+    "DIPU_COLLECTIVES",
+    "chip",
+    "What moves the bytes of the reference device's collectives on one host; between hosts: gloo.",
+    ("chip", "gloo"),
+)
 DIPU_FLIGHT_RECORD = integer(
     "DIPU_FLIGHT_RECORD", 256, "How many of the last collectives are remembered.", minimum=0
 )

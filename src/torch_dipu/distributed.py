@@ -20,8 +20,9 @@ def register(chip: ModuleType) -> None:
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
         flight.start()
         communicator = getattr(chip, "communicator", None)
-        if communicator is not None:  # a back end of the host's, on the device's own bytes
-            return _C.make_process_group(communicator(store, rank, size, timeout))
+        host = communicator(store, rank, size, timeout) if communicator is not None else None
+        if host is not None:  # a back end of the host's, on the device's own bytes
+            return _C.make_process_group(host)
         if _C.has_communicator():
             return _C.make_chip_group(store, rank, size, int(timeout.total_seconds() * 1000))
         raise DeeplinkError(

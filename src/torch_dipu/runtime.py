@@ -2,7 +2,8 @@
 
 A vendor's `runtime` module defines `runtime()`, which returns either a loaded shared library that
 exports `dipu_runtime`, or any Python object with the methods of `Runtime`; and it may define
-`communicator(store, rank, size, timeout)`, which returns a c10d back end for host tensors.
+`communicator(store, rank, size, timeout)`, which returns a c10d back end for host tensors, or None
+for the communicator of the table.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Runtime(Protocol):
     A method raises MemoryError when memory is out, and any other exception for another failure.
     Optional: entropy(device) -> int, and the communicator: comm_id() -> bytes,
     comm_create(device, rank, size, id) -> int, comm_destroy, comm_abort, comm_query, comm_begin and
-    comm_end(communicator), comm_all_reduce and the others, which take a Collective.
+    comm_end(communicator), comm_all_reduce and the others, which take a Collective, and
+    comm_probe(communicator) -> int, the rank that has sent something, or None.
     """
 
     def device_count(self) -> int: ...
@@ -174,10 +176,11 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "comm_create": (c_int, c_int, c_int, POINTER(_CGivenId), _OUT_POINTER),
     **{f"comm_{name}": (c_void_p,) for name in ("destroy", "abort", "query", "begin", "end")},
     **{f"comm_{name}": (POINTER(_CCollective),) for name in COLLECTIVES},
+    "comm_probe": (c_void_p, POINTER(c_int)),
 }
 COMMUNICATOR = tuple(name for name in FUNCTIONS if name.startswith("comm_"))
 OPTIONAL = ("memory_window", "memory_export", "memory_import", "entropy", *COMMUNICATOR)
-QUERIES = ("stream_query", "event_query")  # they answer a question: False is no error
+QUERIES = ("stream_query", "event_query", "comm_probe")  # False, or None, is no error
 # only a library can give these: they are about the host's own address space
 LIBRARY_ONLY = ("memory_window", "memory_export", "memory_import")
 
@@ -246,6 +249,8 @@ def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callabl
         values, outputs = _split(arguments)
         try:
             result = method(*values)
+            if name in QUERIES and (result is None or result is False):
+                return NOT_READY
             _write(result, outputs)
         except MemoryError as error:
             errors.put(str(error))
@@ -254,7 +259,7 @@ def _callback(method: Callable[..., Any], name: str, errors: _Errors) -> Callabl
             errors.put(f"{type(error).__name__}: {error}")
             log.debug("%s failed", name, exc_info=True)
             return ERROR
-        return NOT_READY if name in QUERIES and not result else OK
+        return OK
 
     return call
 

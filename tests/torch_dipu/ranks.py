@@ -6,13 +6,14 @@ import copy
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.torch_dipu import ranks_reductions
+from tests.torch_dipu import ranks_reductions, ranks_table
 
 WORLD = 2
 Job = Callable[[int, torch.device], Any]
@@ -138,6 +139,18 @@ def _barrier(rank: int, device: torch.device) -> Any:
     return "passed"
 
 
+# what a process has mapped while a chip's communicator is in use
+MEMORY = {"reference": "/memfd:dipu_group", "droplet": "/dev/shm/droplet-"}
+
+
+def _carried_by(rank: int, device: torch.device) -> Any:
+    from deeplink.vendor import choose
+
+    vendor = choose().vendor
+    maps = Path("/proc/self/maps").read_text()
+    return vendor.collective, dist.get_backend(), MEMORY[vendor.name] in maps
+
+
 def _new_group(rank: int, device: torch.device) -> Any:
     x = torch.ones(1, device=device)
     dist.all_reduce(x, group=dist.new_group([0, 1]))
@@ -247,6 +260,8 @@ JOBS: dict[str, Job] = {
     "ddp static graph": _ddp(static_graph=True),
     "fsdp": _fsdp,
     **ranks_reductions.JOBS,
+    **ranks_table.JOBS,
+    "carried by": _carried_by,
     "recv from any": _any_source,
     "sync_batch_norm": _sync_batch_norm,
 }

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 
 def main(rank: int, folder: str, seconds: float) -> None:
-    """Rank 0 waits in the second all_reduce until it times out; rank 1 is elsewhere meanwhile."""
+    """Rank 0 waits in the second all_reduce until it times out; rank 1 is elsewhere meanwhile, and
+    ends while rank 0 waits for it in another group."""
     os.environ.update(GLOO_SOCKET_IFNAME="lo", DIPU_FLIGHT_RECORD_DIR=folder)
     import torch_dipu  # noqa: F401
     from torch_dipu import flight
@@ -28,13 +29,21 @@ def main(rank: int, folder: str, seconds: float) -> None:
     )
     x = torch.ones(3, device=f"dipu:{rank}")
     dist.all_reduce(x)
+    other = dist.new_group([0, 1])
+    dist.all_reduce(x, group=other)
     if rank == 0:
-        try:
-            dist.all_reduce(x[:2].clone())
-        except Exception as error:
-            (Path(folder) / "error").write_text(str(error))
+        errors = [_error(x[:2].clone(), None), _error(x, other)]
+        (Path(folder) / "errors").write_text("\n---\n".join(errors))
         return
     while not (Path(folder) / "rank-0.json").exists():
         time.sleep(0.05)
     flight.dump()
     os._exit(0)  # a group whose peer has gone cannot be ended in order
+
+
+def _error(x: torch.Tensor, group: dist.ProcessGroup | None) -> str:
+    try:
+        dist.all_reduce(x, group=group)
+    except dist.DistBackendError as error:
+        return str(error)
+    return "none"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch.multiprocessing as mp
 
-from tests.torch_dipu import ranks, ranks_reductions
+from tests.torch_dipu import ranks, ranks_reductions, ranks_table
 
 EXPECTED: dict[str, list[Any]] = {
     "all_reduce sum": [("dipu:0", [3.0, 5.0]), ("dipu:1", [3.0, 5.0])],
@@ -36,6 +36,8 @@ EXPECTED: dict[str, list[Any]] = {
     "ddp static graph": [True, True],
     "fsdp": [True, True],
     **{f"reductions {name}": [[], []] for name in ranks_reductions.DTYPES},
+    **{name: [[], []] for name in ranks_table.JOBS},
+    "carried by": [("dicl", "dicl", True)] * 2,
     "reduce to each": [[], []],
     "sub-group": [[], []],
     "average of large halves": [[40000.0, 40000.0]] * 2,
@@ -105,7 +107,19 @@ def test_three_ranks_reduce_to_each_and_in_a_sub_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_four_ranks_reduce_to_each_and_in_a_sub_group(tmp_path: Path) -> None:
+def test_four_ranks_do_all_of_it(tmp_path: Path) -> None:
     names = [f"reductions {name}" for name in ranks_reductions.DTYPES]
-    names += ["reduce to each", "sub-group"]
+    names += ["reduce to each", "sub-group", *ranks_table.JOBS]
     assert run_ranks("dicl", names, tmp_path, world=4) == [{name: [] for name in names}] * 4
+
+
+@pytest.mark.slow
+def test_gloo_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between hosts, where the chip's own communicator does not reach."""
+    monkeypatch.setenv("DIPU_COLLECTIVES", "gloo")
+    lacks = {"carried by", "table bool", "table float8_e4m3fn", "table complex64", "table int16"}
+    names = [name for name in EXPECTED if name not in lacks]
+    first, second = run_ranks("dicl", [*names, "carried by"], tmp_path)
+    found = {name: [first[name], second[name]] for name in names}
+    assert {name: got for name, got in found.items() if got != EXPECTED[name]} == {}
+    assert first["carried by"] == ("dicl", "dicl", False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from diopi import implementation
@@ -211,3 +212,30 @@ def test_the_kernels_of_backward_belong_to_its_operators() -> None:
     row = _rows(recorded)["aten::mm"]
     assert row.count == 3 and row.self_device_time_total > 0
     assert _rows(recorded)["dipu_mm"].count == 3
+
+
+def test_a_collective_is_a_row_of_the_device(tmp_path: Path) -> None:
+    dist.init_process_group("dicl", store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.ones(1000, device="dipu")
+    try:
+        dist.all_reduce(x)
+        with profile(activities=BOTH) as recorded:
+            dist.all_reduce(x, dist.ReduceOp.AVG)
+            dist.broadcast(x, 0)
+    finally:
+        dist.destroy_process_group()
+    rows = _rows(recorded)
+    assert rows["dicl:all_reduce"].count == rows["dicl:broadcast"].count == 1  # on the host
+    assert rows["dicl_all_reduce_average"].self_device_time_total > 0
+    events = _trace(recorded, tmp_path)
+    work = {e["name"]: e["args"] for e in events if e.get("cat") == "kernel"}
+    assert list(work) == ["dicl_all_reduce_average", "dicl_broadcast"]
+    about = work["dicl_all_reduce_average"]
+    assert (about["Collective name"], about["dtype"], about["bytes"]) == (
+        "all_reduce",
+        "Float",
+        4000,
+    )
+    assert (about["Group size"], about["Rank"], about["stream"]) == (1, 0, 1)
+    launches = {e["args"]["correlation"] for e in events if e.get("cat") == "privateuse1_runtime"}
+    assert {args["correlation"] for args in work.values()} <= launches

@@ -10,7 +10,8 @@ HERE = Path(__file__).parent
 def runtime_library() -> native.Library:
     """The chip's own library; it sees of torch_dipu only the C header."""
     header = native.folder_of("torch_dipu") / "csrc" / "include"
-    return native.Library("dipu_reference", (HERE / "runtime.cpp",), (HERE, header), torch=False)
+    units = (HERE / "runtime.cpp", HERE / "group.cpp")
+    return native.Library("dipu_reference", units, (HERE, header), torch=False)
 
 
 def state() -> dict[str, str]:

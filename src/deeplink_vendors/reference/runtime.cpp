@@ -1,7 +1,6 @@
 // The reference chip: host memory behind addresses that the host may not touch, and streams whose
 // work is done at launch but counts as done only when their completion clock says so.
 // It is written against dipu_runtime.h alone and is meant to be read as its documentation.
-#include <dipu_runtime.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,6 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "chip.h"
+
+namespace reference {
 namespace {
 
 constexpr int kMaxDevices = 16;
@@ -29,10 +31,15 @@ int g_count = 0;
 size_t g_capacity = 0;
 thread_local std::string tls_error;
 
+}  // namespace
+
 int fail(int code, std::string text) {
   tls_error = std::move(text);
   return code;
 }
+
+namespace {
+
 const char* last_error() {
   return tls_error.c_str();
 }
@@ -168,10 +175,14 @@ int64_t take_hole(Chip& chip, size_t bytes, bool imported) {
   return -1;
 }
 
+}  // namespace
+
 void* host_address(int device, const void* address) {
   auto* p = static_cast<char*>(const_cast<void*>(address));
   return device == DIPU_HOST ? p : g_chips[device].host + (p - g_chips[device].device);
 }
+
+namespace {
 
 int device_count(int* count) {
   *count = g_count;
@@ -245,7 +256,23 @@ int memory_window(int device, DipuWindow* window) {
 Stream& stream_of(int device, void* stream) {
   return stream != nullptr ? *static_cast<Stream*>(stream) : g_chips[device].default_stream;
 }
-int stream_synchronize(int device, void* handle);
+}  // namespace
+
+int stream_synchronize(int device, void* handle) {
+  Stream& s = stream_of(device, handle);
+  int64_t when = 0;
+  LateCopies late;
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    when = s.ready_ns;
+    late.swap(s.late);
+  }
+  if (when > 0) wait_until(when);
+  deliver(late);
+  return DIPU_OK;
+}
+
+namespace {
 
 int memory_copy(const DipuCopy* c) {
   if (c->blocking != 0 && c->stream_device >= 0) stream_synchronize(c->stream_device, c->stream);
@@ -302,19 +329,6 @@ int stream_create(int device, int, void** out) {
   std::lock_guard<std::mutex> lock(chip.mutex);
   chip.streams.push_back(std::make_unique<Stream>());
   *out = chip.streams.back().get();
-  return DIPU_OK;
-}
-int stream_synchronize(int device, void* handle) {
-  Stream& s = stream_of(device, handle);
-  int64_t when = 0;
-  LateCopies late;
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    when = s.ready_ns;
-    late.swap(s.late);
-  }
-  if (when > 0) wait_until(when);
-  deliver(late);
   return DIPU_OK;
 }
 int stream_query(int device, void* handle) {
@@ -390,12 +404,16 @@ const DipuRuntime kTable = {
     host_allocate, host_free,
     stream_create, stream_synchronize, stream_query, stream_wait_event,
     event_create, event_destroy, event_record, event_query, event_synchronize, event_elapsed,
-    // no entropy, no communicator
+    /*entropy=*/nullptr,
+    group_id, group_create, group_destroy, group_abort, group_query, group_begin, group_end,
+    group_all_reduce, group_broadcast, group_reduce, group_all_gather, group_reduce_scatter, group_send, group_receive, group_probe,
 };
 
 }  // namespace
+}  // namespace reference
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+using namespace reference;
 
 EXPORT const DipuRuntime* dipu_runtime(void) {
   return &kTable;

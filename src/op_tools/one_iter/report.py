@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
 from op_tools.capture_report import size
@@ -17,10 +18,15 @@ DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 Found = tuple[Finding, Direction] | None
 
 
+def _tool() -> str:
+    """Who speaks; of several ranks, which one."""
+    return "one-iter" if settings.world() == 1 else f"one-iter: rank {settings.rank()}"
+
+
 def recorded(writer: Writer, step: int, count: int) -> None:
     """Where the record is."""
     console().print(
-        f"one-iter: iteration {step} recorded: {writer.calls} calls, {size(count)} in "
+        f"{_tool()}: iteration {step} recorded: {writer.calls} calls, {size(count)} in "
         f"{writer.place}",
         soft_wrap=True,
     )
@@ -28,7 +34,7 @@ def recorded(writer: Writer, step: int, count: int) -> None:
 
 def problem(error: DeeplinkError) -> None:
     """Why nothing could be compared."""
-    console(stderr=True).print(f"one-iter: {error}", style="red", soft_wrap=True)
+    console(stderr=True).print(f"{_tool()}: {error}", style="red", soft_wrap=True)
 
 
 def compared(findings: Sequence[Finding], found: Found, folder: str) -> None:
@@ -36,13 +42,13 @@ def compared(findings: Sequence[Finding], found: Found, folder: str) -> None:
     out = console()
     shown = _shown(findings)
     columns = ("name", "is a", "status", "where", "x allowed", "drift", "of grads")
-    out.print(table(f"one-iter: against {folder}", columns, [_row(f) for f in shown]))
+    out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
     if len(shown) < len(findings):
         out.print(f"{len(findings) - len(shown)} more are as they should be")
     bad = sum(finding.diverges for finding in findings)
     skipped = sum(bool(finding.skipped) for finding in findings)
     out.print(
-        f"one-iter: {len(findings)} calls: {bad} diverge, {skipped} were not judged alone",
+        f"{_tool()}: {len(findings)} calls: {bad} diverge, {skipped} were not judged alone",
         soft_wrap=True,
     )
     for line in _verdict(found):
@@ -76,13 +82,13 @@ def _text(value: float | None) -> str:
 
 def _verdict(found: Found) -> list[str]:
     if found is None:
-        return ["one-iter: every layer is as it should be"]
+        return [f"{_tool()}: every layer is as it should be"]
     finding, direction = found
     item = finding.wrong(direction)
     assert item is not None  # that is how it was found
     entry = finding.entry
     lines = [
-        f"one-iter: the first that diverges: {finding.label} ({entry.name}), {direction}"
+        f"{_tool()}: the first that diverges: {finding.label} ({entry.name}), {direction}"
         + (f", {entry.site}" if entry.site else ""),
         f"  {item.label}: {item.verdict.message}",
     ]
@@ -94,9 +100,15 @@ def _verdict(found: Found) -> list[str]:
 
 
 def write_json(path: Path, findings: Sequence[Finding], found: Found) -> None:
-    """Everything; `first` is null when no layer diverges."""
+    """Everything; `first` is null when no layer diverges. Several ranks have a file each."""
+    if settings.world() > 1:
+        path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
     first = None
     if found is not None:
         first = {"layer": found[0].entry.path, "call": found[0].entry.number, "direction": found[1]}
-    content = {"first": first, "layers": [finding.as_dict() for finding in findings]}
+    content = {
+        "rank": settings.rank(),
+        "first": first,
+        "layers": [finding.as_dict() for finding in findings],
+    }
     path.write_text(json.dumps(content, indent=1))

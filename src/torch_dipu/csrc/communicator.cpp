@@ -1,21 +1,13 @@
 // The process group over the communicator of the chip's table: device tensors, no host back end.
-//
-// Operations of a group run one after the other, in a thread of its own: whoever asks for one goes
-// on, and what the chip does before it returns (or on its stream) is waited for there.
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <thread>
+#include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
-#include <c10/core/DeviceGuard.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c_call.h"
+#include "chip_queue.h"
 #include "core.h"
 #include "dicl.h"
-#include "flight.h"
 
 namespace dipu {
 
@@ -24,170 +16,30 @@ bool has_communicator() {
   return table.comm_id != nullptr && table.comm_create != nullptr && table.comm_all_reduce != nullptr;
 }
 
-struct ChipWork final : Work {
-  Tensors outputs;
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  uint64_t flight;
-  std::chrono::milliseconds limit;
-  std::function<void()> give_up;  // makes those that wait in the chip return
+static const char* const kReductions[] = {"sum", "product", "min", "max", "average", "bit_and", "bit_or", "bit_xor"};
 
-  ChipWork(int rank, OpType type, Tensors results, uint64_t number, std::chrono::milliseconds timeout)
-      : Work(rank, type),
-        outputs(std::move(results)),
-        future(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))),
-        flight(number),
-        limit(timeout) {}
-  void done(const std::exception_ptr& error) {
-    flight_end(flight, error);
-    finish(error);
-    if (error) {
-      future->setError(error);
-    } else {
-      future->markCompleted(c10::IValue(outputs));
-    }
-  }
-  bool wait(std::chrono::milliseconds timeout) override {
-    try {
-      return Work::wait(timeout == kNoTimeout ? limit : timeout);
-    } catch (...) {
-      const bool late = !isCompleted();
-      flight_end(flight, std::current_exception());
-      if (late) give_up();
-      throw;
-    }
-  }
-  Tensors result() override {
-    return outputs;
-  }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    return future;
-  }
-};
-
-struct ProcessGroupChip final : c10d::Backend {
-  c10::intrusive_ptr<c10d::Store> store;
-  std::chrono::milliseconds timeout;
-  int device = -1;
-  void* communicator = nullptr;
-  void* stream = nullptr;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void()>> jobs;
-  bool closing = false, running = false;
-  std::thread worker;
-
-  ProcessGroupChip(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout)
-      : c10d::Backend(rank, size), store(std::move(store)), timeout(timeout), worker([this] { work(); }) {}
-  ~ProcessGroupChip() override {
-    std::optional<py::gil_scoped_release> released;  // a job may need it to end
-    if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      closing = true;
-      if ((running || !jobs.empty()) && communicator != nullptr) {  // nobody will wait for it any more
-        warn_if_failed(runtime().comm_abort(communicator), "comm_abort");
-      }
-    }
-    changed.notify_all();
-    worker.join();
-    if (communicator != nullptr) warn_if_failed(runtime().comm_destroy(communicator), "comm_destroy");
-  }
-  const std::string getBackendName() const override {
-    return "dicl";
-  }
-  void setTimeout(std::chrono::milliseconds limit) override {
-    timeout = limit;
-  }
-
-  void work() {
-    while (true) {
-      std::function<void()> job;
-      {
-        std::unique_lock<std::mutex> lock(mutex);
-        changed.wait(lock, [this] { return closing || !jobs.empty(); });
-        if (jobs.empty()) return;
-        job = std::move(jobs.front());
-        jobs.pop_front();
-        running = true;
-      }
-      job();
-      job = nullptr;  // with its tensors
-      std::lock_guard<std::mutex> lock(mutex);
-      running = false;
-    }
-  }
-  // In the group's thread: all processes of the group meet here the first time.
-  void join(int index) {
-    if (communicator != nullptr) {
-      TORCH_CHECK(index == device, "dicl: this group is on dipu:", device, ", found a tensor on dipu:", index);
-      return;
-    }
-    // whoever is missing is missed here, where waiting has an end
-    if (store->add("dicl/here", 1) >= size_) store->set("dicl/all", std::vector<uint8_t>{1});
-    store->wait({"dicl/all"}, timeout);
-    DipuGroupId id{};
-    if (rank_ == 0) {
-      check(runtime().comm_id(&id), "comm_id");
-      store->set("dicl/id", std::vector<uint8_t>(id.bytes, id.bytes + sizeof id.bytes));
-    } else {
-      const auto bytes = store->get("dicl/id");
-      TORCH_CHECK(bytes.size() == sizeof id.bytes, "dicl: the store holds another kind of id");
-      std::copy(bytes.begin(), bytes.end(), id.bytes);
-    }
-    check(runtime().stream_create(index, 0, &stream), "stream_create");
-    check(runtime().comm_create(index, rank_, size_, &id, &communicator), "comm_create");
-    device = index;
-  }
-  WorkPtr enqueue(OpType type, const Tensors& inputs, const Tensors& outputs, std::function<void()> body, int peer = -1) {
-    int index = current_device();
-    for (auto* list : {&inputs, &outputs}) {
-      for (auto& t : *list) {
-        TORCH_CHECK(on_device(t), "dicl: expected tensors on dipu, found one on ", t.device());
-        index = t.device().index();
-      }
-    }
-    index = resolve_device(index);
-    auto made = c10::make_intrusive<ChipWork>(
-        rank_, type, outputs, flight_begin(*this, type, inputs, outputs, peer), timeout);
-    made->give_up = [this] {
-      if (communicator != nullptr) warn_if_failed(runtime().comm_abort(communicator), "comm_abort");
-    };
-    void* current = current_stream(index);
-    auto job = [this, made, inputs, index, current, body = std::move(body)] {
-      std::exception_ptr error;
-      try {
-        at::NoGradGuard no_grad;
-        c10::DeviceGuard guard(dipu_device(index));
-        join(index);
-        check(runtime().stream_synchronize(index, current), "stream_synchronize");
-        body();
-        check(runtime().stream_synchronize(index, current_stream(index)), "stream_synchronize");
-      } catch (...) {
-        error = std::current_exception();
-      }
-      made->done(error);
-    };
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      jobs.push_back(std::move(job));
-    }
-    changed.notify_all();
-    return made;
-  }
+struct ProcessGroupChip final : ChipQueue {
+  using ChipQueue::ChipQueue;
 
   // ---- one operation of the chip, waited for
 
+  static constexpr int kMoves = -1;  // instead of a reduction
+
   void call(int (*function)(const DipuCollective*), const char* name, const at::Tensor* src, at::Tensor* dst,
-            int64_t count, int peer = 0, int reduction = DIPU_SUM) {
+            int64_t count, int peer = 0, int reduction = kMoves) {
     TORCH_CHECK(function != nullptr, "dicl: the chip's table has no ", name);
     const auto& like = src != nullptr ? *src : *dst;
     DipuCollective record{};
-    record.communicator = communicator;
+    record.communicator = communicator.load();
     record.src = src != nullptr ? src->const_data_ptr() : nullptr;
     record.dst = dst != nullptr ? dst->mutable_data_ptr() : nullptr;
     record.count = static_cast<size_t>(count);
     record.dtype = c_dtype(like.scalar_type());
-    record.reduction = reduction;
+    if (record.dtype == diopi_dtype_unsupported && reduction == kMoves) {  // bytes are bytes
+      record.dtype = diopi_dtype_uint8;
+      record.count *= like.itemsize();
+    }
+    record.reduction = reduction == kMoves ? DIPU_SUM : reduction;
     record.peer = peer;
     record.stream = stream;
     check(function(&record), name);
@@ -243,32 +95,33 @@ struct ProcessGroupChip final : c10d::Backend {
     if (supplement->tensor_factor.defined()) return t.mul(supplement->tensor_factor).contiguous();
     return t.mul(supplement->double_factor).contiguous();
   }
-  WorkPtr reduce_all(const Tensors& tensors, const c10d::ReduceOp& op, OpType type, int root = -1) {
+  WorkPtr reduce_all(const Tensors& tensors, const c10d::ReduceOp& op, OpType type, std::chrono::milliseconds limit, int root = -1) {
     Tensors sources;
     for (auto& t : tensors) sources.push_back(given(t, op));
     const int how = reduction_of(op);
     auto body = [this, tensors, sources, how, root] {
       for (size_t i = 0; i < tensors.size(); i++) {
-        auto target = at::empty_like(sources[i]);
+        const bool in_place = root < 0 && sources[i].is_same(tensors[i]);
+        auto target = in_place ? tensors[i] : at::empty_like(sources[i]);
         if (root < 0) {
           call(runtime().comm_all_reduce, "comm_all_reduce", &sources[i], &target, target.numel(), 0, how);
         } else {
           call(runtime().comm_reduce, "comm_reduce", &sources[i], &target, target.numel(), root, how);
         }
         finish();
-        if (root < 0 || root == rank_) tensors[i].copy_(target);
+        if (!in_place && (root < 0 || root == rank_)) tensors[i].copy_(target);
       }
     };
-    return enqueue(type, tensors, tensors, std::move(body));
+    return enqueue({type, tensors, tensors, std::move(body), -1, kReductions[how], limit});
   }
   WorkPtr allreduce(Tensors& t, const c10d::AllreduceOptions& o) override {
-    return reduce_all(t, o.reduceOp, OpType::ALLREDUCE);
+    return reduce_all(t, o.reduceOp, OpType::ALLREDUCE, o.timeout);
   }
   WorkPtr allreduce_coalesced(Tensors& t, const c10d::AllreduceCoalescedOptions& o) override {
-    return reduce_all(t, o.reduceOp, OpType::ALLREDUCE_COALESCED);
+    return reduce_all(t, o.reduceOp, OpType::ALLREDUCE_COALESCED, o.timeout);
   }
   WorkPtr reduce(Tensors& t, const c10d::ReduceOptions& o) override {
-    return reduce_all(t, o.reduceOp, OpType::REDUCE, static_cast<int>(o.rootRank));
+    return reduce_all(t, o.reduceOp, OpType::REDUCE, o.timeout, static_cast<int>(o.rootRank));
   }
 
   // parts of one tensor, all of a size: what each rank gives to each
@@ -289,7 +142,7 @@ struct ProcessGroupChip final : c10d::Backend {
         out[i].copy_(target.view(out[i].sizes()));
       }
     };
-    return enqueue(type, in, out, std::move(body));
+    return enqueue({type, in, out, std::move(body), -1, kReductions[how]});
   }
   WorkPtr reduce_scatter(Tensors& out, TensorLists& in, const c10d::ReduceScatterOptions& o) override {
     Tensors whole;
@@ -316,7 +169,7 @@ struct ProcessGroupChip final : c10d::Backend {
         if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
       }
     };
-    return enqueue(OpType::BROADCAST, t, t, std::move(body));
+    return enqueue({OpType::BROADCAST, t, t, std::move(body)});
   }
   // `place` takes what all gave, as one line, where it belongs
   WorkPtr gather_all(
@@ -331,7 +184,7 @@ struct ProcessGroupChip final : c10d::Backend {
         place(i, whole);
       }
     };
-    return enqueue(type, in, out, std::move(body));
+    return enqueue({type, in, out, std::move(body)});
   }
   WorkPtr allgather(TensorLists& out, Tensors& in, const c10d::AllgatherOptions& o) override {
     auto place = [this, out](size_t i, const at::Tensor& whole) {
@@ -369,7 +222,7 @@ struct ProcessGroupChip final : c10d::Backend {
         if (out[r].defined()) out[r].copy_(staged[r]);
       }
     };
-    return enqueue(type, all_in, all_out, std::move(body));
+    return enqueue({type, all_in, all_out, std::move(body)});
   }
   WorkPtr alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& o) override {
     return exchange_all(out, in, in, out, OpType::ALLTOALL);
@@ -399,28 +252,95 @@ struct ProcessGroupChip final : c10d::Backend {
 
   // ---- from one to one
 
+  struct Message {
+    at::Tensor dense, target;  // one of them
+    int peer;
+  };
+  // Between start and end they are collected and go at once, so that no order of them is wrong.
+  struct Batch {
+    std::vector<Message> messages;
+    Tensors sent, received;
+    ChipWorkPtr work;
+  };
+  std::optional<Batch> batch;
+
+  bool supportsCoalescing() const override {
+    return true;
+  }
+  void startCoalescing() override {
+    TORCH_CHECK(!batch, "dicl: coalescing has begun already");
+    batch.emplace().work = make_work({OpType::UNKNOWN});
+  }
+  WorkPtr endCoalescing() override {
+    TORCH_CHECK(batch, "dicl: coalescing ends that has not begun");
+    auto [messages, sent, received, work] = *std::exchange(batch, std::nullopt);
+    work->outputs = received;
+    enqueue({OpType::UNKNOWN, sent, received, [this, messages = messages] { pass(messages); }}, work);
+    return work;
+  }
+  WorkPtr post(OpType type, const at::Tensor& t, Message message) {
+    const bool sends = type == OpType::SEND;
+    ChipCall call{type, sends ? Tensors{t} : Tensors{}, sends ? Tensors{} : Tensors{t}};
+    call.peer = message.peer;
+    if (batch) {
+      announce(call, *batch->work);
+      batch->messages.push_back(std::move(message));
+      (sends ? batch->sent : batch->received).push_back(t);
+      return batch->work;
+    }
+    call.body = [this, message] { pass({message}); };
+    return enqueue(std::move(call));
+  }
+  void pass(const std::vector<Message>& messages) {
+    Tensors staged;
+    for (auto& m : messages) staged.push_back(m.target.defined() ? at::empty(m.target.sizes(), m.target.options()) : m.dense);
+    exchange([&] {
+      for (size_t i = 0; i < messages.size(); i++) {
+        if (messages[i].target.defined()) post_receive(staged[i], messages[i].peer);
+        else post_send(staged[i], messages[i].peer);
+      }
+    });
+    for (size_t i = 0; i < messages.size(); i++) {
+      if (messages[i].target.defined()) messages[i].target.copy_(staged[i]);
+    }
+  }
+
   WorkPtr send(Tensors& t, int destination, int) override {
-    auto dense = t[0].contiguous();
-    auto body = [this, dense, destination] { exchange([&] { post_send(dense, destination); }); };
-    return enqueue(OpType::SEND, t, {}, std::move(body), destination);
+    return post(OpType::SEND, t[0], {t[0].contiguous(), {}, destination});
   }
   WorkPtr recv(Tensors& t, int source, int) override {
-    auto body = [this, target = t[0], source] {
-      auto staged = at::empty(target.sizes(), target.options());
-      exchange([&] { post_receive(staged, source); });
-      target.copy_(staged);
+    return post(OpType::RECV, t[0], {{}, t[0], source});
+  }
+  WorkPtr recvAnysource(Tensors& t, int) override {
+    TORCH_CHECK(runtime().comm_probe != nullptr, "dicl: the chip's table has no comm_probe: it cannot receive from whoever sends first");
+    ChipCall call{OpType::RECVANYSOURCE, {}, t};
+    auto work = make_work(call);
+    announce(call, *work);
+    call.body = [this, target = t[0], work] {
+      work->source = sender();
+      pass({{{}, target, work->source}});
     };
-    return enqueue(OpType::RECV, {}, t, std::move(body), source);
+    enqueue(std::move(call), work);
+    return work;
+  }
+  int sender() {
+    int source = -1, code = DIPU_NOT_READY;
+    while ((code = runtime().comm_probe(communicator, &source)) == DIPU_NOT_READY) {
+      TORCH_CHECK(!is_closing(), "the group was left");
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    check(code, "comm_probe");
+    return source;
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
     const int index = o.device_ids.empty() ? current_device() : static_cast<int>(o.device_ids[0]);
     Tensors one = {at::ones({1}, at::TensorOptions().dtype(at::kInt).device(dipu_device(index)))};
     auto body = [this, one]() mutable {
       auto target = at::empty_like(one[0]);
-      call(runtime().comm_all_reduce, "comm_all_reduce", &one[0], &target, 1);
+      call(runtime().comm_all_reduce, "comm_all_reduce", &one[0], &target, 1, 0, DIPU_SUM);
       finish();
     };
-    return enqueue(OpType::BARRIER, one, {}, std::move(body));
+    return enqueue({OpType::BARRIER, one, {}, std::move(body), -1, "", o.timeout});
   }
 };
 

@@ -2,8 +2,8 @@
 // devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
 // (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),
 // kernels (what the device owns: allocation, views, copies), span (around each kernel: profiler,
-// memcheck), autocast, sparse, flight (the last collectives), dicl and communicator (the process
-// group), bind.
+// memcheck), autocast, sparse, flight (the last collectives), dicl, chip_queue and communicator (the
+// process group), bind.
 #pragma once
 
 #include <ATen/core/Generator.h>

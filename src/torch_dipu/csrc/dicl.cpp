@@ -10,14 +10,9 @@
 #include "core.h"
 #include "dicl.h"
 #include "flight.h"
+#include "group_tensors.h"
 
 namespace dipu {
-
-using c10d::OpType;
-using c10d::Work;
-using Tensors = std::vector<at::Tensor>;
-using TensorLists = std::vector<Tensors>;
-using WorkPtr = c10::intrusive_ptr<Work>;
 
 // The host's work, with the device's tensors as its result (DDP takes them from the future).
 struct DeviceWork final : Work {
@@ -110,38 +105,6 @@ static TensorLists host(const TensorLists& all) {
   for (auto& t : all) result.push_back(host(t));
   return result;
 }
-// one dimension each
-static at::Tensor line(const at::Tensor& t) {
-  return t.view({-1});
-}
-static Tensors line(const Tensors& all) {
-  Tensors result;
-  for (auto& t : all) result.push_back(line(t));
-  return result;
-}
-// one list of all
-static Tensors flat(const TensorLists& all) {
-  Tensors result;
-  for (auto& list : all) result.insert(result.end(), list.begin(), list.end());
-  return result;
-}
-static Tensors flat(const Tensors& all) {
-  return all;
-}
-static Tensors flat(const at::Tensor& one) {
-  return {one};
-}
-
-// What a reduction has no meaning for.
-static void check_type(const at::Tensor& t, const c10d::ReduceOp& op) {
-  TORCH_CHECK_TYPE(
-      op != c10d::ReduceOp::AVG || t.scalar_type() != at::kBool, "dicl: ReduceOp.AVG has no meaning for bool; found a tensor of ",
-      t.scalar_type(), ", allowed are floats, complex numbers and integers (their average is truncated)");
-  TORCH_CHECK_TYPE(
-      op != c10d::ReduceOp::PREMUL_SUM || t.is_floating_point(), "dicl: PREMUL_SUM is for floats; found a tensor of ",
-      t.scalar_type());
-}
-
 // A reduction as the host backend runs it. It need not know AVG or PREMUL_SUM: these are a SUM with
 // a division after or a product before. Short floats are reduced in float32 and rounded once.
 struct Reduction {

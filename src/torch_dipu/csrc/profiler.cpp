@@ -29,8 +29,9 @@ struct Activity {
   std::string name, launch;
   int device;
   void* stream;
-  size_t bytes;                    // of a copy
+  size_t bytes;                    // of a copy or a collective
   bool copy;
+  std::optional<CollectiveInfo> collective;
   int32_t correlation;             // of the launch and what it launched
   int64_t operator_id;             // of the operator that launched it, as Kineto numbers them
   int64_t host_start, host_end;    // unix time in ns, as everywhere here
@@ -100,11 +101,19 @@ void profile_begin(SpanRecord& span) {
   span.start = new_event(span.device, span.stream);
 }
 
+int64_t profile_operator() {
+  if ((g_listeners.load(std::memory_order_relaxed) & kProfiler) == 0) return 0;
+  const auto& operators = tls_operators.now();
+  return operators.empty() ? 0 : operators.back();
+}
+
 void profile_end(const SpanRecord& span) {
   void* end = new_event(span.device, span.stream);
-  const auto& operators = tls_operators.now();
-  Activity a{span.name(), span.launch(), span.device, span.stream, span.copy.bytes, span.op == nullptr,
-             g_next.fetch_add(1), operators.empty() ? 0 : operators.back(), span.host_start, c10::getTime(),
+  const auto* collective = span.collective;
+  Activity a{span.name(), span.launch(), span.device, span.stream,
+             collective != nullptr ? collective->bytes : span.copy.bytes, span.op == nullptr && collective == nullptr,
+             collective != nullptr ? std::optional(*collective) : std::nullopt, g_next.fetch_add(1),
+             collective != nullptr ? collective->launcher : profile_operator(), span.host_start, c10::getTime(),
              libkineto::systemThreadId(), span.start, end};
   std::lock_guard<std::mutex> lock(g_mutex);
   g_activities.push_back(std::move(a));
@@ -252,8 +261,17 @@ class Session final : public libkineto::IActivityProfilerSession {
     row.flow.start = 0;
     row.addMetadata("device", a.device);
     row.addMetadata("stream", lane);
-    if (a.copy) row.addMetadata("bytes", a.bytes);
+    if (a.copy || a.collective) row.addMetadata("bytes", a.bytes);
+    if (a.collective) add_collective(row, *a.collective);
     return row;
+  }
+  // the names that torch gives to what it knows of nccl's
+  static void add_collective(GenericTraceActivity& row, const CollectiveInfo& c) {
+    row.addMetadataQuoted("Collective name", c.name);
+    row.addMetadataQuoted("dtype", c.dtype);
+    row.addMetadataQuoted("Process Group Name", c.group);
+    row.addMetadata("Group size", c.size);
+    row.addMetadata("Rank", c.rank);
   }
 };
 

@@ -38,15 +38,23 @@ static std::string copy_name(const DipuCopy& copy) {
       kind(copy.src_device, copy.src) + " -> " + kind(copy.dst_device, copy.dst) + ")";
 }
 
+// "dicl_all_reduce_sum"
+static std::string collective_name(const CollectiveInfo& collective) {
+  return "dicl_" + collective.name + (collective.reduction.empty() ? "" : "_" + collective.reduction);
+}
+
 std::string SpanRecord::name() const {
+  if (collective != nullptr) return collective_name(*collective);
   if (op == nullptr) return copy_name(copy);
   return kernel != nullptr ? kernel : device_name(*op);
 }
 std::string SpanRecord::launch() const {
+  if (collective != nullptr) return "LaunchKernel_" + collective_name(*collective);
   if (op == nullptr) return copy.blocking != 0 ? "Memcpy" : "MemcpyAsync";
   return "LaunchKernel_" + device_name(*op);
 }
 std::string SpanRecord::what() const {
+  if (collective != nullptr) return collective_name(*collective);
   if (op == nullptr) return copy_name(copy);
   return kernel != nullptr ? op->name + " (" + kernel + ")" : op->name;
 }
@@ -83,8 +91,17 @@ void Span::begin(const DipuCopy& copy) {
   open(record);
 }
 
+void Span::begin(const CollectiveInfo& collective) {
+  if (tls_inside) return;
+  SpanRecord record;
+  record.collective = &collective;
+  record.device = collective.device;
+  record.stream = collective.stream;
+  open(record);
+}
+
 void Span::open(SpanRecord record) {
-  record.stream = current_stream(record.device);
+  if (record.collective == nullptr) record.stream = current_stream(record.device);
   record.listeners = g_listeners.load();
   tls_span = record;
   tls_inside = true;

@@ -10,11 +10,22 @@ enum Listener : uint8_t { kProfiler = 1, kStrictCheck = 2 };
 extern std::atomic<uint8_t> g_listeners;
 void listen(Listener who, bool on);
 
+// A collective as the profiler shows it.
+struct CollectiveInfo {
+  std::string name, reduction, dtype, group;  // "all_reduce", "sum" or nothing, "Float", the group's name
+  size_t bytes = 0;                           // that this rank gives
+  int rank = 0, size = 0;
+  int device = 0;
+  void* stream = nullptr;
+  int64_t launcher = 0;  // the operator that asked for it, in another thread
+};
+
 // What is known of one span; the listeners keep what they measured before in it.
 struct SpanRecord {
-  const Operator* op = nullptr;  // none: a copy
+  const Operator* op = nullptr;  // none: a copy, or a collective
   const char* kernel = nullptr;  // the vendor's name, or none
   DipuCopy copy{};
+  const CollectiveInfo* collective = nullptr;
   int device = 0;
   void* stream = nullptr;
   uint8_t listeners = 0;
@@ -43,6 +54,9 @@ class Span {
   explicit Span(const DipuCopy& copy) {
     if (C10_UNLIKELY(g_listeners.load(std::memory_order_relaxed) != 0)) begin(copy);
   }
+  explicit Span(const CollectiveInfo& collective) {  // which must outlive it
+    if (C10_UNLIKELY(g_listeners.load(std::memory_order_relaxed) != 0)) begin(collective);
+  }
   ~Span() {
     if (C10_UNLIKELY(record_ != nullptr)) end();
   }
@@ -55,6 +69,7 @@ class Span {
   static int device_of_arguments(const Operator& op, const torch::jit::Stack& stack);
   void begin(const Operator& op, int device, const char* kernel);
   void begin(const DipuCopy& copy);
+  void begin(const CollectiveInfo& collective);
   void open(SpanRecord record);
   void end();
 };
@@ -63,6 +78,7 @@ class Span {
 void profile_begin(SpanRecord& span);
 void profile_end(const SpanRecord& span);
 void profile_cancel(const SpanRecord& span);
+int64_t profile_operator();  // the one that this thread is in, as Kineto numbers them; 0: none
 
 // ---- memcheck.cpp
 void check_begin(SpanRecord& span);

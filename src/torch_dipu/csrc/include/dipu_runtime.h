@@ -117,7 +117,8 @@ typedef struct DipuRuntime {
   /* communicator: one process is one rank of a group; without these there is no "dicl".
    * comm_query gives the error of an operation that failed after it was launched; comm_abort makes
    * those that wait for others return with an error. Between comm_begin and comm_end, sends and
-   * receives are collected and run together: so are all-to-all, gather and scatter made. */
+   * receives are collected and run together: so are all-to-all, gather and scatter made. comm_probe
+   * gives a rank whose message waits here, or DIPU_NOT_READY: it is for receiving from anyone. */
   int (*comm_id)(DipuGroupId* id); /* optional */
   int (*comm_create)(int device, int rank, int size, const DipuGroupId* id, void** out); /* optional */
   int (*comm_destroy)(void* communicator);               /* optional */
@@ -132,6 +133,7 @@ typedef struct DipuRuntime {
   int (*comm_reduce_scatter)(const DipuCollective* call); /* optional */
   int (*comm_send)(const DipuCollective* call);          /* optional */
   int (*comm_receive)(const DipuCollective* call);       /* optional */
+  int (*comm_probe)(void* communicator, int* source);    /* optional */
 } DipuRuntime;
 
 typedef const DipuRuntime* (*DipuRuntimeGetter)(void);
