@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import logging
 import sys
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import (
@@ -51,6 +52,9 @@ def _register() -> vendor.Vendor:
     table = chip.runtime()
     core.initialize(runtime.table_address(table), not isinstance(table, ctypes.CDLL))
     rename_privateuse1_backend("dipu")
+    activity: Any = torch.profiler.ProfilerActivity
+    if not hasattr(activity, "DIPU"):  # torch 2.11 names it after the device only by itself
+        activity.DIPU = activity.PrivateUse1
     device = importlib.import_module("torch_dipu.dipu")
     torch._register_device_module("dipu", device)
     sys.modules["torch.dipu"] = device

@@ -48,7 +48,9 @@ def _run(*command: str, cwd: Path | None = None) -> None:
 def python(site: Path) -> Python:
     """Runs Python on droplet, with no variable of ours but those given."""
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         ours = ("DEEPLINK_", "DIPU_")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         kept["DIPU_BUILD_DIR"] = os.environ.get("DIPU_BUILD_DIR", "")
@@ -56,6 +58,7 @@ def python(site: Path) -> Python:
         kept["DEEPLINK_VENDOR"] = "droplet"
         return subprocess.run(
             [sys.executable, *arguments],
+            cwd=cwd,
             capture_output=True,
             text=True,
             check=False,

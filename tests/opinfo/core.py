@@ -166,8 +166,14 @@ def as_near(actual: Any, expected: Any, wide: Any) -> bool:
             return False  # nothing was rounded here
         if found.dtype != other.dtype or found.shape != other.shape:
             return False
-        errors = [(one.detach().cpu().double() - best).abs() for one in (found, other)]
-        if not bool(errors[0].isfinite().all()) or errors[0].max() > 2 * errors[1].max():
+        mine, theirs = (one.detach().cpu().double() for one in (found, other))
+        finite = best.isfinite()
+        if not torch.equal(mine.isfinite(), finite):
+            return False
+        if not torch.equal(mine[~finite].nan_to_num(), best[~finite].nan_to_num()):
+            return False
+        errors = [(one - best)[finite].abs() for one in (mine, theirs)]
+        if errors[0].numel() and errors[0].max() > 2 * errors[1].max():
             return False
     return True
 

@@ -158,3 +158,11 @@ def test_a_device_may_be_as_far_off_as_its_rules_say() -> None:
     rough = _on_device(lambda x: x * 1.001, lambda x: x)
     assert check(rough, "float32", bound=2e-3).passed
     assert not check(rough, "float32").passed
+
+
+def test_what_is_infinite_in_float64_has_to_be_infinite() -> None:
+    wide = torch.tensor([1.0, -torch.inf, torch.nan], dtype=torch.float64)
+    cpu = (wide + 1e-4).float()
+    assert as_near((wide - 1e-4).float(), cpu, wide)
+    assert not as_near(torch.tensor([1.0, torch.inf, torch.nan]), cpu, wide)
+    assert not as_near(torch.tensor([1.0, 0.0, torch.nan]), cpu, wide)

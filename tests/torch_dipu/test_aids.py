@@ -227,14 +227,14 @@ def test_random_operators_are_not_compared(capsys: Any) -> None:
 # CUDA's names.
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "AssertionError")])
+@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "none")])
 def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
     source = """
 import torch, torch_dipu
 try:
     print(torch.ones(2).cuda().device.type)
-except AssertionError as error:  # Torch not compiled with CUDA enabled
-    print(type(error).__name__)
+except (AssertionError, RuntimeError):  # not compiled with CUDA, or no driver of it
+    print("none")
 print(torch_dipu.dipu.device.__dipu__)
 """
     printed = output_of(source, DIPU_MOCK_CUDA=wanted, DITORCH_QUIET="1")

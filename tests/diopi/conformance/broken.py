@@ -16,15 +16,17 @@ _LOST: list[bool] = []
 
 
 def sin(input: Tensor) -> Tensor:
-    """Crashes."""
-    os.kill(os.getpid(), signal.SIGSEGV)
-    return input
+    """Crashes, but for a transposed input: each crash costs a new process."""
+    if input.stride() == tuple(sorted(input.stride(), reverse=True)):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return torch.sin(input)
 
 
 def cos(input: Tensor) -> Tensor:
-    """Hangs."""
-    time.sleep(3600)
-    return input
+    """Hangs on a plain input; each time costs a new process."""
+    if input.is_contiguous() and input.storage_offset() == 0:
+        time.sleep(3600)
+    return torch.cos(input)
 
 
 def sin_out(input: Tensor, *, out: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Result]]
     folder = tmp_path_factory.mktemp("broken")
     ops = (*WRONG, "log")
     out = Console(file=io.StringIO())
-    request = Request(VENDOR, "smoke", ops, ("float32",), 2, 3.0, folder)
+    request = Request(VENDOR, "smoke", ops, ("float32",), 2, 9.0, folder)
     run(request, out)
     return folder, results.read(folder / "results.jsonl")
 
