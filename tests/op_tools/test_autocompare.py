@@ -404,6 +404,28 @@ def test_a_standard_can_be_chosen(standard: str, monkeypatch: pytest.MonkeyPatch
     assert [f.name for f in tool.failures] == ["torch.nn.functional.gelu"]
 
 
+def _normed(x: Tensor) -> Tensor:
+    weight, bias = (torch.full((8,), value, device="dipu") for value in (1.001, 0.0))
+    return functional.batch_norm(x, None, None, weight, bias, training=True)
+
+
+def _scaled(x: Tensor) -> Tensor:
+    return x * torch.tensor(1.003, device="dipu")
+
+
+def _added_in_place(x: Tensor) -> Tensor:
+    return x.clone().add_(torch.full((64, 8, 16), 1.003, device="dipu"))
+
+
+@pytest.mark.parametrize("made", (_normed, _scaled, _added_in_place))
+def test_what_autocast_leaves_alone_is_not_rounded(made: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    x = on_device(64, 8, 16, dtype=torch.bfloat16)
+    with OpAutoCompare(bitwise=False) as tool, torch.autocast("dipu", torch.bfloat16):
+        assert made(x).dtype == torch.bfloat16
+    healthy(tool)
+
+
 def test_autocast_is_taken_into_account() -> None:
     x, w = leaf(16, 64), leaf(32, 64)
     with OpAutoCompare() as tool, torch.autocast("dipu", torch.bfloat16):

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 
 from op_tools import OpCapture, kernels, recording, statistics, statistics_device, steps
 from op_tools.filters import Selection
-from op_tools.statistics import hash_bytes
+from op_tools.statistics_numpy import hash_bytes
 
 DTYPES = (
     torch.float32,
