@@ -108,7 +108,8 @@ def _build(
             for name, sub in whole.parts.items()
         ]
     frozen = Frozen(weights)
-    program = Program(whole, parts, frozen, numbers, constants, finisher(orders), record)
+    finish = finisher(orders)
+    program = Program(whole, parts, frozen, numbers, known, constants, finish, record)
     if keep and (kept := plan.describe(program, folded, attributes, names, orders)):
         plan.save(keep, kept, backend)
     return program
