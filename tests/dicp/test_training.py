@@ -18,6 +18,7 @@ def gradients(model: nn.Module, run: Any, args: tuple[Any, ...]) -> list[Tensor]
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports
 @pytest.mark.slow  # inductor compiles C++ for a minute
 @pytest.mark.parametrize("make", [blocks.llama, blocks.convolutions])
 def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,8 @@ def passes(gm: fx.GraphModule, backend: Backend, options: Options, constants: se
     if options.rewrite:
         activate(gm, backend)
     arrange(gm, backend)
+    for own in backend.passes:
+        gm = own(gm)
     return fold(gm, constants)
 
 
