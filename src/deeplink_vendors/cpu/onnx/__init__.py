@@ -1,0 +1,3 @@
+"""Graphs as ONNX, for the compilers of the CPU that read it: types and emitter, then conversions by
+family (elementwise, reduction, shape, indexing, matmul, norm, pooling, fused, decomposed).
+"""

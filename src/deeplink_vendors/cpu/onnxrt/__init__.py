@@ -1,0 +1,31 @@
+"""ONNX Runtime as a backend of torch.compile: `torch.compile(model, backend="onnxrtgraph")`.
+
+Loads without the compiler, and says then what is missing.
+"""
+
+from __future__ import annotations
+
+from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter
+from deeplink_vendors.cpu.onnx.support import KEPT, supports
+from deeplink_vendors.cpu.onnxrt.conversions import conversions
+from deeplink_vendors.cpu.packages import version_of
+from dicp.backend import Backend, Executable, Loading
+
+
+def load(blob: bytes, loading: Loading) -> Executable:
+    """A session that runs a model on torch's own memory."""
+    from deeplink_vendors.cpu.onnxrt.session import Session  # imports onnxruntime
+
+    return Session(blob, loading)
+
+
+backend = Backend(
+    name="onnxrtgraph",
+    version=version_of("onnxruntime", "onnxruntime", "onnx"),
+    conversions=conversions,
+    emitter=OnnxEmitter,
+    load=load,
+    supports=supports(),
+    keep=KEPT,
+    dynamic="native",
+)

@@ -1,0 +1,156 @@
+"""One call of an overload through a backend's own tables and loader, judged against float64."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils import _pytree as pytree
+
+from dicp.backend import Backend, Loading
+from dicp.dynamo_bridge.codegen import emit, results_of
+from dicp.dynamo_bridge.partition import reason
+from diopi.conformance import checks
+from diopi.conformance.case import Case
+from diopi.conformance.expected import Expected
+from diopi.conformance.running import Run
+from diopi.conformance.sample import Callee, Sample
+from diopi.conformance.subject import Subject
+from tests.dicp.overloads import Call
+
+CHECKED = ("structure", "dtype", "shape", "values")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a call: right, eager (with the reason), or wrong (with what is)."""
+
+    status: str
+    text: str = ""
+    grown: bool = False  # it ran on other sizes, too
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One call as a graph; `exact` when it holds for all sizes that its symbols may have."""
+
+    gm: fx.GraphModule
+    node: fx.Node
+    exact: bool
+
+
+def check(backend: Backend, call: Call, dynamic: bool = False) -> Outcome:
+    """The outcome of a call; sizes are symbols when it is dynamic, and then grow by one."""
+    graph = graph_of(call, dynamic)
+    why = reason(graph.node, backend)
+    if why:
+        return Outcome("eager", why)
+    run = compiled(backend, graph)
+    bad = judged(call, run(call.sample.tensors))
+    if bad or not dynamic or not graph.exact:
+        return Outcome("wrong", bad) if bad else Outcome("right")
+    larger = grown(call)
+    if larger is None:
+        return Outcome("right")
+    bad = judged(larger, run(larger.sample.tensors))
+    return Outcome("wrong", f"at other sizes: {bad}") if bad else Outcome("right", grown=True)
+
+
+def graph_of(call: Call, dynamic: bool) -> Graph:
+    """A graph of one node; its inputs are the tensors of the call."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    graph, nodes = fx.Graph(), {}
+    for tensor in call.sample.tensors:
+        if id(tensor) not in nodes:
+            nodes[id(tensor)] = graph.placeholder(f"x{len(nodes)}")
+            nodes[id(tensor)].meta["val"] = _fake(mode, tensor, dynamic)
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: nodes[id(t)], (call.sample.args, call.sample.kwargs)
+    )
+    node = graph.call_function(call.overload, tuple(args), kwargs)
+    with mode, enable_python_dispatcher():
+        given = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = call.overload(*given[0], **given[1])
+    graph.output(tuple(_results(graph, node)))
+    exact = not env.guards and not env.replacements
+    return Graph(fx.GraphModule({}, graph), node, exact)
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor, dynamic: bool) -> Any:
+    if not dynamic:
+        return mode.from_tensor(tensor, static_shapes=True)
+    sizes = [DimDynamic.DUCK] * tensor.dim()
+    return mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(sizes))
+
+
+def _results(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
+    val = node.meta["val"]
+    if not isinstance(val, tuple | list):
+        return [node]
+    found = []
+    for number, one in enumerate(val):
+        if isinstance(one, Tensor):
+            found.append(graph.call_function(operator.getitem, (node, number)))
+            found[-1].meta["val"] = one
+    return found
+
+
+def compiled(backend: Backend, graph: Graph) -> Callable[[Sequence[Tensor]], list[Any]]:
+    """What runs a graph on the backend."""
+    places = graph.gm.graph.find_nodes(op="placeholder")
+    nodes = list(graph.gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    blob = backend.compile(emit(graph.gm, backend, {}))
+    names = tuple(node.name for node in places)
+    executable = backend.load(blob, Loading("test", {}, results_of(nodes), names, 1))
+
+    def run(tensors: Sequence[Tensor]) -> list[Any]:
+        distinct = list({id(tensor): tensor for tensor in tensors}.values())
+        return list(executable(list(distinct)))
+
+    return run
+
+
+def judged(call: Call, results: list[Any]) -> str:
+    """What is wrong with the results of a call, by diopi's own checks; nothing when all is well."""
+    name = call.overload._schema.name.removeprefix("aten::").removeprefix("_")
+    callee = Callee(name, call.overload, direct=True)
+    sample = replace(call.sample)
+    expected = Expected(callee, sample)
+    plain = expected.plain.result
+    made: Any = results if isinstance(plain, tuple | list) else results[0]
+    if not isinstance(plain, Tensor | tuple | list):
+        return "" if made == plain else f"{made}, expected {plain}"
+    found = Run(made, list(sample.tensors))
+    case = Case(name, "", "overload", 0)
+    trial = checks.Trial(case, callee, sample, Subject("test", "cpu"), expected, found)
+    findings = [f for word in CHECKED for f in checks.CHECKS[word](trial) or []]
+    return "; ".join(f"{f.check}: {f.message}" for f in findings if f.grade == "F")
+
+
+def grown(call: Call) -> Call | None:
+    """The call with every size above 1 one larger, its values repeated; None where it is none."""
+    made: dict[int, Tensor] = {id(t): _grown(t) for t in call.sample.tensors}
+    args, kwargs = pytree.tree_map_only(
+        Tensor, lambda t: made[id(t)], (call.sample.args, call.sample.kwargs)
+    )
+    larger = Call(call.overload, Sample(args, kwargs))
+    try:
+        call.overload(*args, **kwargs)
+    except Exception:  # sizes among its arguments do not fit any more
+        return None
+    return larger
+
+
+def _grown(tensor: Tensor) -> Tensor:
+    for dim, size in enumerate(tensor.shape):
+        if size > 1:
+            tensor = tensor.index_select(dim, torch.arange(size + 1) % size)
+    return tensor
