@@ -77,7 +77,9 @@ class Builder:
 
     # what the conversions call
 
-    def op(self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any) -> Any:
+    def op(
+        self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
+    ) -> Any:
         """Adds a node; its result, or a list of them where the prototype has several.
 
         Where the prototype takes no half floats, the node works in float32, between casts.
@@ -229,4 +231,3 @@ def _attribute(value: Any) -> Any:
 
 def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in shape)
-

@@ -43,8 +43,8 @@ WHOLE = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 def overloads(packet: Any) -> list[Any]:
     """Those that take two tensors, or a tensor and a number."""
-    names = ("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "default")
-    return [getattr(packet, name) for name in names if name in packet.overloads()]
+    names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
+    return [getattr(packet, name) for name in names or ("default",)]
 
 
 def joint(node: fx.Node) -> torch.dtype:
@@ -263,4 +263,3 @@ def full(b: Builder, node: fx.Node, *args: Any, **kwargs: Any) -> Value:
     if isinstance(sizes, Value):
         sizes = [b.size(sizes, dim) for dim in range(sizes.dim)]
     return b.like(node, "Fill", b.ints(sizes), b.scalar(number, dtype))
-

@@ -124,4 +124,3 @@ def convolution_backward(
         out = (grad.dtype, (grad.shape[1],))
         results[2] = b.op("ReduceSum", [grad, b.ints([0, 2, 3])], [out], keep_dims=False)
     return results
-

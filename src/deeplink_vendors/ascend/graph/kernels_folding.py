@@ -76,9 +76,7 @@ def top_k(attrs: Attrs, x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 @kernel("Sort")
 def sort(attrs: Attrs, x: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.sort(
-        x, stable=attrs["stable"], dim=attrs["axis"], descending=attrs["descending"]
-    )
+    found = torch.sort(x, stable=attrs["stable"], dim=attrs["axis"], descending=attrs["descending"])
     return found.values, found.indices.int()
 
 
@@ -181,9 +179,7 @@ def max_pool(attrs: Attrs, x: Tensor) -> Tensor:
 @kernel("AvgPoolV2")
 def avg_pool(attrs: Attrs, x: Tensor) -> Tensor:
     divisor = attrs["divisor_override"] or None
-    return F.avg_pool2d(
-        x, *_pooling(attrs), attrs["ceil_mode"], not attrs["exclusive"], divisor
-    )
+    return F.avg_pool2d(x, *_pooling(attrs), attrs["ceil_mode"], not attrs["exclusive"], divisor)
 
 
 @kernel("AdaptiveAvgPool2d")

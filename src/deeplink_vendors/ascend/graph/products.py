@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,9 @@ def addmm(
         return b.like(node, "MatMulV2", x, y, bias, transpose_x1=False, transpose_x2=False)
     product = b.like(node, "MatMulV2", x, y, transpose_x1=False, transpose_x2=False)
     scaled = [
-        part if by == 1 else b.op("Mul", [part, b.scalar(by, part.dtype)], [(part.dtype, part.shape)])
+        part
+        if by == 1
+        else b.op("Mul", [part, b.scalar(by, part.dtype)], [(part.dtype, part.shape)])
         for part, by in ((product, alpha), (bias, beta))
     ]
     return b.like(node, "Add", *scaled)
@@ -306,7 +308,9 @@ def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
     sizes = scores.shape[-2:]
     if isinstance(rows, int) and isinstance(columns, int):
         return b.const(torch.ones(rows, columns, dtype=torch.bool).tril())
-    ones = b.op("Fill", [b.ints([rows, columns]), b.scalar(1.0, torch.float32)], [(torch.float32, sizes)])
+    ones = b.op(
+        "Fill", [b.ints([rows, columns]), b.scalar(1.0, torch.float32)], [(torch.float32, sizes)]
+    )
     triangle = b.op("Tril", [ones], [(torch.float32, sizes)])
     return b.op("Greater", [triangle, b.scalar(0.0, torch.float32)], [(torch.bool, sizes)])  # type: ignore[no-any-return]
 
@@ -379,5 +383,3 @@ def max_pool2d(
         data_format="NCHW",
     )
     return [found]
-
-

@@ -170,9 +170,7 @@ def check_node(node: Node) -> Iterator[str]:
     yield from _check_attributes(prototype, node)
 
 
-def _check_ports(
-    what: str, declared: tuple[Port, ...], descs: tuple[Desc, ...]
-) -> Iterator[str]:
+def _check_ports(what: str, declared: tuple[Port, ...], descs: tuple[Desc, ...]) -> Iterator[str]:
     expected = ports(declared, len(descs))
     names = [desc.name for desc in descs]
     if names != [name for name, _ in expected]:

@@ -175,9 +175,7 @@ def topk(
     number = b.scalar(k, torch.int32)
     if not x.dim:
         raise NotTaken("of a tensor without dimensions")
-    found = b.op(
-        "TopKV2", [x, number], outs, sorted=in_order, dim=dim % x.dim, largest=largest
-    )
+    found = b.op("TopKV2", [x, number], outs, sorted=in_order, dim=dim % x.dim, largest=largest)
     return [found[0], b.cast(found[1], torch.int64)]
 
 

@@ -39,8 +39,8 @@ BITWISE = {aten.bitwise_and: "And", aten.bitwise_or: "Or", aten.bitwise_xor: "Xo
 
 def overloads(packet: Any) -> list[Any]:
     """Those that take two tensors, or a tensor and a number."""
-    names = ("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "default")
-    return [getattr(packet, name) for name in names if name in packet.overloads()]
+    names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
+    return [getattr(packet, name) for name in names or ("default",)]
 
 
 def pair(b: Source, node: fx.Node, x: Any, y: Any, dtype: torch.dtype) -> list[Value]:

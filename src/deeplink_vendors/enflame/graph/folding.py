@@ -64,9 +64,7 @@ for _target, _function in FOLDS.items():
     register_conversion(_target)(_fold(_function))
 
 
-@register_conversion(
-    aten.any.dim, aten.any.dims, aten.any.default, aten.all.dim, aten.all.default
-)
+@register_conversion(aten.any.dim, aten.any.dims, aten.any.default, aten.all.dim, aten.all.default)
 def truths(b: Source, node: fx.Node, x: Value, dims: Any = None, keep: bool = False) -> Value:
     """The largest, or smallest, of zeros and ones."""
     every = node.target in (aten.all.dim, aten.all.default)
@@ -127,9 +125,7 @@ def extreme(b: Source, node: fx.Node, x: Value, dim: int, keep: bool = False) ->
 
 
 @register_conversion(aten.argmax.default, aten.argmin.default)
-def choice(
-    b: Source, node: fx.Node, x: Value, dim: int | None = None, keep: bool = False
-) -> Value:
+def choice(b: Source, node: fx.Node, x: Value, dim: int | None = None, keep: bool = False) -> Value:
     function = "ArgMax" if node.target is aten.argmax.default else "ArgMin"
     if not x.dim or x.dtype == torch.bool or (dim is None and keep):
         raise NotTaken("of bools, of no dimensions, or of all of them, kept")
@@ -193,9 +189,7 @@ def addmm(
     dtype, shape = described(node)
     parts = [(product(b, x, y, False, (dtype, shape)), alpha), (b.spread(bias, shape), beta)]
     scaled = [
-        part
-        if by == 1
-        else b.like(node, "Mul", part, b.spread(b.scalar(by, dtype), shape), [])
+        part if by == 1 else b.like(node, "Mul", part, b.spread(b.scalar(by, dtype), shape), [])
         for part, by in parts
     ]
     return b.like(node, "Add", *scaled, [])
@@ -354,7 +348,9 @@ def rms_norm(b: Source, node: fx.Node, x: Value, w: Value, eps: float) -> Value:
     up = b.cast(x, wide)
     mean = averaged(b, b.call("Square", up, out=(wide, x.shape)), [x.dim - 1])
     by = b.spread(b.scalar(eps, wide), mean.shape)
-    root = b.call("Rsqrt", b.call("Add", mean, by, [], out=(wide, mean.shape)), out=(wide, mean.shape))
+    root = b.call(
+        "Rsqrt", b.call("Add", mean, by, [], out=(wide, mean.shape)), out=(wide, mean.shape)
+    )
     done = b.cast(b.call("Mul", up, b.spread(root, x.shape), [], out=(wide, x.shape)), x.dtype)
     dtype, shape = described(node)
     return b.like(node, "Mul", b.cast(done, dtype), b.spread(b.cast(w, dtype), shape), [])
@@ -369,7 +365,9 @@ def rope(b: Source, node: fx.Node, x: Value, cos: Value, sin: Value) -> Value:
     turned = b.call("Neg", halves[1], out=out)
     other = b.call("Concatenate", [turned, halves[0]], dim, out=(x.dtype, x.shape))
     parts = [
-        b.like(node, "Mul", b.spread(b.cast(a, dtype), shape), b.spread(b.cast(c, dtype), shape), [])
+        b.like(
+            node, "Mul", b.spread(b.cast(a, dtype), shape), b.spread(b.cast(c, dtype), shape), []
+        )
         for a, c in ((x, cos), (other, sin))
     ]
     return b.like(node, "Add", *parts, [])

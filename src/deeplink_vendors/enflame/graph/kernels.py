@@ -175,7 +175,11 @@ def Reverse(out: Any, operand: Tensor, dimensions: list[int]) -> Tensor:
 
 @kernel
 def Slice(
-    out: Any, operand: Tensor, start_indices: list[int], limit_indices: list[int], strides: list[int]
+    out: Any,
+    operand: Tensor,
+    start_indices: list[int],
+    limit_indices: list[int],
+    strides: list[int],
 ) -> Tensor:
     edges = zip(start_indices, limit_indices, strides, strict=True)
     return operand[tuple(slice(*edge) for edge in edges)]
@@ -192,16 +196,12 @@ def Trilu(out: Any, input: Tensor, upper: bool, k: int) -> Tensor:
 
 
 @kernel
-def ArgMax(
-    out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool
-) -> Tensor:
+def ArgMax(out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool) -> Tensor:
     return data.argmax(axis, keepdims)
 
 
 @kernel
-def ArgMin(
-    out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool
-) -> Tensor:
+def ArgMin(out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool) -> Tensor:
     return data.argmin(axis, keepdims)
 
 
