@@ -22,6 +22,7 @@ GUIDES = [
     "ditorch.md",
     "op_tools.md",
     "wrong_loss.md",
+    "dicp.md",
 ]
 BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
 PAGES = [page for pair in BILINGUAL for page in pair]

@@ -370,3 +370,21 @@ def test_what_the_host_would_have_to_reach_is_refused_with_a_reason(site: Path) 
         "this DIPU vendor cannot share memory between processes",
         "vendor 'acme' has no quirks.",
     ]
+
+
+def test_its_graph_compiler_is_a_backend_of_torch_compile(site: Path, tmp_path: Path) -> None:
+    program = """
+        import torch
+        from dicp.dynamo_bridge import report
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        x = torch.randn(3, 4)
+        options = {"measure": False, "verify": True}
+        with torch.no_grad():
+            result = torch.compile(model, backend="acmegraph", options=options)(x)
+            torch.testing.assert_close(result, model(x))
+        (record,) = report.RECORDS
+        print(record.backend, record.taken, record.parts, [row["op"] for row in record.eager])
+    """
+    done = python(site, "-c", textwrap.dedent(program), DICP_CACHE_DIR=str(tmp_path))
+    assert done.stdout == "acmegraph 2 2 ['aten.tanh.default']\n", done.stderr

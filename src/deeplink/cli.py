@@ -31,6 +31,7 @@ Examples:
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
   deeplink flight-record DIR         which rank keeps the others waiting
+  deeplink compile-report            what torch.compile compiled, and what stayed eager
   deeplink coverage train.py         which of its CUDA calls are served
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
@@ -131,6 +132,20 @@ def one_iteration(context: typer.Context) -> None:
 def pytorch_tests(context: typer.Context) -> None:
     """Run PyTorch's own tests on the chosen vendor's device; --help says how."""
     _forward("pytorch-tests", context.args)
+
+
+@app.command(
+    "compile-report",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is forwarded as well
+    },
+)
+def compile_report(context: typer.Context) -> None:
+    """What torch.compile compiled for a vendor in the last run, what stayed eager, and why."""
+    line = [sys.executable, "-m", "dicp", *context.args]
+    raise typer.Exit(subprocess.run(line, check=False).returncode)
 
 
 def _forward(command: str, args: list[str]) -> None:

@@ -464,6 +464,11 @@ DICP_VERIFY = boolean(
 DICP_MEASURE = boolean(
     "DICP_MEASURE", True, "Keep a small graph eager where, as measured, compiling it would lose."
 )
+DICP_PREFERENCE = words(
+    "DICP_PREFERENCE",
+    ("onnxrtgraph", "openvinograph", "inductorgraph"),
+    'What backend="dicp" means: the first of these that is installed and serves the device.',
+)
 DITORCH = boolean(
     "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."
 )

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from deeplink.errors import NoBackendError
+from deeplink.errors import CompileError, NoBackendError
 from dicp.conversion import Conversions
 from dicp.emitter import Emitter
+from dicp.fused import ACTIVATIONS
 
 GROUP = "torch_dynamo_backends"
 
@@ -49,6 +50,10 @@ def _same(source: bytes) -> bytes:
     return source
 
 
+def _nothing(*args: Any) -> Any:
+    raise CompileError("this backend takes whole graphs only: it has no emitter and no loader.")
+
+
 def _every_node(node: fx.Node) -> str | None:
     return None
 
@@ -61,13 +66,14 @@ class Backend:
 
     name: str  # as in torch.compile(backend="ascendgraph")
     version: Callable[[], str]  # the compiler's; raises DeeplinkError where it is not installed
-    conversions: Conversions
-    emitter: Callable[[], Emitter]
-    load: Callable[[bytes, Loading], Executable]
+    conversions: Conversions = field(default_factory=Conversions)
+    emitter: Callable[[], Emitter] = _nothing
+    load: Callable[[bytes, Loading], Executable] = _nothing
     compile: Callable[[bytes], bytes] = _same  # from what was emitted to what is kept and loaded
     supports: Callable[[fx.Node], str | None] = _every_node  # why a node stays eager, or None
     keep: frozenset[Any] = frozenset()  # overloads that the decomposition leaves whole
     patterns: frozenset[str] | None = None  # names of dicp.fused; None: all that are converted
+    activations: frozenset[str] = frozenset(ACTIVATIONS)  # which its linear and conv take in
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     dynamic: Literal["native", "specialize"] = "specialize"
     devices: tuple[str, ...] = ("cpu",)

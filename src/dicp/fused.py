@@ -111,3 +111,23 @@ def conv(
     zeros = [0] * len(stride)
     done = torch.convolution(x, w, b, stride, padding, dilation, False, zeros, groups)
     return ACTIVATIONS[activation](done)
+
+
+@_op(
+    "Tensor x, Tensor w, Tensor? b, int[] stride, int[] padding, int[] dilation, int groups, "
+    'str activation=""',
+)
+def conv_nhwc(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    activation: str = "",
+) -> Tensor:
+    """`conv` of [batch, height, width, channels]; w is [out, in, height, width] all the same."""
+    turned = x.permute(0, 3, 1, 2)
+    done = conv(turned, w, b, stride, padding, dilation, groups, activation)
+    return done.permute(0, 2, 3, 1).contiguous()

@@ -18,6 +18,7 @@ __all__ = [
     "decompositions",
     "fake_mode_for",
     "fake_mode_of",
+    "inductor",
     "parameters",
     "torch_version",
     "without_modes",
@@ -77,6 +78,31 @@ def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
     """The mode of the fake tensors that describe a graph's values."""
     return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
+
+
+def inductor(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: dict[str, Any],
+    change: Callable[[fx.Graph], None],
+) -> Callable[..., Any]:
+    """Inductor's own compile_fx, with one more pass over the graphs that it makes."""
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class Pass(CustomGraphPass):
+        """Named by the file that it is from: inductor's cache asks for that."""
+
+        def __call__(self, graph: fx.Graph) -> None:
+            change(graph)
+
+        def uuid(self) -> Any:
+            return get_hash_for_files((change.__code__.co_filename,))
+
+    found: Callable[..., Any] = compile_fx(
+        gm, list(inputs), config_patches={**patches, "post_grad_custom_pre_pass": Pass()}
+    )
+    return found
 
 
 def torch_version() -> str:

@@ -54,6 +54,21 @@ def test_a_convolution_takes_its_norm_and_activation_in() -> None:
     assert ops_of(backend) == ["conv"]
 
 
+def test_between_convolutions_in_another_layout_no_permute_is_left() -> None:
+    first, args = blocks.convolutions()
+    second = nn.Conv2d(8, 8, 3, padding=1)
+    backend = toy.make(layout="NHWC")
+
+    def model(x: Tensor) -> Tensor:
+        y = first(x)
+        return torch.relu(second(y) + y)
+
+    result = run(backend, model, *args, verify=True)
+    torch.testing.assert_close(result, model(*args))
+    ops = ops_of(backend)
+    assert ops == ["permute", "conv_nhwc", "conv_nhwc", "add", "relu", "permute"]
+
+
 def test_what_is_not_converted_stays_eager_with_its_reason_and_line() -> None:
     backend = toy.make("add", "mul", supports=_not_big)
 

@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "swiglu": dicp.swiglu.default,
     "sdpa": dicp.sdpa.default,
     "conv": dicp.conv.default,
+    "conv_nhwc": dicp.conv_nhwc.default,
 }
 TARGETS = {
     aten.add.Tensor: "add",
@@ -56,7 +57,17 @@ TARGETS = {
     aten.sym_size.int: "symbolic_size",
     operator.mul: "symbolic_mul",
 }
-FUSED = ("linear", "layer_norm", "batch_norm", "rms_norm", "rope", "swiglu", "sdpa", "conv")
+FUSED = (
+    "linear",
+    "layer_norm",
+    "batch_norm",
+    "rms_norm",
+    "rope",
+    "swiglu",
+    "sdpa",
+    "conv",
+    "conv_nhwc",
+)
 
 
 class Writer:

@@ -20,6 +20,7 @@ vendor = Vendor(
     "cuda",
     is_available,
     device_module="torch.cuda",
+    graph="deeplink_vendors.cuda.graph",
     collective="nccl",
     visible_devices="CUDA_VISIBLE_DEVICES",
 )

@@ -45,7 +45,8 @@ def watch(
 def _checked(
     part: Part, load: Callable[[Constants], Executable], backend: str, again: Again
 ) -> Callable[[Constants], Executable]:
-    names = [node.name for node in part.gm.graph.find_nodes(op="placeholder")]
+    gm, names = part.gm, part.shape.inputs
+    assert gm is not None  # verify mode takes no plan from the disk
 
     def checked(constants: Constants) -> Executable:
         run = load(constants)
@@ -55,9 +56,9 @@ def _checked(
             rest = iter(list(args))
             given = [constants[name] if name in constants else next(rest) for name in names]
             results = run(args)
-            wrong = verify.check(part.gm, given, results)
+            wrong = verify.check(gm, given, results)
             if wrong:
-                raise _error(f"in {part.name}", part.gm, given, wrong, backend, frozen, again)
+                raise _error(f"in {part.shape.name}", gm, given, wrong, backend, frozen, again)
             return results
 
         return call

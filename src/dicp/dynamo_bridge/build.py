@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend
-from dicp.dynamo_bridge import blame, report
+from dicp.dynamo_bridge import blame, plan, report
 from dicp.dynamo_bridge.canonical import canonicalise
 from dicp.dynamo_bridge.fold import Folded, fold
 from dicp.dynamo_bridge.freeze import Frozen, lift_attributes
@@ -26,7 +26,7 @@ from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import split
 from dicp.dynamo_bridge.report import Record
 from dicp.dynamo_bridge.rewrite import activate, rewrite
-from dicp.dynamo_bridge.run import Constants, Program, finisher
+from dicp.dynamo_bridge.run import Constants, Program, finisher, orders_of
 
 log = logging.getLogger("dicp")
 
@@ -37,17 +37,20 @@ def build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record | None = None,
+    keep: str = "",
 ) -> Program:
-    """A program for a graph; `weights` are those of its inputs that are to be constants."""
+    """A program for a graph; `weights` are those of its inputs that are to be constants. Its plan
+    is kept under the key `keep`.
+    """
     record = record or Record(0, backend.label, "inference")
     with torch_internals.without_modes(), torch.no_grad():
         traced = _copy(gm)
-        program = _build(gm, backend, options, weights, record)
-    program.record = record
+        program = _build(gm, backend, options, weights, record, keep)
+        if options.verify:
+            quiet = replace(options, verify=False, cache=False)
+            again = _whole(backend, quiet), _bare(backend, quiet)
+            blame.watch(program, traced, backend.label, *again)
     program.rebuild = lambda rest: build(_copy(traced), backend, options, rest, record)
-    if options.verify:
-        quiet = replace(options, verify=False, cache=False)
-        blame.watch(program, traced, backend.label, _whole(backend, quiet), _bare(backend, quiet))
     return program
 
 
@@ -80,12 +83,13 @@ def _build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record,
+    keep: str,
 ) -> Program:
     inputs = gm.graph.find_nodes(op="placeholder")
     numbers = {node.name: number for number, node in enumerate(inputs)}
     names = {inputs[number].name: number for number in weights}
-    finish = finisher(list(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
-    with _timed(record, "passes"):
+    orders = orders_of(gm)
+    with timed(record, "passes"):
         attributes = lift_attributes(gm)
         folded = passes(gm, backend, options, {*attributes, *names})
         whole = split(gm, backend)
@@ -97,13 +101,17 @@ def _build(
     def constants(tensors: Mapping[int, Tensor]) -> Constants:
         return folded.constants(attributes | {n: tensors[i] for n, i in names.items()})
 
-    with _timed(record, "compile"):
+    with timed(record, "compile"):
         known = constants(weights)
         parts = [
             make_part(name, sub, backend, options, known, record)
             for name, sub in whole.parts.items()
         ]
-    return Program(whole, parts, Frozen(weights), numbers, constants, finish)
+    frozen = Frozen(weights)
+    program = Program(whole, parts, frozen, numbers, constants, finisher(orders), record)
+    if keep and (kept := plan.describe(program, folded, attributes, names, orders)):
+        plan.save(keep, kept, backend)
+    return program
 
 
 def passes(gm: fx.GraphModule, backend: Backend, options: Options, constants: set[str]) -> Folded:
@@ -134,7 +142,8 @@ def boxed(program: Program) -> Callable[[list[Any]], list[Any]]:
 
 
 @contextmanager
-def _timed(record: Record, stage: str) -> Iterator[None]:
+def timed(record: Record, stage: str) -> Iterator[None]:
+    """Adds the time of a block to a record."""
     start = time.perf_counter()
     yield
     spent = time.perf_counter() - start

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +17,41 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
 from deeplink import settings
+from deeplink.native import folder_of
 from dicp import torch_internals
 from dicp.backend import Backend
-
-FORMAT = 1  # of what is kept; part of every key
 
 
 def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -> str:
     """Equal for equal graphs, shapes, strides, constants, compilers and torches, in any process."""
     digest = hashlib.sha256()
-    head = (FORMAT, backend.name, backend.version(), torch_internals.torch_version())
-    digest.update(repr(head).encode())
+    digest.update(repr(head(backend)).encode())
     names: dict[fx.Node, str] = {}
     for node in gm.graph.nodes:
         names[node] = f"%{len(names)}"
         args, kwargs = tree_map(_written(names), (node.args, node.kwargs), is_leaf=_is_node)
         name = node.name if node.op == "placeholder" else ""  # constants come by their names
-        row = (node.op, name, str(node.target), args, kwargs, _known(node.meta.get("val")))
+        row = (node.op, name, str(node.target), args, kwargs, known(node.meta.get("val")))
         digest.update(repr(row).encode())
     for name, tensor in sorted(constants.items()):
-        digest.update(repr((name, _known(tensor))).encode())
+        digest.update(repr((name, known(tensor))).encode())
         if backend.embeds:
             digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def head(backend: Backend) -> tuple[str, ...]:
+    """What every key of a backend starts with: the compiler, torch, and the code that emits."""
+    return backend.name, backend.version(), torch_internals.torch_version(), _code(backend.emitter)
+
+
+@lru_cache
+def _code(emitter: Callable[..., Any]) -> str:
+    digest = hashlib.sha256()
+    own = sys.modules.get(emitter.__module__)
+    for folder in (folder_of("dicp"), Path(str(getattr(own, "__file__", __file__))).parent):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -48,9 +63,9 @@ def _written(names: Mapping[fx.Node, str]) -> Callable[[Any], Any]:
     return lambda value: names[value] if isinstance(value, fx.Node) else str(value)
 
 
-def _known(value: Any) -> Any:
+def known(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_known(one) for one in value]
+        return [known(one) for one in value]
     if not isinstance(value, Tensor):
         return str(value)
     sizes, strides = [str(n) for n in value.shape], [str(n) for n in value.stride()]
@@ -63,13 +78,24 @@ def bytes_of(tensor: Tensor) -> bytes:
     return flat.numpy().tobytes()
 
 
-def get(key: str, backend: Backend, make: Callable[[], bytes]) -> tuple[bytes, bool]:
+def find(key: str, backend: Backend, kind: str = "blob") -> bytes | None:
+    """What is kept under a key."""
+    return _read(_path(key, backend, kind))
+
+
+def _path(key: str, backend: Backend, kind: str) -> Path:
+    return settings.DICP_CACHE_DIR.get() / backend.name / f"{key}.{kind}"
+
+
+def get(
+    key: str, backend: Backend, make: Callable[[], bytes], kind: str = "blob"
+) -> tuple[bytes, bool]:
     """The blob of a key, from the disk or made now; and whether it was there.
 
     Of processes that want the same one, one makes it and the others wait. A folder that cannot be
     written is no error: the blob is made.
     """
-    path = settings.DICP_CACHE_DIR.get() / backend.name / f"{key}.blob"
+    path = _path(key, backend, kind)
     found = _read(path)
     if found is not None:
         return found, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import decompose, report
-from dicp.dynamo_bridge.build import boxed, build
+from dicp.dynamo_bridge import decompose, plan, report
+from dicp.dynamo_bridge.build import boxed, build, timed
 from dicp.dynamo_bridge.measure import Choice
-from dicp.dynamo_bridge.options import resolve
+from dicp.dynamo_bridge.options import Options, resolve
+from dicp.dynamo_bridge.run import Program
 
 log = logging.getLogger("dicp")
 
@@ -41,14 +43,66 @@ def compile_fx(
         report.write()
         return gm.forward
     weights = torch_internals.parameters(gm) if chosen.freeze else {}
-    graphs: list[report.Record] = []
+    record = report.begin(backend.label, "inference")
+    compiled = _from_disk(gm, backend, chosen, weights, record)
+    if compiled is None:
+        compiled = _compile(gm, example_inputs, backend, chosen, weights, record)
+    report.write()
+    if record.kind != "inference" or not chosen.measure or chosen.verify or backend.simulated:
+        return compiled
 
-    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    def decided(text: str) -> None:
+        record.decision = text
+        report.write()
+        log.info("%s: graph %d stays %s", backend.label, record.number, text)
+
+    return Choice(compiled, gm.forward, decided)
+
+
+def _from_disk(
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: report.Record,
+) -> Callable[..., Any] | None:
+    """What an earlier process compiled, when it compiled the same."""
+    key = plan.key(gm, backend, options, weights)
+    if key is None:
+        return None
+    with torch_internals.without_modes(), timed(record, "load"):
+        program = plan.load(key, backend, weights, record)
+    return None if program is None else _direct(program)
+
+
+def _compile(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    record: report.Record,
+) -> Callable[..., Any]:
+    plain: list[Program] = []
+    start = time.perf_counter()
+
+    def inference(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        record.seconds["trace"] = time.perf_counter() - start
+        # with another number of inputs, AOTAutograd changed which is which
+        mine = weights if len(inputs) == len(example_inputs) else {}
+        same = plan.is_plain(gm, graph)
+        keep = (plan.key(gm, backend, options, weights) or "") if same else ""
+        program = build(graph, backend, options, mine, record, keep)
+        if same:
+            plain.append(program)
+        return boxed(program)
+
+    def training(kind: str) -> Callable[..., Callable[..., Any]]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            graphs.append(report.begin(backend.label, kind))
-            # with another number of inputs, AOTAutograd changed which is which
-            frozen = kind == "inference" and len(inputs) == len(example_inputs)
-            program = build(graph, backend, chosen, weights if frozen else {}, graphs[-1])
+            nonlocal record
+            record = record if kind == "forward" else report.begin(backend.label, kind)
+            record.kind = kind
+            program = build(graph, backend, options, {}, record)
             report.write()
             return boxed(program)
 
@@ -57,21 +111,22 @@ def compile_fx(
     compiled = torch_internals.aot(
         gm,
         example_inputs,
-        forward=compiler("forward"),
-        backward=compiler("backward"),
-        inference=compiler("inference"),
+        forward=training("forward"),
+        backward=training("backward"),
+        inference=inference,
         table=decompose.table(backend),
     )
-    inference = [record.kind for record in graphs] == ["inference"]
-    if not (chosen.measure and inference) or chosen.verify or backend.simulated:
-        return compiled
+    return _direct(plain[0]) if plain else compiled
 
-    def decided(text: str) -> None:
-        graphs[0].decision = text
-        report.write()
-        log.info("%s: graph %d stays %s", backend.label, graphs[0].number, text)
 
-    return Choice(compiled, gm.forward, decided)
+def _direct(program: Program) -> Callable[..., Any]:
+    """A program in the place of dynamo's graph, without AOTAutograd's wrappers: they do nothing."""
+    call = boxed(program)
+
+    def run(*args: Any) -> list[Any]:
+        return call(list(args))
+
+    return run
 
 
 def wants_gradients(inputs: Sequence[Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx
@@ -12,11 +12,15 @@ from dicp import torch_internals
 
 
 def insert(
-    before: fx.Node, target: Callable[..., Any], args: Sequence[Any], like: fx.Node | None = None
+    before: fx.Node,
+    target: Callable[..., Any],
+    args: Sequence[Any],
+    like: fx.Node | None = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> fx.Node:
     """A new call before a node, its value inferred; `like` gives the user's line."""
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, tuple(args))
+        node = before.graph.call_function(target, tuple(args), dict(kwargs or {}))
     origin = (like or before).meta
     node.meta = {k: origin[k] for k in ("stack_trace", "nn_module_stack") if k in origin}
     node.meta["val"] = value_of(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from dicp.dynamo_bridge.codegen import describe, emit, results_of
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import extract
 from dicp.dynamo_bridge.report import Record
-from dicp.dynamo_bridge.run import Constants, Part
+from dicp.dynamo_bridge.run import Constants, Part, Shape
 from dicp.dynamo_bridge.specialize import is_dynamic, specialized
 
 
@@ -29,127 +29,120 @@ def make_part(
     record: Record,
 ) -> Part:
     """A partition, compiled; `known` are all constants of the graph, by name."""
-    inputs = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-    keep = tuple(i for i, place in enumerate(inputs) if place not in known)
+    shape = shape_of(name, gm, known)
+    maker = _Maker(backend, options, record)
+    by_size = backend.dynamic == "specialize" and is_dynamic(gm)
 
     def load(constants: Constants) -> Executable:
-        own = {place: constants[place] for place in inputs if place in constants}
-        if backend.through_host:
-            own = {place: tensor.cpu() for place, tensor in own.items()}
-        if backend.dynamic == "specialize" and is_dynamic(gm):
-            return _by_size(name, gm, backend, options, own, record)
-        return _guarded(name, gm, backend, options, own, record)
+        own = shape.own(constants)
+        return _by_size(shape, gm, maker, own) if by_size else maker.executable(shape, gm, own)
 
-    return Part(name, gm, load, load(known), keep)
+    part = Part(shape, load, load(known), gm)
+    part.key = "" if by_size or backend.embeds else maker.key
+    return part
 
 
-def _by_size(
-    name: str,
-    gm: fx.GraphModule,
-    backend: Backend,
-    options: Options,
-    own: Constants,
-    record: Record,
+def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
+    """What is to know of a partition without its graph."""
+    inputs = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
+    nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    constant = tuple(place for place in inputs if place in known)
+    return Shape(name, inputs, constant, results_of(nodes))
+
+
+def open_blob(
+    blob: bytes, shape: Shape, backend: Backend, cached: bool, own: Constants
 ) -> Executable:
-    places = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    """The executable of a compiled partition, for these constants."""
+    if backend.through_host:
+        own = {place: tensor.cpu() for place, tensor in own.items()}
+    folder = settings.DICP_CACHE_DIR.get() / backend.name if cached else None
+    changing = tuple(place for place in shape.inputs if place not in own)
+    threads = torch.get_num_threads()
+    loading = Loading(shape.name, own, shape.results, changing, threads, folder)
+    executable = backend.load(blob, loading)
+    return _through_host(executable, shape) if backend.through_host else executable
 
+
+class _Maker:
+    """Compiles graphs of one partition; a blob that holds no constants is made once."""
+
+    def __init__(self, backend: Backend, options: Options, record: Record) -> None:
+        self.backend, self.options, self.record = backend, options, record
+        self.key = ""
+        self._blobs: dict[fx.GraphModule, bytes] = {}
+
+    def executable(self, shape: Shape, gm: fx.GraphModule, own: Constants) -> Executable:
+        try:
+            return open_blob(self._blob(gm, own), shape, self.backend, self.options.cache, own)
+        except CompileError:
+            raise
+        except Exception as error:  # a vendor's compiler may raise anything; it gets its place
+            raise self._placed(error, shape.name, gm, own) from error
+
+    def _blob(self, gm: fx.GraphModule, own: Constants) -> bytes:
+        if gm in self._blobs:
+            return self._blobs[gm]
+        backend = self.backend
+
+        def make() -> bytes:
+            return backend.compile(emit(gm, backend, own))
+
+        if self.options.cache:
+            self.key = cache.key(gm, backend, own)
+            blob, found = cache.get(self.key, backend, make)
+            self.record.cached += found
+        else:
+            blob = make()
+        if not backend.embeds:
+            self._blobs[gm] = blob
+        return blob
+
+    def _placed(
+        self, error: Exception, name: str, gm: fx.GraphModule, own: Constants
+    ) -> CompileError:
+        """The error with the operator that is alone enough to cause it, where one is."""
+        ours = isinstance(error, DeeplinkError)
+        text = error.message if ours else f"{type(error).__name__}: {error}"  # type: ignore[attr-defined]
+        hint = error.hint if ours else ""  # type: ignore[attr-defined]
+        calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+        guilty = next((node for node in calls if self._fails(node, own)), None)
+        what = describe(guilty) if guilty is not None else f"{name}, a graph of {len(calls)} ops"
+        hint = hint or 'torch.compile(…, backend="eager") runs without a compiler.'
+        return CompileError(f"{self.backend.label} cannot compile {what}: {text}", hint)
+
+    def _fails(self, node: fx.Node, own: Constants) -> bool:
+        if any(not isinstance(n.meta.get("val"), Tensor) for n in (node, *node.all_input_nodes)):
+            return False
+        _, _, alone = extract([node], "alone")
+        try:
+            blob = self.backend.compile(emit(alone, self.backend, own))
+            shape = shape_of("alone", alone, own)
+            open_blob(blob, shape, self.backend, False, shape.own(own))
+        except Exception:  # as above: whatever it raises, it fails
+            return True
+        return False
+
+
+def _by_size(shape: Shape, gm: fx.GraphModule, maker: _Maker, own: Constants) -> Executable:
     def compile_static(static: fx.GraphModule) -> tuple[Executable, list[int]]:
-        names = [n.name for n in static.graph.find_nodes(op="placeholder")]
-        executable = _guarded(name, static, backend, options, own, record)
-        return executable, [places.index(n) for n in names if n not in own]
+        fixed = shape_of(shape.name, static, own)
+        executable = maker.executable(fixed, static, own)
+        return executable, [shape.inputs.index(n) for n in fixed.inputs if n not in own]
 
     run = specialized(gm, compile_static)
 
     def call(args: list[Any]) -> Sequence[Any]:
         rest = iter(args)
-        return run([own[place] if place in own else next(rest) for place in places])
+        return run([own[place] if place in own else next(rest) for place in shape.inputs])
 
     return call
 
 
-def _guarded(
-    name: str,
-    gm: fx.GraphModule,
-    backend: Backend,
-    options: Options,
-    own: Constants,
-    record: Record,
-) -> Executable:
-    try:
-        executable = _load(name, gm, backend, options, own, record)
-    except CompileError:
-        raise
-    except Exception as error:  # a vendor's compiler may raise anything; it gets its place
-        raise _placed(error, name, gm, backend, own) from error
-    return _through_host(executable, gm) if backend.through_host else executable
-
-
-def _load(
-    name: str,
-    gm: fx.GraphModule,
-    backend: Backend,
-    options: Options,
-    own: Constants,
-    record: Record,
-) -> Executable:
-    places = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-    nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-
-    def make() -> bytes:
-        return backend.compile(emit(gm, backend, own))
-
-    if options.cache:
-        blob, found = cache.get(cache.key(gm, backend, own), backend, make)
-        record.cached += found
-    else:
-        blob = make()
-    loading = Loading(
-        name,
-        own,
-        results_of(nodes),
-        tuple(place for place in places if place not in own),
-        torch.get_num_threads(),
-        settings.DICP_CACHE_DIR.get() / backend.name if options.cache else None,
-    )
-    return backend.load(blob, loading)
-
-
-def _placed(
-    error: Exception, name: str, gm: fx.GraphModule, backend: Backend, own: Constants
-) -> CompileError:
-    """The error with the operator that is alone enough to cause it, where one is."""
-    text, hint = (
-        (error.message, error.hint)
-        if isinstance(error, DeeplinkError)
-        else (f"{type(error).__name__}: {error}", "")
-    )
-    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
-    guilty = next((node for node in calls if _fails(node, backend, own)), None)
-    what = describe(guilty) if guilty is not None else f"{name}, a graph of {len(calls)} ops"
-    hint = hint or 'torch.compile(…, backend="eager") runs without a compiler.'
-    return CompileError(f"{backend.label} cannot compile {what}: {text}", hint)
-
-
-def _fails(node: fx.Node, backend: Backend, own: Constants) -> bool:
-    if any(not isinstance(n.meta.get("val"), Tensor) for n in (node, *node.all_input_nodes)):
-        return False
-    _, _, alone = extract([node], "alone")
-    mine = {n.name: own[n.name] for n in node.all_input_nodes if n.name in own}
-    try:
-        _load("alone", alone, backend, Options(cache=False), mine, Record(0, "", ""))
-    except Exception:  # as above: whatever it raises, it fails
-        return True
-    return False
-
-
-def _through_host(executable: Executable, gm: fx.GraphModule) -> Executable:
-    nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-    devices = [getattr(node.meta["val"], "device", None) for node in nodes]
-    move: Callable[[Any], Any] = lambda x: x.cpu() if isinstance(x, Tensor) else x  # noqa: E731
-
+def _through_host(executable: Executable, shape: Shape) -> Executable:
     def call(args: list[Any]) -> list[Any]:
-        results = executable([move(x) for x in args])
-        pairs = zip(results, devices, strict=True)
-        return [r.to(d) if isinstance(r, Tensor) else r for r, d in pairs]
+        results = executable([x.cpu() if isinstance(x, Tensor) else x for x in args])
+        pairs = zip(results, shape.results, strict=True)
+        return [r.to(known.device) if isinstance(r, Tensor) else r for r, known in pairs]
 
     return call

@@ -36,7 +36,7 @@ def _merge_linears(gm: fx.GraphModule, constants: Collection[str]) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=dicp.linear.default):
         x, w, b = (*node.args, None)[:3]
         if _known(w, constants) and b is None and len(node.args) < 4:
-            groups.setdefault((x, w.meta["val"].dtype), []).append(node) 
+            groups.setdefault((x, w.meta["val"].dtype), []).append(node)
     for (x, _), nodes in groups.items():
         if len(nodes) > 1:
             _merge_group(x, nodes)

@@ -46,8 +46,8 @@ def rewrite(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
 
 def activate(gm: fx.GraphModule, backend: Backend) -> fx.GraphModule:
     """Takes activations into the linears and convolutions before them; after `merge`."""
-    for rule in ACTIVATIONS:
-        if backend.wants(rule.fused):
+    for name, rule in ACTIVATIONS:
+        if backend.wants(rule.fused) and name in backend.activations:
             apply(gm, rule)
     gm.graph.eliminate_dead_code()
     gm.recompile()
@@ -251,10 +251,13 @@ ELEMENTWISE: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("tanh", aten.tanh.default, {}),
 )
 ACTIVATIONS = tuple(
-    Rule(
-        fused,
-        call(target, call(getattr(dicp, fused).default, *_free(count)), **kwargs),
-        _activated(name),
+    (
+        name,
+        Rule(
+            fused,
+            call(target, call(getattr(dicp, fused).default, *_free(count)), **kwargs),
+            _activated(name),
+        ),
     )
     for fused, count in (("linear", 3), ("conv", 7))
     for name, target, kwargs in ELEMENTWISE

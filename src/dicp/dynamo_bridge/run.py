@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from dicp.backend import Executable
+from dicp.backend import Executable, Result
 from dicp.dynamo_bridge.freeze import Frozen
 from dicp.dynamo_bridge.partition import Split
 from dicp.dynamo_bridge.report import Record
@@ -20,15 +20,35 @@ Constants = Mapping[str, Tensor]
 RESTLESS = 3  # changes after which a weight is no constant
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a partition without its graph."""
+
+    name: str
+    inputs: tuple[str, ...]
+    constant: tuple[str, ...]  # those of the inputs that are constants
+    results: tuple[Result, ...]
+
+    def own(self, constants: Constants) -> Constants:
+        """Its own among the constants of the whole graph."""
+        return {name: constants[name] for name in self.constant}
+
+
 @dataclass
 class Part:
     """One partition; `load` makes its executable for given constants."""
 
-    name: str
-    gm: fx.GraphModule
+    shape: Shape
     load: Callable[[Constants], Executable]
     executable: Executable
-    keep: tuple[int, ...]  # which of its inputs are not constants
+    gm: fx.GraphModule | None  # None when it came from the disk
+    key: str = ""  # of its blob on disk
+
+    @property
+    def keep(self) -> tuple[int, ...]:
+        """Which of its inputs are not constants."""
+        shape = self.shape
+        return tuple(i for i, name in enumerate(shape.inputs) if name not in shape.constant)
 
 
 class _Call(torch.nn.Module):
@@ -36,11 +56,10 @@ class _Call(torch.nn.Module):
 
     def __init__(self, part: Part) -> None:
         super().__init__()
-        self.part = part
+        self.part, self.keep = part, part.keep
 
     def forward(self, *args: Any) -> Sequence[Any]:
-        part = self.part
-        return part.executable([args[i] for i in part.keep])
+        return self.part.executable([args[i] for i in self.keep])
 
 
 @dataclass
@@ -68,7 +87,7 @@ class Program:
             self._inputs = [self.numbers[name] for name in straight]
             return
         for part in self.parts:
-            self.whole.gm.set_submodule(part.name, _Call(part))
+            self.whole.gm.set_submodule(part.shape.name, _Call(part))
         self._body: Callable[..., Sequence[Any]] = self.whole.gm.forward
         self._fill(constants)
 
@@ -128,9 +147,17 @@ def _straight(gm: fx.GraphModule, constants: Constants) -> list[str] | None:
     return [name for name in inputs if name not in constants]
 
 
-def finisher(nodes: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
-    """Gives results the strides with which they were traced; what is no node is given as it is."""
-    orders = [_order(n.meta.get("val")) if isinstance(n, fx.Node) else None for n in nodes]
+Order = tuple[int, ...] | None
+
+
+def orders_of(gm: fx.GraphModule) -> list[Order]:
+    """Of each result the dimensions by their strides, where they are not in order."""
+    nodes: Any = gm.graph.output_node().args[0]
+    return [_order(n.meta.get("val")) if isinstance(n, fx.Node) else None for n in nodes]
+
+
+def finisher(orders: Sequence[Order]) -> Callable[[Sequence[Any]], list[Any]]:
+    """Gives results the strides with which they were traced."""
     if not any(orders):
         return list
 
@@ -140,7 +167,7 @@ def finisher(nodes: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
     return finish
 
 
-def _order(value: Any) -> tuple[int, ...] | None:
+def _order(value: Any) -> Order:
     """The dimensions from the widest stride to the narrowest; None when they are in order."""
     if not isinstance(value, Tensor) or value.is_contiguous() or 0 in value.stride():
         return None
@@ -149,7 +176,7 @@ def _order(value: Any) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(strides))) else order
 
 
-def _ordered(result: Any, order: tuple[int, ...] | None) -> Any:
+def _ordered(result: Any, order: Order) -> Any:
     if order is None or not isinstance(result, Tensor):
         return result
     back = sorted(range(len(order)), key=order.__getitem__)

@@ -1,0 +1,242 @@
+"""A whole compiled graph on disk: a later process with the same model goes from dynamo's graph
+straight to loading, without tracing it through AOTAutograd and the passes again.
+
+Kept are graphs of inference with fixed sizes that neither write nor return their inputs: for those
+AOTAutograd's wrappers do nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dicp.backend import Backend
+from dicp.dynamo_bridge import cache
+from dicp.dynamo_bridge.canonical import VIEWS
+from dicp.dynamo_bridge.fold import Folded
+from dicp.dynamo_bridge.freeze import Frozen
+from dicp.dynamo_bridge.load import open_blob
+from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.partition import Split
+from dicp.dynamo_bridge.report import Record
+from dicp.dynamo_bridge.run import Constants, Part, Program, Shape, finisher
+
+NAMESPACES = ("aten", "prims", "prim", "dicp")
+MODULES = ("torch", "operator", "builtins", "math", "_operator")
+
+
+@dataclass(frozen=True)
+class _Ref:
+    """A node, in the arguments of another."""
+
+    name: str
+
+
+Rows = list[tuple[str, str, str, Any, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a program but its blobs and its weights."""
+
+    body: Rows
+    folded: tuple[Rows, tuple[str, ...], tuple[str, ...]] | None
+    attributes: dict[str, Tensor]
+    names: dict[str, int]  # of the frozen inputs
+    numbers: dict[str, int]
+    parts: tuple[tuple[Shape, str], ...]
+    orders: list[tuple[int, ...] | None]
+    record: dict[str, Any]
+
+
+def is_plain(gm: fx.GraphModule, graph: fx.GraphModule) -> bool:
+    """Whether what AOTAutograd made of dynamo's graph has the same inputs and results, so that it
+    can be called in its place.
+    """
+    ins, outs = _ends(gm)
+    inputs, results = _ends(graph)
+    leaves = tree_leaves(outs)
+    if len(ins) != len(inputs) or len(leaves) != len(results) or isinstance(outs, fx.Node):
+        return False
+    return not any(isinstance(n, fx.Node) and _from_input(n) for n in results)
+
+
+def _ends(gm: fx.GraphModule) -> tuple[list[fx.Node], Any]:
+    return list(gm.graph.find_nodes(op="placeholder")), gm.graph.output_node().args[0]
+
+
+def _from_input(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return True
+    return node.target in VIEWS and any(_from_input(n) for n in node.all_input_nodes)
+
+
+def key(
+    gm: fx.GraphModule, backend: Backend, options: Options, weights: Mapping[int, Tensor]
+) -> str | None:
+    """Of dynamo's graph; None for one that is not to be kept: sizes that change, or functions
+    whose meaning is not torch's own.
+    """
+    if options.verify or not options.cache or backend.embeds:
+        return None
+    digest = hashlib.sha256(repr((cache.head(backend), asdict(options), sorted(weights))).encode())
+    digest.update(repr(_state()).encode())
+    for node in gm.graph.nodes:
+        target = _target(node)
+        value = node.meta.get("example_value") if node.op == "placeholder" else None
+        fixed = not isinstance(value, torch.SymInt) and all(
+            isinstance(n, int) for n in getattr(value, "shape", ())
+        )
+        if target is None or not fixed:
+            return None
+        args = tree_map(lambda x: x.name if isinstance(x, fx.Node) else str(x), node.args)
+        row = (node.op, node.name, target, args, {k: str(v) for k, v in node.kwargs.items()})
+        digest.update(repr((row, cache.known(value))).encode())
+        if node.op == "get_attr":
+            constant = getattr(gm, str(node.target), None)
+            if not isinstance(constant, Tensor):
+                return None
+            digest.update(cache.bytes_of(constant))
+    return digest.hexdigest()
+
+
+def _state() -> tuple[Any, ...]:
+    """What of torch's state decides how a graph is traced."""
+    flags = torch.backends.cuda
+    return (
+        torch.get_default_dtype(),
+        [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")],
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        (flags.flash_sdp_enabled(), flags.math_sdp_enabled(), flags.mem_efficient_sdp_enabled()),
+    )
+
+
+def _target(node: fx.Node) -> str | None:
+    """A name that means the same in any process; None where there is none."""
+    target = node.target
+    if isinstance(target, str):
+        return target if node.op != "call_module" else None
+    if isinstance(target, torch._ops.OpOverload):
+        return f"torch.ops:{target}" if target.namespace in NAMESPACES else None
+    module = str(getattr(target, "__module__", "") or "builtins")
+    name = str(getattr(target, "__qualname__", getattr(target, "__name__", "")))
+    known = module.split(".")[0] in MODULES and name and "<" not in name
+    return f"{module}:{name}" if known else None
+
+
+def save(key: str, plan: Plan, backend: Backend) -> None:
+    """Keeps a plan; what cannot be pickled is not kept."""
+    try:
+        blob = pickle.dumps(plan)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return
+    cache.get(key, backend, lambda: blob, kind="plan")
+
+
+def describe(
+    program: Program,
+    folded: Folded,
+    attributes: Mapping[str, Tensor],
+    names: Mapping[str, int],
+    orders: list[tuple[int, ...] | None],
+) -> Plan | None:
+    """The plan of a program; None where a part of it is not on disk."""
+    if not all(part.key for part in program.parts):
+        return None
+    body = _rows(program.whole.gm)
+    prepare = None if folded.prepare is None else _rows(folded.prepare)
+    if body is None or (folded.prepare is not None and prepare is None):
+        return None
+    return Plan(
+        body,
+        None if prepare is None else (prepare, folded.inputs, folded.names),
+        dict(attributes),
+        dict(names),
+        dict(program.numbers),
+        tuple((part.shape, part.key) for part in program.parts),
+        orders,
+        asdict(program.record) if program.record else {},
+    )
+
+
+def load(
+    key: str, backend: Backend, weights: Mapping[int, Tensor], record: Record
+) -> Program | None:
+    """The program of a key, when all of it is on disk."""
+    blob = cache.find(key, backend, kind="plan")
+    if blob is None:
+        return None
+    plan: Plan = pickle.loads(blob)
+    blobs = [cache.find(part_key, backend) for _, part_key in plan.parts]
+    if any(found is None for found in blobs):
+        return None
+    for name in ("nodes", "taken", "parts", "frozen", "eager"):
+        setattr(record, name, plan.record[name])
+    record.cached = len(blobs)
+    prepare = None if plan.folded is None else _module(plan.folded[0])
+    folded = Folded(prepare, *(plan.folded[1:] if plan.folded else ((), ())))
+
+    def constants(tensors: Mapping[int, Tensor]) -> Constants:
+        return folded.constants(plan.attributes | {n: tensors[i] for n, i in plan.names.items()})
+
+    known = constants(weights)
+    parts = [
+        _part(shape, found, backend, known)
+        for (shape, _), found in zip(plan.parts, blobs, strict=True)
+        if found is not None
+    ]
+    whole = Split(_module(plan.body), {}, {})
+    program = Program(whole, parts, Frozen(weights), plan.numbers, constants, finisher(plan.orders))
+    program.record = record
+    return program
+
+
+def _part(shape: Shape, blob: bytes, backend: Backend, known: Constants) -> Part:
+    def load(constants: Constants) -> Any:
+        return open_blob(blob, shape, backend, True, shape.own(constants))
+
+    return Part(shape, load, load(known), None)
+
+
+def _rows(gm: fx.GraphModule) -> Rows | None:
+    rows: Rows = []
+    for node in gm.graph.nodes:
+        target = _target(node) if node.op != "call_module" else str(node.target)
+        if target is None:
+            return None
+        args = fx.map_arg((node.args, dict(node.kwargs)), lambda n: _Ref(n.name))
+        rows.append((node.op, node.name, target, *args))
+    return rows
+
+
+def _module(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
+    graph, nodes, root = fx.Graph(), dict[str, fx.Node](), torch.nn.Module()
+    for op, name, target, args, kwargs in rows:
+        found: Any = target if op != "call_function" else _resolve(target)
+        if op == "call_module":
+            root.add_module(target, torch.nn.Identity())  # the program puts its parts here
+        args, kwargs = (_with_nodes(x, nodes) for x in (args, kwargs))
+        nodes[name] = graph.create_node(op, found, tuple(args), kwargs, name=name)
+    return fx.GraphModule(root, graph)
+
+
+def _with_nodes(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
+    return tree_map(lambda x: nodes[x.name] if isinstance(x, _Ref) else x, value)
+
+
+def _resolve(text: str) -> Any:
+    module, _, name = text.partition(":")
+    found: Any = torch.ops if module == "torch.ops" else importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,100 @@
+"""Compiled graphs on disk: found again, by other processes too, and never half written."""
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dicp import Backend
+from dicp.dynamo_bridge import cache, report
+from tests.dicp import blocks, toy
+
+
+def compiled(backend: Backend, model: nn.Module, x: torch.Tensor) -> report.Record:
+    torch.compiler.reset()
+    with torch.no_grad():
+        result = torch.compile(model, backend=backend)(x)
+        torch.testing.assert_close(result, model(x))
+    return report.RECORDS[-1]
+
+
+def counting(made: list[int], **fields: Any) -> Backend:
+    def compile_blob(blob: bytes) -> bytes:
+        made.append(1)
+        return blob
+
+    return toy.make(compile=compile_blob, **fields)
+
+
+def test_a_graph_is_compiled_once_for_all_weights_shapes_and_versions_alike() -> None:
+    made: list[int] = []
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    assert compiled(counting(made), model, torch.randn(3, 4)).cached == 0
+    assert compiled(counting(made), other, torch.randn(3, 4)).cached == 1  # other weights
+    assert len(made) == 1
+    assert compiled(counting(made), model, torch.randn(5, 4)).cached == 0  # other sizes
+    assert compiled(counting(made, version=lambda: "2"), model, torch.randn(5, 4)).cached == 0
+
+
+def test_a_later_process_neither_traces_nor_compiles_again() -> None:
+    made: list[int] = []
+    model, args = blocks.llama()
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=counting(made))(*args)
+    assert "trace" in report.RECORDS[-1].seconds
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=counting(made))
+        torch.testing.assert_close(compiled(*args), model(*args))
+        assert list(report.RECORDS[-1].seconds) == ["load"]
+        model.q.weight.mul_(2)  # what was derived from it is derived anew
+        torch.testing.assert_close(compiled(*args), model(*args))
+    assert len(made) == 1 and report.RECORDS[-1].refreshed == 1
+
+
+def test_a_graph_that_was_split_comes_back_split() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x + x, 0) * x
+
+    x = torch.randn(3)
+    for _ in range(2):
+        torch.compiler.reset()
+        with torch.no_grad():
+            torch.testing.assert_close(torch.compile(model, backend=toy.make())(x), model(x))
+    record = report.RECORDS[-1]
+    assert list(record.seconds) == ["load"] and record.eager[0]["op"] == "aten.cumsum.default"
+
+
+def test_a_torn_file_counts_as_none(tmp_path: Path) -> None:
+    made: list[int] = []
+    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+    compiled(counting(made), model, x)
+    (blob,) = (tmp_path / "cache" / "toygraph").glob("*.blob")
+    blob.write_bytes(blob.read_bytes()[:-3])
+    assert compiled(counting(made), model, x).cached == 0
+    assert compiled(counting(made), model, x).cached == 1
+
+
+def _get(folder: str, barrier: Any, made: Any) -> None:
+    def make() -> bytes:
+        with made.get_lock():
+            made.value += 1
+        return b"blob"
+
+    barrier.wait()
+    assert cache.get("key", toy.make(), make)[0] == b"blob"
+
+
+def test_of_processes_that_want_the_same_graph_one_makes_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier, made = context.Barrier(4), context.Value("i", 0)
+    workers = [context.Process(target=_get, args=(str(tmp_path), barrier, made)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert made.value == 1
