@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
@@ -75,7 +76,7 @@ def graph_of(call: Call, dynamic: bool) -> Graph:
         Tensor, lambda t: nodes[id(t)], (call.sample.args, call.sample.kwargs)
     )
     node = graph.call_function(call.overload, tuple(args), kwargs)
-    with mode:
+    with mode, enable_python_dispatcher():
         given = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         node.meta["val"] = call.overload(*given[0], **given[1])
     graph.output(tuple(_results(graph, node)))

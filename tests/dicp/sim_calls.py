@@ -1,4 +1,4 @@
-"""Calls for the simulated backends: of the fused ops, and of overloads in the forms that they take."""
+"""Calls for the simulated backends: of fused ops, and of overloads in forms that they take."""
 
 from __future__ import annotations
 

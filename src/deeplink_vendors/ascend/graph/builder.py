@@ -1,4 +1,4 @@
-"""Writes a GE graph: the Emitter of ascendgraph. Every node follows its prototype by construction."""
+"""Writes a GE graph: the Emitter of ascendgraph. Every node is named and typed by its prototype."""
 
 from __future__ import annotations
 

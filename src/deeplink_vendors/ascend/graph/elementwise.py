@@ -49,7 +49,7 @@ def overloads(packet: Any) -> list[Any]:
 
 def joint(node: fx.Node) -> torch.dtype:
     """The type in which torch works on a node's first two arguments."""
-    given = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
+    given: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
     return torch.result_type(*given)
 
 

@@ -141,27 +141,30 @@ def conv2d(
     padding = [top, left]
     if (top, left) != (bottom, right):
         x, padding = F.pad(x, (left, right, top, bottom)), [0, 0]
-    wide = bias is not None and bias.dtype != x.dtype  # a float32 bias of a half image
-    given = [t.float() if wide and t is not None else t for t in (x, w, bias)]
+    given: list[Any] = [x, w, bias]
+    if bias is not None and bias.dtype != x.dtype:  # a float32 bias of a half image
+        given = [tensor.float() for tensor in (x, w, bias)]
     return F.conv2d(*given, strides, padding, dilations, attrs["groups"]).to(x.dtype)
 
 
 @kernel("Conv2DBackpropInput")
 def conv2d_input(attrs: Attrs, size: Tensor, w: Tensor, grad: Tensor) -> Tensor:
-    strides, (top, _, left, _), dilations = _image(attrs)
-    groups = attrs["groups"]
-    return torch.nn.grad.conv2d_input(
-        numbers(size), w, grad, strides, (top, left), dilations, groups
-    )
+    x = grad.new_empty(numbers(size))
+    return _conv_backward(attrs, grad, x, w, [True, False, False])[0]
 
 
 @kernel("Conv2DBackpropFilter")
 def conv2d_filter(attrs: Attrs, x: Tensor, size: Tensor, grad: Tensor) -> Tensor:
+    w = grad.new_empty(numbers(size))
+    return _conv_backward(attrs, grad, x, w, [False, True, False])[1]
+
+
+def _conv_backward(
+    attrs: Attrs, grad: Tensor, x: Tensor, w: Tensor, wanted: list[bool]
+) -> list[Tensor]:
     strides, (top, _, left, _), dilations = _image(attrs)
-    groups = attrs["groups"]
-    return torch.nn.grad.conv2d_weight(
-        x, numbers(size), grad, strides, (top, left), dilations, groups
-    )
+    rest = (strides, [top, left], dilations, False, [0, 0], attrs["groups"], wanted)
+    return list(aten.convolution_backward(grad, x, w, None, *rest))
 
 
 def _pooling(attrs: Attrs) -> tuple[list[int], list[int], list[int]]:

@@ -181,10 +181,8 @@ def topk(
 
 @register_conversion(aten.sort.default, aten.sort.stable)
 def sort(b: Builder, node: fx.Node, x: Value, *args: Any, **kwargs: Any) -> list[Value]:
-    if node.target is aten.sort.default:
-        names = ("dim", "descending")
-    else:
-        names = ("stable", "dim", "descending")
+    plain = node.target is aten.sort.default
+    names = ["dim", "descending"] if plain else ["stable", "dim", "descending"]
     call = {"dim": -1, "descending": False, "stable": False}
     call |= dict(zip(names, args, strict=False)) | kwargs
     if not x.dim:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -136,6 +135,6 @@ def known(*sizes: Any) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
-def elements(val: Tensor) -> int | None:
-    """How many elements a tensor has, where that is known."""
-    return math.prod(val.shape) if known(*val.shape) else None
+def is_empty(val: Tensor) -> bool:
+    """Whether a tensor has no elements, as far as its sizes are known."""
+    return any(isinstance(size, int) and size == 0 for size in val.shape)

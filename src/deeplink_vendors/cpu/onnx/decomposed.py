@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -60,7 +61,8 @@ def taken_apart(emitter: OnnxEmitter, node: fx.Node, *args: Any, **kwargs: Any) 
         arguments, named = tree_unflatten(leaves, spec)
         return rule(*arguments, **named)
 
-    traced = make_fx(call, core_aten_decompositions())(*(vals[at] for at in places))
+    with enable_python_dispatcher():
+        traced = make_fx(call, core_aten_decompositions())(*(vals[at] for at in places))
     return _walk(emitter, traced, [flat[at] for at in places])
 
 

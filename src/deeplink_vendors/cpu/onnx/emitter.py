@@ -49,7 +49,7 @@ class Node:
 
     kind: str
     inputs: list[str]
-    outputs: list[str]
+    outputs: tuple[str, ...]
     domain: str
     attributes: dict[str, Any]
 
@@ -87,7 +87,7 @@ class OnnxEmitter:
     def output(self, values: Sequence[Value], nodes: Sequence[fx.Node]) -> None:
         for number, value in enumerate(values):
             name = f"result{number}"
-            self._nodes.append(Node("Identity", [value.name], [name], "", {}))
+            self._nodes.append(Node("Identity", [value.name], (name,), "", {}))
             self._outputs.append(self._known(name, value))
 
     def finish(self) -> bytes:
@@ -122,7 +122,7 @@ class OnnxEmitter:
         """Emits an operator with several results."""
         names = [self._name() for _ in range(results)]
         given = [_text(value) for value in inputs]
-        self._nodes.append(Node(kind, given, names, domain, attributes))
+        self._nodes.append(Node(kind, given, tuple(names), domain, attributes))
         return names
 
     def array(self, values: Any, dtype: torch.dtype = torch.int64) -> str:

@@ -24,7 +24,7 @@ def serialised(
     """The same bytes for the same graph; weights are named, their data comes when it is loaded."""
     graph = helper.make_graph(
         [
-            helper.make_node(n.kind, n.inputs, n.outputs, domain=n.domain, **n.attributes)
+            helper.make_node(n.kind, n.inputs, list(n.outputs), domain=n.domain, **n.attributes)
             for n in nodes
         ],
         "dicp",

@@ -20,12 +20,11 @@ from deeplink_vendors.cpu.onnx import (  # noqa: F401  # they fill the table
     reduction,
     shape,
 )
-from deeplink_vendors.cpu.onnx.conversion import REASONS, conversions, elements
+from deeplink_vendors.cpu.onnx.conversion import REASONS, conversions, is_empty
 from deeplink_vendors.cpu.onnx.types import ELEMENT
 from dicp.conversion import Conversions
 
 TYPES = frozenset(ELEMENT) - {torch.float64}
-aten = torch.ops.aten
 # What torch would take apart, and ONNX has whole.
 KEPT = frozenset(
     target
@@ -56,7 +55,7 @@ def supports(
         for tensor in tensors:
             if tensor.dtype not in types:
                 return f"{str(tensor.dtype).removeprefix('torch.')} is not among its types"
-        if any(elements(tensor) == 0 for tensor in tensors):
+        if any(is_empty(tensor) for tensor in tensors):
             return "a tensor without elements"
         if any(isinstance(leaf, torch.SymFloat | torch.SymBool) for leaf in tree_leaves(values)):
             return "a number that changes from call to call and is not whole"

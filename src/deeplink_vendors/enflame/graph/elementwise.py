@@ -84,7 +84,7 @@ def _binary(function: str) -> Any:
 
 def _compared(function: str) -> Any:
     def convert(b: Source, node: fx.Node, x: Any, y: Any) -> Value:
-        given = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
+        given: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
         dtype = torch.result_type(*given)
         return b.like(node, function, *pair(b, node, x, y, dtype), [])
 

@@ -119,7 +119,7 @@ def Gather(
     slice_sizes: list[int],
     indices_are_sorted: bool,
 ) -> Tensor:
-    """Whole rows along one dimension, of which the index is the number: the form that is emitted."""
+    """Whole rows along one dimension, by their numbers: the form that is emitted."""
     offsets, collapsed, mapped, (vector,) = dimension_numbers
     (dim,) = mapped
     whole = [1 if d == dim else size for d, size in enumerate(operand.shape)]
@@ -283,7 +283,8 @@ def Conv2D(
 ) -> Tensor:
     if (auto_pad, layout) != ("NOTSET", "NCHW"):
         raise NotImplementedError(f"a convolution of {layout}, padded by {auto_pad}")
-    x, w, bias = (*input, None)[:3]
+    x, w = input[:2]
+    bias = input[2] if len(input) > 2 else None
     return F.conv2d(x, w, bias, stride, _padding(padding), dilation, group)
 
 

@@ -1,0 +1,102 @@
+"""Runs a model with OpenVINO on the CPU: weights, inputs and results of known size are torch's
+memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+import openvino
+import torch
+from torch import Tensor
+
+from deeplink.errors import CompileError
+from dicp.backend import Loading, Result
+
+CONFIGURATION = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+
+
+@cache
+def core() -> Any:
+    """One per process: it holds the plug-ins."""
+    return openvino.Core()
+
+
+class Compiled:
+    """The executable of one partition. Calls from several threads wait for each other."""
+
+    def __init__(self, model: bytes, loading: Loading) -> None:
+        self._weights = {name: t.detach().contiguous() for name, t in loading.constants.items()}
+        configuration = CONFIGURATION | {"INFERENCE_NUM_THREADS": loading.threads}
+        try:
+            read = core().read_model(model)
+            _fill(read, self._weights)
+            self._model = core().compile_model(read, "CPU", configuration)
+        except Exception as error:  # the compiler's own types
+            raise CompileError(
+                f"OpenVINO refuses {loading.name}: {error}.", "use the backend onnxrtgraph."
+            ) from error
+        self._request = self._model.create_infer_request()
+        self._lock = threading.Lock()
+        self._results = loading.results
+        self._rooms = [_is_known(result) for result in loading.results]
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        # hot path
+        given = [_dense(arg) for arg in args]  # alive while the compiler reads them
+        with self._lock:
+            request = self._request
+            for number, tensor in enumerate(given):
+                request.set_input_tensor(number, _shared(tensor))
+            made: list[Any] = [None] * len(self._results)
+            for number, result in enumerate(self._results):
+                if self._rooms[number]:
+                    made[number] = torch.empty(result.shape, dtype=result.dtype)
+                    request.set_output_tensor(number, _shared(made[number]))
+            request.infer()
+            for number, result in enumerate(self._results):
+                if not self._rooms[number]:
+                    made[number] = _copied(request.get_output_tensor(number), result)
+        return made
+
+
+def _fill(model: Any, weights: dict[str, Tensor]) -> None:
+    """Puts constants in the place of the inputs that are weights."""
+    for parameter in model.get_parameters():
+        weight = weights.get(parameter.get_friendly_name())
+        if weight is None:
+            continue
+        constant = openvino.op.Constant(_shared(weight), shared_memory=True)
+        parameter.output(0).replace(constant.output(0))
+        model.remove_parameter(parameter)
+    model.validate_nodes_and_infer_types()
+
+
+def _is_known(result: Result) -> bool:
+    return result.dtype is not None and None not in result.shape
+
+
+def _dense(argument: Any) -> Tensor:
+    if isinstance(argument, Tensor):
+        return argument.detach().contiguous()
+    return torch.tensor(argument, dtype=torch.int64)
+
+
+def _shared(tensor: Tensor) -> Any:
+    """The compiler's view of a tensor's memory."""
+    if tensor.dtype == torch.bfloat16:
+        raw = tensor.view(torch.uint16).numpy()
+        return openvino.Tensor(raw, tensor.shape, openvino.Type.bf16)
+    return openvino.Tensor(tensor.numpy(), shared_memory=True)
+
+
+def _copied(made: Any, result: Result) -> Any:
+    """A result that the compiler allocated, and will write again in the next call."""
+    if result.dtype is None:
+        return int(made.data)
+    if result.dtype == torch.bfloat16:
+        return torch.from_numpy(made.data.view(np.uint16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(made.data))
