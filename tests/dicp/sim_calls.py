@@ -108,7 +108,6 @@ HAND: dict[Any, Callable[[Make], list[Arguments]]] = {
     aten.all.dim: lambda x: [(x(3, 4) > -1, 1, True), (x(3, 4), 0)],
     aten.tril.default: lambda x: [(x(3, 4), 1), (x(2, 4, 4) > 0,)],
     aten.triu.default: lambda x: [(x(3, 4), -1), (x(2, 4, 4) > 0,)],
-    aten.sort.stable: lambda x: [(x(3, 4),)],
     aten.gelu_backward.default: lambda x: [(x(3, 4), x(3, 4))],
     aten._softmax_backward_data.default: lambda x: [(x(3, 4), x(3, 4).softmax(1), 1, x.dtype)],
     aten._log_softmax_backward_data.default: lambda x: [

@@ -79,11 +79,17 @@ class Builder:
 
     def op(
         self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
-    ) -> Any:
-        """Adds a node; its result, or a list of them where the prototype has several.
+    ) -> Value:
+        """Adds a node; its only result, or the first.
 
         Where the prototype takes no half floats, the node works in float32, between casts.
         """
+        return self.several(kind, inputs, outs, **attrs)[0]
+
+    def several(
+        self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
+    ) -> list[Value]:
+        """Adds a node; as many of its results as are described."""
         prototype = prototypes()[kind]
         inputs = [*inputs, *[None] * (len(prototype.inputs) - len(inputs))]
         named = ports(prototype.inputs, len(inputs))
@@ -96,11 +102,9 @@ class Builder:
         }
         shapes = [tuple(out[1]) for out in outs]
         values = self._add(kind, given, list(zip(made, shapes, strict=True)), typed)
-        results = [self.cast(v, out[0]) for v, out in zip(values, outs, strict=False)]
-        several = len(prototype.outputs) > 1 or prototype.outputs[0].kind.startswith("dynamic")
-        return results if several else results[0]
+        return [self.cast(v, out[0]) for v, out in zip(values, outs, strict=False)]
 
-    def like(self, node: fx.Node, kind: str, *inputs: Value | None, **attrs: Any) -> Any:
+    def like(self, node: fx.Node, kind: str, *inputs: Value | None, **attrs: Any) -> Value:
         """Adds a node whose result is that of the graph's node."""
         return self.op(kind, inputs, [described(node)], **attrs)
 
@@ -140,8 +144,7 @@ class Builder:
 
     def concat(self, values: Sequence[Value], dim: int, out: Out) -> Value:
         axis = self.scalar(dim, torch.int64)
-        result: Value = self.op("ConcatV2", [*values, axis], [out], N=len(values))
-        return result
+        return self.op("ConcatV2", [*values, axis], [out], N=len(values))
 
     def size(self, value: Value, dim: int) -> Any:
         """A size of a tensor: a number, or a value where it is known only when it runs."""

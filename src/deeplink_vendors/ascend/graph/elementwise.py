@@ -111,8 +111,7 @@ def truth(b: Builder, x: Value) -> Value:
     """Where x is not zero."""
     if x.dtype == torch.bool:
         return x
-    result: Value = b.op("NotEqual", [x, b.scalar(0, x.dtype)], [(torch.bool, x.shape)])
-    return result
+    return b.op("NotEqual", [x, b.scalar(0, x.dtype)], [(torch.bool, x.shape)])
 
 
 for _target, _kind in UNARY.items():

@@ -93,13 +93,13 @@ def log_softmax(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("SoftmaxGrad")
-def softmax_grad(attrs: Attrs, softmax: Tensor, grad: Tensor) -> Tensor:
+def softmax_grad(attrs: Attrs, softmax: Tensor, grad: Tensor) -> Any:
     (axis,) = attrs["axes"]
     return aten._softmax_backward_data(grad, softmax, axis, grad.dtype)
 
 
 @kernel("LogSoftmaxGrad")
-def log_softmax_grad(attrs: Attrs, grad: Tensor, x: Tensor) -> Tensor:
+def log_softmax_grad(attrs: Attrs, grad: Tensor, x: Tensor) -> Any:
     """`x` is the result of the forward."""
     (axis,) = attrs["axis"]
     return aten._log_softmax_backward_data(grad, x, axis, grad.dtype)
@@ -141,10 +141,10 @@ def conv2d(
     padding = [top, left]
     if (top, left) != (bottom, right):
         x, padding = F.pad(x, (left, right, top, bottom)), [0, 0]
-    given: list[Any] = [x, w, bias]
-    if bias is not None and bias.dtype != x.dtype:  # a float32 bias of a half image
-        given = [tensor.float() for tensor in (x, w, bias)]
-    return F.conv2d(*given, strides, padding, dilations, attrs["groups"]).to(x.dtype)
+    rest = (strides, padding, dilations, attrs["groups"])
+    if bias is None or bias.dtype == x.dtype:
+        return F.conv2d(x, w, bias, *rest)
+    return F.conv2d(x.float(), w.float(), bias, *rest).to(x.dtype)  # a float32 bias
 
 
 @kernel("Conv2DBackpropInput")
@@ -252,7 +252,7 @@ def swi_glu(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("EmbeddingDenseGrad")
-def embedding_grad(attrs: Attrs, grad: Tensor, indices: Tensor) -> Tensor:
+def embedding_grad(attrs: Attrs, grad: Tensor, indices: Tensor) -> Any:
     names = ("num_weights", "padding_idx", "scale_grad_by_freq")
     given: list[Any] = [attrs[name] for name in names]
     return aten.embedding_dense_backward(grad, indices, *given)

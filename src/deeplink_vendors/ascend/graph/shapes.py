@@ -87,8 +87,7 @@ def split_with_sizes(
 ) -> list[Value]:
     outs = [(part.dtype, part.shape) for part in node.meta["val"]]
     at = b.scalar(dim % x.dim, torch.int32)  # SplitV wants int32 here, and only here
-    result: list[Value] = b.op("SplitV", [x, b.ints(sizes), at], outs, num_split=len(outs))
-    return result
+    return b.several("SplitV", [x, b.ints(sizes), at], outs, num_split=len(outs))
 
 
 @register_conversion(aten.slice.Tensor)
@@ -239,8 +238,7 @@ def sym_size(b: Builder, node: fx.Node, x: Value, dim: int) -> Value:
 def _number(kind: str) -> Any:
     def convert(b: Builder, node: fx.Node, x: Any, y: Any) -> Value:
         given = [b.scalar(value, torch.int64) for value in (x, y)]
-        result: Value = b.op(kind, given, [(torch.int64, ())])
-        return result
+        return b.op(kind, given, [(torch.int64, ())])
 
     return convert
 

@@ -127,8 +127,13 @@ def div_mode(b: Source, node: fx.Node, x: Any, y: Any, rounding_mode: str | None
     dtype = described(node)[0]
     if rounding_mode == "trunc" or not dtype.is_floating_point:
         raise NotTaken("a division that rounds to zero, or of whole numbers")
-    quotient = b.like(node, "Div", *pair(b, node, x, y, dtype), [])
-    return quotient if rounding_mode is None else b.like(node, "Floor", quotient)
+    if rounding_mode is None:
+        return b.like(node, "Div", *pair(b, node, x, y, dtype), [])
+    # a quotient that is rounded to a half float may reach the next whole number
+    wide, shape = torch.promote_types(dtype, torch.float32), described(node)[1]
+    given = pair(b, node, b.scalar(x, dtype), b.scalar(y, dtype), wide)
+    quotient = b.call("Div", *given, [], out=(wide, shape))
+    return b.cast(b.call("Floor", quotient, out=(wide, shape)), dtype)
 
 
 @register_conversion(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

@@ -254,13 +254,30 @@ def DotGeneral(
     dot_dimension_numbers: list[list[int]],
     precision_config: list[str],
 ) -> Tensor:
+    return _product(lhs, rhs, None, dot_dimension_numbers)
+
+
+@kernel
+def DotGeneralBias(
+    out: Any,
+    lhs: Tensor,
+    rhs: Tensor,
+    bias: list[Tensor],
+    dot_dimension_numbers: list[list[int]],
+    precision_config: list[str],
+) -> Tensor:
+    return _product(lhs, rhs, bias[0], dot_dimension_numbers)
+
+
+def _product(x: Tensor, y: Tensor, bias: Tensor | None, numbers: list[list[int]]) -> Tensor:
     """Batches first, in both; over the last dimension of the left one."""
-    left, right, (over,), (under,) = dot_dimension_numbers
-    if left != right or left != list(range(len(left))) or over != lhs.dim() - 1:
-        raise NotImplementedError(f"a product over {dot_dimension_numbers}")
-    if under == rhs.dim() - 1 and not left:
-        return F.linear(lhs, rhs)
-    return lhs @ (rhs if under == rhs.dim() - 2 else rhs.mT)
+    left, right, (over,), (under,) = numbers
+    if left != right or left != list(range(len(left))) or over != x.dim() - 1:
+        raise NotImplementedError(f"a product over {numbers}")
+    if y.dim() == 2:
+        return F.linear(x, y if under == 1 else y.mT, bias)
+    product = x @ (y if under == y.dim() - 2 else y.mT)
+    return product if bias is None else product + bias
 
 
 def _padding(edges: list[int]) -> list[int]:
