@@ -1,4 +1,4 @@
-"""Writes a GE graph: the Emitter of ascendgraph. Every node follows its prototype by construction."""
+"""Writes a GE graph: the Emitter of ascendgraph. Every node is named and typed by its prototype."""
 
 from __future__ import annotations
 
@@ -77,11 +77,19 @@ class Builder:
 
     # what the conversions call
 
-    def op(self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any) -> Any:
-        """Adds a node; its result, or a list of them where the prototype has several.
+    def op(
+        self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
+    ) -> Value:
+        """Adds a node; its only result, or the first.
 
         Where the prototype takes no half floats, the node works in float32, between casts.
         """
+        return self.several(kind, inputs, outs, **attrs)[0]
+
+    def several(
+        self, kind: str, inputs: Sequence[Value | None], outs: Sequence[Out], **attrs: Any
+    ) -> list[Value]:
+        """Adds a node; as many of its results as are described."""
         prototype = prototypes()[kind]
         inputs = [*inputs, *[None] * (len(prototype.inputs) - len(inputs))]
         named = ports(prototype.inputs, len(inputs))
@@ -94,11 +102,9 @@ class Builder:
         }
         shapes = [tuple(out[1]) for out in outs]
         values = self._add(kind, given, list(zip(made, shapes, strict=True)), typed)
-        results = [self.cast(v, out[0]) for v, out in zip(values, outs, strict=False)]
-        several = len(prototype.outputs) > 1 or prototype.outputs[0].kind.startswith("dynamic")
-        return results if several else results[0]
+        return [self.cast(v, out[0]) for v, out in zip(values, outs, strict=False)]
 
-    def like(self, node: fx.Node, kind: str, *inputs: Value | None, **attrs: Any) -> Any:
+    def like(self, node: fx.Node, kind: str, *inputs: Value | None, **attrs: Any) -> Value:
         """Adds a node whose result is that of the graph's node."""
         return self.op(kind, inputs, [described(node)], **attrs)
 
@@ -138,8 +144,7 @@ class Builder:
 
     def concat(self, values: Sequence[Value], dim: int, out: Out) -> Value:
         axis = self.scalar(dim, torch.int64)
-        result: Value = self.op("ConcatV2", [*values, axis], [out], N=len(values))
-        return result
+        return self.op("ConcatV2", [*values, axis], [out], N=len(values))
 
     def size(self, value: Value, dim: int) -> Any:
         """A size of a tensor: a number, or a value where it is known only when it runs."""
@@ -229,4 +234,3 @@ def _attribute(value: Any) -> Any:
 
 def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
     return tuple(size if isinstance(size, int) else -1 for size in shape)
-

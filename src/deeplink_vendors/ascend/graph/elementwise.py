@@ -43,13 +43,13 @@ WHOLE = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 def overloads(packet: Any) -> list[Any]:
     """Those that take two tensors, or a tensor and a number."""
-    names = ("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "default")
-    return [getattr(packet, name) for name in names if name in packet.overloads()]
+    names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
+    return [getattr(packet, name) for name in names or ("default",)]
 
 
 def joint(node: fx.Node) -> torch.dtype:
     """The type in which torch works on a node's first two arguments."""
-    given = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
+    given: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
     return torch.result_type(*given)
 
 
@@ -111,8 +111,7 @@ def truth(b: Builder, x: Value) -> Value:
     """Where x is not zero."""
     if x.dtype == torch.bool:
         return x
-    result: Value = b.op("NotEqual", [x, b.scalar(0, x.dtype)], [(torch.bool, x.shape)])
-    return result
+    return b.op("NotEqual", [x, b.scalar(0, x.dtype)], [(torch.bool, x.shape)])
 
 
 for _target, _kind in UNARY.items():
@@ -263,4 +262,3 @@ def full(b: Builder, node: fx.Node, *args: Any, **kwargs: Any) -> Value:
     if isinstance(sizes, Value):
         sizes = [b.size(sizes, dim) for dim in range(sizes.dim)]
     return b.like(node, "Fill", b.ints(sizes), b.scalar(number, dtype))
-

@@ -87,7 +87,7 @@ def layer_norm_backward(
     given = w or b.const(torch.ones(list(shape), dtype=x.dtype))
     wide = torch.float32
     outs = [(x.dtype, x.shape), (wide, given.shape), (wide, given.shape)]
-    found = b.op("LayerNormGradV3", [grad, x, rstd, mean, given], outs)
+    found = b.several("LayerNormGradV3", [grad, x, rstd, mean, given], outs)
     found = [found[0], *(b.cast(value, given.dtype) for value in found[1:])]
     return [value if wanted else None for value, wanted in zip(found, mask, strict=True)]
 
@@ -124,4 +124,3 @@ def convolution_backward(
         out = (grad.dtype, (grad.shape[1],))
         results[2] = b.op("ReduceSum", [grad, b.ints([0, 2, 3])], [out], keep_dims=False)
     return results
-

@@ -1,4 +1,4 @@
-"""GE's graph as records: nodes, descriptions of tensors, attributes; to and from GraphDef's bytes."""
+"""GE's graph as records: nodes, tensors' descriptions, attributes; to and from GraphDef's bytes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _attr(message: Message) -> Attr:
     if member == "list":
         member = next((f"list.{name}" for name in "sifb" if value[name]), "list.i")
         items = value[member[5:]]
-        convert = {"list.s": bytes.decode, "list.b": bool}.get(member, lambda item: item)
+        convert: Any = {"list.s": bytes.decode, "list.b": bool}.get(member, lambda item: item)
         return Attr(KINDS[member], [convert(item) for item in items])
     if member == "list_list_int":
         return Attr(KINDS[member], [list(part["list_i"]) for part in value["list_list_i"]])

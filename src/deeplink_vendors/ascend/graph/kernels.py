@@ -83,7 +83,7 @@ def gelu(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("GeluGradV2")
-def gelu_grad(attrs: Attrs, dy: Tensor, x: Tensor) -> Tensor:
+def gelu_grad(attrs: Attrs, dy: Tensor, x: Tensor) -> Any:
     return torch.ops.aten.gelu_backward(dy, x, approximate=attrs["approximate"])
 
 
@@ -93,12 +93,12 @@ def swish(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("SwishGrad")
-def swish_grad(attrs: Attrs, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def swish_grad(attrs: Attrs, dy: Tensor, x: Tensor, y: Tensor) -> Any:
     return torch.ops.aten.silu_backward(dy, x)
 
 
 @kernel("Elu")
-def elu(attrs: Attrs, x: Tensor) -> Tensor:
+def elu(attrs: Attrs, x: Tensor) -> Any:
     return torch.ops.aten.elu(x, attrs["alpha"], attrs["scale"], attrs["input_scale"])
 
 

@@ -76,9 +76,7 @@ def top_k(attrs: Attrs, x: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 @kernel("Sort")
 def sort(attrs: Attrs, x: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.sort(
-        x, stable=attrs["stable"], dim=attrs["axis"], descending=attrs["descending"]
-    )
+    found = torch.sort(x, stable=attrs["stable"], dim=attrs["axis"], descending=attrs["descending"])
     return found.values, found.indices.int()
 
 
@@ -95,13 +93,13 @@ def log_softmax(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("SoftmaxGrad")
-def softmax_grad(attrs: Attrs, softmax: Tensor, grad: Tensor) -> Tensor:
+def softmax_grad(attrs: Attrs, softmax: Tensor, grad: Tensor) -> Any:
     (axis,) = attrs["axes"]
     return aten._softmax_backward_data(grad, softmax, axis, grad.dtype)
 
 
 @kernel("LogSoftmaxGrad")
-def log_softmax_grad(attrs: Attrs, grad: Tensor, x: Tensor) -> Tensor:
+def log_softmax_grad(attrs: Attrs, grad: Tensor, x: Tensor) -> Any:
     """`x` is the result of the forward."""
     (axis,) = attrs["axis"]
     return aten._log_softmax_backward_data(grad, x, axis, grad.dtype)
@@ -143,27 +141,30 @@ def conv2d(
     padding = [top, left]
     if (top, left) != (bottom, right):
         x, padding = F.pad(x, (left, right, top, bottom)), [0, 0]
-    wide = bias is not None and bias.dtype != x.dtype  # a float32 bias of a half image
-    given = [t.float() if wide and t is not None else t for t in (x, w, bias)]
-    return F.conv2d(*given, strides, padding, dilations, attrs["groups"]).to(x.dtype)
+    rest = (strides, padding, dilations, attrs["groups"])
+    if bias is None or bias.dtype == x.dtype:
+        return F.conv2d(x, w, bias, *rest)
+    return F.conv2d(x.float(), w.float(), bias, *rest).to(x.dtype)  # a float32 bias
 
 
 @kernel("Conv2DBackpropInput")
 def conv2d_input(attrs: Attrs, size: Tensor, w: Tensor, grad: Tensor) -> Tensor:
-    strides, (top, _, left, _), dilations = _image(attrs)
-    groups = attrs["groups"]
-    return torch.nn.grad.conv2d_input(
-        numbers(size), w, grad, strides, (top, left), dilations, groups
-    )
+    x = grad.new_empty(numbers(size))
+    return _conv_backward(attrs, grad, x, w, [True, False, False])[0]
 
 
 @kernel("Conv2DBackpropFilter")
 def conv2d_filter(attrs: Attrs, x: Tensor, size: Tensor, grad: Tensor) -> Tensor:
+    w = grad.new_empty(numbers(size))
+    return _conv_backward(attrs, grad, x, w, [False, True, False])[1]
+
+
+def _conv_backward(
+    attrs: Attrs, grad: Tensor, x: Tensor, w: Tensor, wanted: list[bool]
+) -> list[Tensor]:
     strides, (top, _, left, _), dilations = _image(attrs)
-    groups = attrs["groups"]
-    return torch.nn.grad.conv2d_weight(
-        x, numbers(size), grad, strides, (top, left), dilations, groups
-    )
+    rest = (strides, [top, left], dilations, False, [0, 0], attrs["groups"], wanted)
+    return list(aten.convolution_backward(grad, x, w, None, *rest))
 
 
 def _pooling(attrs: Attrs) -> tuple[list[int], list[int], list[int]]:
@@ -181,9 +182,7 @@ def max_pool(attrs: Attrs, x: Tensor) -> Tensor:
 @kernel("AvgPoolV2")
 def avg_pool(attrs: Attrs, x: Tensor) -> Tensor:
     divisor = attrs["divisor_override"] or None
-    return F.avg_pool2d(
-        x, *_pooling(attrs), attrs["ceil_mode"], not attrs["exclusive"], divisor
-    )
+    return F.avg_pool2d(x, *_pooling(attrs), attrs["ceil_mode"], not attrs["exclusive"], divisor)
 
 
 @kernel("AdaptiveAvgPool2d")
@@ -253,7 +252,7 @@ def swi_glu(attrs: Attrs, x: Tensor) -> Tensor:
 
 
 @kernel("EmbeddingDenseGrad")
-def embedding_grad(attrs: Attrs, grad: Tensor, indices: Tensor) -> Tensor:
+def embedding_grad(attrs: Attrs, grad: Tensor, indices: Tensor) -> Any:
     names = ("num_weights", "padding_idx", "scale_grad_by_freq")
     given: list[Any] = [attrs[name] for name in names]
     return aten.embedding_dense_backward(grad, indices, *given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,9 @@ def addmm(
         return b.like(node, "MatMulV2", x, y, bias, transpose_x1=False, transpose_x2=False)
     product = b.like(node, "MatMulV2", x, y, transpose_x1=False, transpose_x2=False)
     scaled = [
-        part if by == 1 else b.op("Mul", [part, b.scalar(by, part.dtype)], [(part.dtype, part.shape)])
+        part
+        if by == 1
+        else b.op("Mul", [part, b.scalar(by, part.dtype)], [(part.dtype, part.shape)])
         for part, by in ((product, alpha), (bias, beta))
     ]
     return b.like(node, "Add", *scaled)
@@ -90,7 +92,7 @@ def convolution(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Value:
+) -> Any:
     if transposed:
         raise NotTaken("GE's Conv2DTranspose takes neither float32 nor bfloat16")
     return conv(b, node, x, w, bias, stride, padding, dilation, groups)
@@ -151,10 +153,10 @@ def batch_norm(
     def row(value: Value) -> Value:
         flat = b.cast(value, wide)
         out = (wide, (1, value.shape[0], *sizes[2:]))
-        return b.op("Reshape", [flat, b.ints(sizes)], [out])  # type: ignore[no-any-return]
+        return b.op("Reshape", [flat, b.ints(sizes)], [out])
 
     def step(kind: str, left: Value, right: Value, like: Sequence[Any]) -> Value:
-        return b.op(kind, [left, right], [(wide, like)])  # type: ignore[no-any-return]
+        return b.op(kind, [left, right], [(wide, like)])
 
     spread = step("Add", row(var), b.scalar(eps, wide), row(var).shape)
     factor = b.op("Rsqrt", [spread], [(wide, spread.shape)])
@@ -196,14 +198,13 @@ def normed(
     rows = (*x.shape[: x.dim - dims], *[1] * dims)
     wide = torch.float32 if x.dtype != torch.float64 else x.dtype
     outs = [(x.dtype, x.shape), (wide, rows), (wide, rows)]
-    result: list[Value] = b.op("LayerNormV4", [x, sizes, w, bias], outs, epsilon=eps)
-    return result
+    return b.several("LayerNormV4", [x, sizes, w, bias], outs, epsilon=eps)
 
 
 @register_conversion(fused.rms_norm.default)
 def rms_norm(b: Builder, node: fx.Node, x: Value, w: Value, eps: float) -> Value:
     outs = [(x.dtype, x.shape), (torch.float32, (*x.shape[:-1], 1))]
-    result: Value = b.op("RmsNorm", [x, b.cast(w, x.dtype)], outs, epsilon=eps)[0]
+    result = b.op("RmsNorm", [x, b.cast(w, x.dtype)], outs, epsilon=eps)
     return b.cast(result, described(node)[0])
 
 
@@ -226,7 +227,7 @@ def native_group_norm(
     bias = bias or b.const(torch.zeros(channels, dtype=x.dtype))
     values = node.meta["val"]
     outs = [(value.dtype, value.shape) for value in values]
-    result: list[Value] = b.op(
+    return b.several(
         "GroupNormV2",
         [x, w, bias],
         outs,
@@ -235,7 +236,6 @@ def native_group_norm(
         eps=eps,
         is_training=True,
     )
-    return result
 
 
 @register_conversion(fused.rope.default)
@@ -251,7 +251,7 @@ def _of_four(b: Builder, x: Value) -> Value:
     if not missing:
         return x
     out = (x.dtype, (*[1] * missing, *x.shape))
-    return b.op("Unsqueeze", [x], [out], axes=list(range(missing)))  # type: ignore[no-any-return]
+    return b.op("Unsqueeze", [x], [out], axes=list(range(missing)))
 
 
 @register_conversion(fused.swiglu.default)
@@ -297,7 +297,7 @@ def sdpa(
 def _hidden(b: Builder, scores: Value, seen: Value) -> Value:
     nothing = b.scalar(-math.inf, scores.dtype)
     out = (scores.dtype, scores.shape)
-    return b.op("SelectV2", [seen, scores, nothing], [out])  # type: ignore[no-any-return]
+    return b.op("SelectV2", [seen, scores, nothing], [out])
 
 
 def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
@@ -306,9 +306,11 @@ def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
     sizes = scores.shape[-2:]
     if isinstance(rows, int) and isinstance(columns, int):
         return b.const(torch.ones(rows, columns, dtype=torch.bool).tril())
-    ones = b.op("Fill", [b.ints([rows, columns]), b.scalar(1.0, torch.float32)], [(torch.float32, sizes)])
+    ones = b.op(
+        "Fill", [b.ints([rows, columns]), b.scalar(1.0, torch.float32)], [(torch.float32, sizes)]
+    )
     triangle = b.op("Tril", [ones], [(torch.float32, sizes)])
-    return b.op("Greater", [triangle, b.scalar(0.0, torch.float32)], [(torch.bool, sizes)])  # type: ignore[no-any-return]
+    return b.op("Greater", [triangle, b.scalar(0.0, torch.float32)], [(torch.bool, sizes)])
 
 
 def _windows(*parts: Sequence[int]) -> list[list[int]]:
@@ -379,5 +381,3 @@ def max_pool2d(
         data_format="NCHW",
     )
     return [found]
-
-

@@ -114,7 +114,8 @@ def _default(types: str) -> Any:
     if text.startswith("DT_"):
         return AS_ATTRIBUTE[{name: dtype for dtype, name in TYPES.items()}[text[3:]]]
     plain = {"true": True, "false": False}.get(text, text)
-    convert = {"Int": int, "Float": lambda value: float(str(value).rstrip("f"))}.get(kind)
+    readers: dict[str, Any] = {"Int": int, "Float": lambda value: float(str(value).rstrip("f"))}
+    convert = readers.get(kind)
     return convert(plain) if convert else (text.strip('"') if kind == "String" else plain)
 
 
@@ -170,9 +171,7 @@ def check_node(node: Node) -> Iterator[str]:
     yield from _check_attributes(prototype, node)
 
 
-def _check_ports(
-    what: str, declared: tuple[Port, ...], descs: tuple[Desc, ...]
-) -> Iterator[str]:
+def _check_ports(what: str, declared: tuple[Port, ...], descs: tuple[Desc, ...]) -> Iterator[str]:
     expected = ports(declared, len(descs))
     names = [desc.name for desc in descs]
     if names != [name for name, _ in expected]:

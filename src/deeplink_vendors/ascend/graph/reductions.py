@@ -130,8 +130,8 @@ def _chosen(b: Builder, kind: str, x: Value, axis: int, shape: Sequence[Any]) ->
     sizes = [size for dim, size in enumerate(x.shape) if dim != axis]
     place = b.op(kind, [x, at], [(torch.int64, sizes)], dtype=torch.int64)
     if len(shape) == len(sizes):
-        return place  # type: ignore[no-any-return]
-    return b.op("Unsqueeze", [place], [(torch.int64, shape)], axes=[axis])  # type: ignore[no-any-return]
+        return place
+    return b.op("Unsqueeze", [place], [(torch.int64, shape)], axes=[axis])
 
 
 @register_conversion(aten.argmax.default, aten.argmin.default)
@@ -175,26 +175,21 @@ def topk(
     number = b.scalar(k, torch.int32)
     if not x.dim:
         raise NotTaken("of a tensor without dimensions")
-    found = b.op(
+    found = b.several(
         "TopKV2", [x, number], outs, sorted=in_order, dim=dim % x.dim, largest=largest
     )
     return [found[0], b.cast(found[1], torch.int64)]
 
 
-@register_conversion(aten.sort.default, aten.sort.stable)
-def sort(b: Builder, node: fx.Node, x: Value, *args: Any, **kwargs: Any) -> list[Value]:
-    if node.target is aten.sort.default:
-        names = ("dim", "descending")
-    else:
-        names = ("stable", "dim", "descending")
-    call = {"dim": -1, "descending": False, "stable": False}
-    call |= dict(zip(names, args, strict=False)) | kwargs
+@register_conversion(aten.sort.default)
+def sort(
+    b: Builder, node: fx.Node, x: Value, dim: int = -1, descending: bool = False
+) -> list[Value]:
     if not x.dim:
         raise NotTaken("of a tensor without dimensions")
     values, places = node.meta["val"]
     outs = [(values.dtype, values.shape), (torch.int32, places.shape)]
-    axis, stable = call["dim"] % x.dim, bool(call["stable"])
-    found = b.op("Sort", [x], outs, axis=axis, descending=call["descending"], stable=stable)
+    found = b.several("Sort", [x], outs, axis=dim % x.dim, descending=descending)
     return [found[0], b.cast(found[1], torch.int64)]
 
 

@@ -14,7 +14,12 @@ from deeplink_vendors.ascend.graph.conversions import register_conversion
 
 aten = torch.ops.aten
 LAST = 2**31 - 1  # beyond every end
-NUMBERS = {operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.floordiv: "FloorDiv"}
+NUMBERS = {
+    operator.add: "Add",
+    operator.sub: "Sub",
+    operator.mul: "Mul",
+    operator.floordiv: "FloorDiv",
+}
 
 
 def sizes_of(b: Builder, node: fx.Node, given: Sequence[Any]) -> Value:
@@ -24,9 +29,7 @@ def sizes_of(b: Builder, node: fx.Node, given: Sequence[Any]) -> Value:
     return b.ints([size if isinstance(size, int) else asked for size, asked in pairs])
 
 
-@register_conversion(
-    aten.reshape.default, aten.view.default, aten._unsafe_view.default
-)
+@register_conversion(aten.reshape.default, aten.view.default, aten._unsafe_view.default)
 def reshape(b: Builder, node: fx.Node, x: Value, size: Sequence[Any]) -> Value:
     return b.like(node, "Reshape", x, sizes_of(b, node, size))
 
@@ -84,8 +87,7 @@ def split_with_sizes(
 ) -> list[Value]:
     outs = [(part.dtype, part.shape) for part in node.meta["val"]]
     at = b.scalar(dim % x.dim, torch.int32)  # SplitV wants int32 here, and only here
-    result: list[Value] = b.op("SplitV", [x, b.ints(sizes), at], outs, num_split=len(outs))
-    return result
+    return b.several("SplitV", [x, b.ints(sizes), at], outs, num_split=len(outs))
 
 
 @register_conversion(aten.slice.Tensor)
@@ -193,13 +195,13 @@ def scatter(b: Builder, node: fx.Node, x: Value, dim: int, index: Value, source:
     elif list(source.shape) != list(index.shape):
         raise NotTaken("a source that is larger than the index")
     reduction = "add" if adds else "none"
-    return b.like(
-        node, "ScatterElements", x, index, source, axis=dim % x.dim, reduction=reduction
-    )
+    return b.like(node, "ScatterElements", x, index, source, axis=dim % x.dim, reduction=reduction)
 
 
 @register_conversion(aten.constant_pad_nd.default)
-def constant_pad_nd(b: Builder, node: fx.Node, x: Value, pad: Sequence[Any], value: Any = 0) -> Value:
+def constant_pad_nd(
+    b: Builder, node: fx.Node, x: Value, pad: Sequence[Any], value: Any = 0
+) -> Value:
     if any(not isinstance(edge, int) or edge < 0 for edge in pad):
         raise NotTaken("GE pads by sizes that are known and not negative")
     pairs = [list(pad[at : at + 2]) for at in range(0, len(pad), 2)][::-1]
@@ -213,9 +215,7 @@ def constant_pad_nd(b: Builder, node: fx.Node, x: Value, pad: Sequence[Any], val
 
 
 @register_conversion(aten.arange.start_step)
-def arange(
-    b: Builder, node: fx.Node, start: Any, end: Any, step: Any = 1, **kwargs: Any
-) -> Value:
+def arange(b: Builder, node: fx.Node, start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Value:
     dtype = described(node)[0]
     return b.like(node, "Range", *(b.scalar(edge, dtype) for edge in (start, end, step)))
 
@@ -238,8 +238,7 @@ def sym_size(b: Builder, node: fx.Node, x: Value, dim: int) -> Value:
 def _number(kind: str) -> Any:
     def convert(b: Builder, node: fx.Node, x: Any, y: Any) -> Value:
         given = [b.scalar(value, torch.int64) for value in (x, y)]
-        result: Value = b.op(kind, given, [(torch.int64, ())])
-        return result
+        return b.op(kind, given, [(torch.int64, ())])
 
     return convert
 

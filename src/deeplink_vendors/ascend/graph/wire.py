@@ -99,7 +99,7 @@ def decode(kind: str, data: bytes) -> Message:
 
 
 def _payloads(form: str, value: Any) -> Iterator[tuple[bytes, int]]:
-    """What is written for a field: one payload, or one for each element where they are not packed."""
+    """What is written for a field: one payload, or one for each element that is not packed."""
     if form.startswith("{"):
         for key in sorted(value):
             entry = _tagged(1, key.encode()) + _tagged(2, encode(form[1:-1], value[key]))

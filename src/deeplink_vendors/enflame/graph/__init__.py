@@ -13,6 +13,7 @@ import logging
 from deeplink_vendors.enflame.graph import (  # noqa: F401  # register their conversions
     elementwise,
     folding,
+    products,
     shapes,
 )
 from deeplink_vendors.enflame.graph.compiler import compile_source, version

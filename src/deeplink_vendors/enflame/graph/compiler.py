@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink import settings
@@ -17,12 +18,9 @@ from deeplink.native import Library, has_compiler
 CSRC = Path(__file__).with_name("csrc")
 INCLUDE = CSRC / "include"
 BUILDER = Library("hlir_sim", (CSRC / "hlir_sim.cpp",), (CSRC, INCLUDE), torch=False)
-MAIN = """#include "graph.cpp"
-
-#include <cstdio>
-
-int main() { std::fputs(build()->GetModuleStr().c_str(), stdout); }
-"""
+HEAD = '#include "dtu/hlir_builder/hlir_builder.h"\n\n#include <cstdio>\n\n'
+PART = 'namespace graph_{0} {{\n#include "graph_{0}.cpp"\n}}\n'  # its own include is empty by then
+PRINT = '  std::fputs(graph_{0}::build()->GetModuleStr().c_str(), stdout);\n  std::puts("");\n'
 WEIGHTS = "// input "
 LIMIT = 300  # seconds
 
@@ -39,17 +37,35 @@ def version() -> str:
 
 def compile_source(source: bytes) -> bytes:
     """The module of a source: its notes of weights, and a line of JSON for each operator."""
+    return compile_sources([source])[0]
+
+
+def compile_sources(sources: Sequence[bytes]) -> list[bytes]:
+    """The modules of several, by one run of the compiler."""
     library = BUILDER.build()
     with tempfile.TemporaryDirectory(prefix="topsgraph_") as name:
         folder = Path(name)
-        (folder / "graph.cpp").write_bytes(source)
-        (folder / "main.cpp").write_text(MAIN, "utf-8")
+        for number, source in enumerate(sources):
+            (folder / f"graph_{number}.cpp").write_bytes(source)
+        (folder / "main.cpp").write_text(_main(len(sources)), "utf-8")
         command = [settings.CXX.get(), "-std=c++17", "-O0", f"-I{INCLUDE}", "main.cpp"]
         link = [str(library), f"-Wl,-rpath,{library.parent}", "-o", "graph"]
         _run([*command, *link], folder)
-        module = _run(["./graph"], folder)
-    notes = [line for line in source.decode().splitlines() if line.startswith(WEIGHTS)]
-    return "\n".join([*notes, module]).encode()
+        modules = _run(["./graph"], folder).split("\n\n")
+    return [
+        "\n".join([*_notes(source), module]).encode()
+        for source, module in zip(sources, modules, strict=False)
+    ]
+
+
+def _main(count: int) -> str:
+    parts = "".join(PART.format(number) for number in range(count))
+    prints = "".join(PRINT.format(number) for number in range(count))
+    return f"{HEAD}{parts}\nint main() {{\n{prints}}}\n"
+
+
+def _notes(source: bytes) -> list[str]:
+    return [line for line in source.decode().splitlines() if line.startswith(WEIGHTS)]
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -39,8 +39,8 @@ BITWISE = {aten.bitwise_and: "And", aten.bitwise_or: "Or", aten.bitwise_xor: "Xo
 
 def overloads(packet: Any) -> list[Any]:
     """Those that take two tensors, or a tensor and a number."""
-    names = ("Tensor", "Scalar", "Tensor_Scalar", "Tensor_Tensor", "default")
-    return [getattr(packet, name) for name in names if name in packet.overloads()]
+    names = [name for name in ("Tensor", "Scalar") if name in packet.overloads()]
+    return [getattr(packet, name) for name in names or ("default",)]
 
 
 def pair(b: Source, node: fx.Node, x: Any, y: Any, dtype: torch.dtype) -> list[Value]:
@@ -84,7 +84,7 @@ def _binary(function: str) -> Any:
 
 def _compared(function: str) -> Any:
     def convert(b: Source, node: fx.Node, x: Any, y: Any) -> Value:
-        given = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
+        given: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in node.args[:2]]
         dtype = torch.result_type(*given)
         return b.like(node, function, *pair(b, node, x, y, dtype), [])
 
@@ -127,8 +127,13 @@ def div_mode(b: Source, node: fx.Node, x: Any, y: Any, rounding_mode: str | None
     dtype = described(node)[0]
     if rounding_mode == "trunc" or not dtype.is_floating_point:
         raise NotTaken("a division that rounds to zero, or of whole numbers")
-    quotient = b.like(node, "Div", *pair(b, node, x, y, dtype), [])
-    return quotient if rounding_mode is None else b.like(node, "Floor", quotient)
+    if rounding_mode is None:
+        return b.like(node, "Div", *pair(b, node, x, y, dtype), [])
+    # a quotient that is rounded to a half float may reach the next whole number
+    wide, shape = torch.promote_types(dtype, torch.float32), described(node)[1]
+    given = pair(b, node, b.scalar(x, dtype), b.scalar(y, dtype), wide)
+    quotient = b.call("Div", *given, [], out=(wide, shape))
+    return b.cast(b.call("Floor", quotient, out=(wide, shape)), dtype)
 
 
 @register_conversion(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

@@ -119,7 +119,7 @@ def Gather(
     slice_sizes: list[int],
     indices_are_sorted: bool,
 ) -> Tensor:
-    """Whole rows along one dimension, of which the index is the number: the form that is emitted."""
+    """Whole rows along one dimension, by their numbers: the form that is emitted."""
     offsets, collapsed, mapped, (vector,) = dimension_numbers
     (dim,) = mapped
     whole = [1 if d == dim else size for d, size in enumerate(operand.shape)]
@@ -175,7 +175,11 @@ def Reverse(out: Any, operand: Tensor, dimensions: list[int]) -> Tensor:
 
 @kernel
 def Slice(
-    out: Any, operand: Tensor, start_indices: list[int], limit_indices: list[int], strides: list[int]
+    out: Any,
+    operand: Tensor,
+    start_indices: list[int],
+    limit_indices: list[int],
+    strides: list[int],
 ) -> Tensor:
     edges = zip(start_indices, limit_indices, strides, strict=True)
     return operand[tuple(slice(*edge) for edge in edges)]
@@ -192,16 +196,12 @@ def Trilu(out: Any, input: Tensor, upper: bool, k: int) -> Tensor:
 
 
 @kernel
-def ArgMax(
-    out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool
-) -> Tensor:
+def ArgMax(out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool) -> Tensor:
     return data.argmax(axis, keepdims)
 
 
 @kernel
-def ArgMin(
-    out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool
-) -> Tensor:
+def ArgMin(out: Any, data: Tensor, axis: int, keepdims: bool, select_last_index: bool) -> Tensor:
     return data.argmin(axis, keepdims)
 
 
@@ -254,13 +254,30 @@ def DotGeneral(
     dot_dimension_numbers: list[list[int]],
     precision_config: list[str],
 ) -> Tensor:
+    return _product(lhs, rhs, None, dot_dimension_numbers)
+
+
+@kernel
+def DotGeneralBias(
+    out: Any,
+    lhs: Tensor,
+    rhs: Tensor,
+    bias: list[Tensor],
+    dot_dimension_numbers: list[list[int]],
+    precision_config: list[str],
+) -> Tensor:
+    return _product(lhs, rhs, bias[0], dot_dimension_numbers)
+
+
+def _product(x: Tensor, y: Tensor, bias: Tensor | None, numbers: list[list[int]]) -> Tensor:
     """Batches first, in both; over the last dimension of the left one."""
-    left, right, (over,), (under,) = dot_dimension_numbers
-    if left != right or left != list(range(len(left))) or over != lhs.dim() - 1:
-        raise NotImplementedError(f"a product over {dot_dimension_numbers}")
-    if under == rhs.dim() - 1 and not left:
-        return F.linear(lhs, rhs)
-    return lhs @ (rhs if under == rhs.dim() - 2 else rhs.mT)
+    left, right, (over,), (under,) = numbers
+    if left != right or left != list(range(len(left))) or over != x.dim() - 1:
+        raise NotImplementedError(f"a product over {numbers}")
+    if y.dim() == 2:
+        return F.linear(x, y if under == 1 else y.mT, bias)
+    product = x @ (y if under == y.dim() - 2 else y.mT)
+    return product if bias is None else product + bias
 
 
 def _padding(edges: list[int]) -> list[int]:
@@ -283,7 +300,8 @@ def Conv2D(
 ) -> Tensor:
     if (auto_pad, layout) != ("NOTSET", "NCHW"):
         raise NotImplementedError(f"a convolution of {layout}, padded by {auto_pad}")
-    x, w, bias = (*input, None)[:3]
+    x, w = input[:2]
+    bias = input[2] if len(input) > 2 else None
     return F.conv2d(x, w, bias, stride, _padding(padding), dilation, group)
 
 

@@ -93,7 +93,7 @@ class Source:
     # what the conversions call
 
     def call(self, function: str, *args: Any, out: Out) -> Value:
-        """A statement that calls a function of the builder; `out` is its result, its last argument."""
+        """A call of a function of the builder; its last argument is the type of its result."""
         dtype, shape = out
         given = ", ".join(written(arg) for arg in (*args, type_of(dtype, shape)))
         return self._assign(f"builder::{function}({given})", dtype, shape)

@@ -332,6 +332,10 @@ Op DotGeneral(Op lhs, Op rhs, DotDimensionNumbers dot_dimension_numbers, Strings
               Type resultType) {
   RECORD(DotGeneral, lhs, rhs, dot_dimension_numbers, precision_config, resultType);
 }
+Op DotGeneralBias(Op lhs, Op rhs, Ops bias, DotDimensionNumbers dot_dimension_numbers,
+                  Strings precision_config, Type resultType) {
+  RECORD(DotGeneralBias, lhs, rhs, bias, dot_dimension_numbers, precision_config, resultType);
+}
 Op LayerNormInference(Op operand, Op gamma_constraint, Op beta_constraint, int64_t axis,
                       float epsilon, Type resultType) {
   RECORD(LayerNormInference, operand, gamma_constraint, beta_constraint, axis, epsilon,

@@ -206,6 +206,8 @@ Op Conv2D(std::vector<Op> input, int64_t group = 1, std::string auto_pad = "NOTS
           Type resultType = Type());
 Op DotGeneral(Op lhs, Op rhs, DotDimensionNumbers dot_dimension_numbers,
               std::vector<std::string> precision_config = {}, Type resultType = Type());
+Op DotGeneralBias(Op lhs, Op rhs, std::vector<Op> bias, DotDimensionNumbers dot_dimension_numbers,
+                  std::vector<std::string> precision_config = {}, Type resultType = Type());
 Op LayerNormInference(Op operand, Op gamma_constraint, Op beta_constraint, int64_t axis,
                       float epsilon, Type resultType = Type());
 Op MaxPool2D(Op input, Ints ksize, bool ceil_mode = false, bool return_indices = false,
