@@ -3,6 +3,8 @@
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.droplet.conftest import Python
 
 
@@ -16,10 +18,12 @@ def test_a_cnn_and_a_transformer_train_as_on_the_cpu(site: Path, python: Python)
     ]
 
 
+@pytest.mark.slow  # it starts processes for a collective
 def test_the_doctor_tests_it(python: Python) -> None:
     done = python("-m", "deeplink", "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Self-test: droplet (made up, on the CPU)" in done.stdout
+    assert "skipped" not in done.stdout
 
 
 KERNELS = """

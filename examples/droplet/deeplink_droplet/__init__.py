@@ -25,7 +25,7 @@ vendor = Vendor(
     runtime="deeplink_droplet.runtime",
     kernels="deeplink_droplet.kernels",
     gaps="deeplink_droplet/gaps.toml",
-    collective="dicl",
+    collective="dicl",  # over the comm_ functions of its table
     accelerator=False,  # asked for by name only: DEEPLINK_VENDOR=droplet
     note="droplet (made up, on the CPU)",
 )
