@@ -37,7 +37,7 @@ def attempt(
     """The result of a case, from the sample that it varies; `turn` is called when the CPU is
     through and the vendor's turn begins."""
     started = time.perf_counter()
-    with torch.backends.cudnn.flags(allow_tf32=False):  # type: ignore[no-untyped-call]
+    with torch.backends.cudnn.flags(allow_tf32=False):
         # what is asked for in float32 is to be float32
         result = _attempt(case, callee, base, subject, checks, turn, bundle)
     return replace(result, seconds=round(time.perf_counter() - started, 6))
