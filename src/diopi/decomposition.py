@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeplink.errors import NoKernelError, OpDeclarationError
 from diopi import catalogue, schema
+from diopi.composed import COMPOSED
 from diopi.op import Op, all_ops
 
 FILE = Path(__file__).with_name("decompositions.csv")
@@ -278,52 +279,10 @@ def _given_back(
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def _diagonal_scatter(
-    input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Tensor:
-    """Torch's keeps the strides of an expanded input, and so writes all of its rows at once."""
-    result = input.clone()
-    diagonal = result.diagonal(offset, dim1, dim2)
-    if diagonal.shape != src.shape:
-        raise RuntimeError(
-            f"diagonal_scatter: the diagonal is {list(diagonal.shape)}, src {list(src.shape)}"
-        )
-    diagonal.copy_(src)
-    return result
-
-
-def _index_add(
-    input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
-) -> Tensor:
-    """Torch's takes a source of another shape, as if it were to be expanded."""
-    wanted = [*input.shape]
-    if input.dim():
-        wanted[dim] = index.numel()
-        if wanted != [*source.shape]:
-            raise RuntimeError(f"index_add: source is {list(source.shape)}, not {wanted}")
-    known = torch._decomp.decomposition_table[torch.ops.aten.index_add.default]
-    result: Tensor = known(input, dim, index, source, alpha=alpha)
-    return result
-
-
-def _hardswish_backward(grad_output: Tensor, input: Tensor) -> Tensor:
-    """Torch's loses a NaN of the input."""
-    inside = torch.where(input > 3, grad_output, grad_output * (input / 3 + 0.5))
-    return torch.where(input < -3, 0.0, inside)
-
-
-# decompositions of torch that are wrong for some arguments, and ours
-CORRECTED: dict[OpOverload, Kernel] = {
-    torch.ops.aten.diagonal_scatter.default: _diagonal_scatter,
-    torch.ops.aten.index_add.default: _index_add,
-    torch.ops.aten.hardswish_backward.default: _hardswish_backward,
-}
-
-
 @cache
 def step(func: OpOverload) -> Kernel | None:
     """The decomposition of an overload: torch's table, or what torch itself makes of it."""
-    known = CORRECTED.get(func) or torch._decomp.decomposition_table.get(func)
+    known = COMPOSED.get(func) or torch._decomp.decomposition_table.get(func)
     if known is not None:
         return known
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
