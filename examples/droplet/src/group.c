@@ -205,8 +205,16 @@ static int combine_slots(const Group* group, int32_t dtype, int32_t how, size_t 
             case diopi_dtype_int32: WHOLES(int32_t)
             case diopi_dtype_int16: WHOLES(int16_t)
             case diopi_dtype_int8: WHOLES(int8_t)
-            case diopi_dtype_uint8:
-            case diopi_dtype_bool: WHOLES(uint8_t)
+            case diopi_dtype_uint8: WHOLES(uint8_t)
+            case diopi_dtype_bool: {
+                int64_t total = ((const uint8_t*)group->slots)[i];
+                for (int r = 1; r < group->size; ++r) {
+                    const uint8_t* slot = (const uint8_t*)(group->slots + (size_t)r * SLOT);
+                    total = combine_whole(total, slot[i], how);
+                }
+                ((uint8_t*)to)[i] = total != 0; /* true and true are true, not 2 */
+                break;
+            }
             case diopi_dtype_bfloat16: {
                 float total = of_bfloat16(((const uint16_t*)group->slots)[i]);
                 for (int r = 1; r < group->size; ++r) {
