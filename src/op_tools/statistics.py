@@ -90,8 +90,8 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
     if host.is_complex():
         host = torch.view_as_real(host)
     helper = kernels.helper()
-    if helper is not None and host.dtype in _NATIVE:
-        kind = _NATIVE[host.dtype]
+    if helper is not None and host.dtype in NATIVE:
+        kind = NATIVE[host.dtype]
         found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
     else:
         numbers = () if hash_only or not host.numel() else _numbers(host)
@@ -162,6 +162,14 @@ def hash_bytes(data: NDArray[np.uint8] | bytes | memoryview) -> int:
         tail[: array.size % 8] = array[words.size * 8 :]
         mixed = _mix(mixed, tail.view(np.uint64)[None])
     return _avalanche(mixed)
+
+
+def sums_of(data: bytes) -> tuple[int, int]:
+    """The two sums of a block, whose last word may be a part of one; as int64."""
+    words = np.frombuffer(data + bytes(-len(data) % 8), dtype=np.int64)
+    factors = keys()[: words.size].view(np.int64)
+    with np.errstate(over="ignore"):
+        return int((words * factors).sum()), int(((words >> 32 & 0xFFFFFFFF) * factors).sum())
 
 
 def _groups(words: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
@@ -265,7 +273,8 @@ def _whole(array: NDArray[Any]) -> tuple[int, int, float, float, int]:
 
 # The native helper.
 
-_NATIVE = {
+# the kinds of values, by number
+NATIVE = {
     torch.float32: 0,
     torch.float64: 1,
     torch.bfloat16: 2,

@@ -20,6 +20,7 @@ vendor = Vendor(
     "cuda",
     is_available,
     device_module="torch.cuda",
+    statistics="deeplink_vendors.cuda.statistics",
     collective="nccl",
     visible_devices="CUDA_VISIBLE_DEVICES",
 )

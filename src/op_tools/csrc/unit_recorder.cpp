@@ -57,30 +57,6 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
   if (text.find_first_of(".e") == std::string_view::npos) to += ".0";
 }
 
-std::string written(const Measured& found, bool hash_only) {
-  std::string text;
-  text.reserve(192);
-  if (!hash_only) {
-    const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
-      text += name;
-      if (!found.numbers) text += "null";
-      else if (exact) put(text, whole);
-      else put(text, value);
-    };
-    number("\"min\":", found.low, found.whole_low, found.whole);
-    number(",\"max\":", found.high, found.whole_high, found.whole);
-    number(",\"mean\":", found.mean, 0, false);
-    number(",\"norm\":", found.norm, 0, false);
-    text += ",\"nonfinite\":";
-    put(text, found.nonfinite);
-    text += ',';
-  }
-  text += "\"hash\":\"";
-  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
-  text += '"';
-  return text;
-}
-
 bool is_dense(const at::Tensor& tensor) {
   return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
 }
@@ -162,6 +138,30 @@ std::string sample_of(const at::Tensor& tensor, const uint8_t* data) {
 
 }  // namespace
 
+std::string written(const Measured& found, bool hash_only) {
+  std::string text;
+  text.reserve(192);
+  if (!hash_only) {
+    const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
+      text += name;
+      if (!found.numbers) text += "null";
+      else if (exact) put(text, whole);
+      else put(text, value);
+    };
+    number("\"min\":", found.low, found.whole_low, found.whole);
+    number(",\"max\":", found.high, found.whole_high, found.whole);
+    number(",\"mean\":", found.mean, 0, false);
+    number(",\"norm\":", found.norm, 0, false);
+    text += ",\"nonfinite\":";
+    put(text, found.nonfinite);
+    text += ',';
+  }
+  text += "\"hash\":\"";
+  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
+  text += '"';
+  return text;
+}
+
 size_t PlaceHash::operator()(const Place& place) const {
   size_t seed = c10::hash_combine(reinterpret_cast<size_t>(place.storage), static_cast<size_t>(place.offset));
   seed = c10::hash_combine(seed, static_cast<size_t>(place.type));
@@ -170,9 +170,11 @@ size_t PlaceHash::operator()(const Place& place) const {
 }
 
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
-                   py::function flush, py::function problem)
+                   py::function starter, py::function flush, py::function problem)
     : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), window_(std::move(window)),
-      flush_(std::move(flush)), problem_(std::move(problem)), sweep_at_(kSweep) {}
+      flush_(std::move(flush)), problem_(std::move(problem)), sweep_at_(kSweep) {
+  batch_ = Batch::make(hash_only, std::move(starter), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
+}
 
 Recorder::~Recorder() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
@@ -181,7 +183,8 @@ Recorder::~Recorder() {
 
 void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
   const Type type = type_of(tensor.scalar_type());
-  if (type.name == nullptr || !reaches(tensor)) {
+  const bool reached = type.name != nullptr && reaches(tensor);
+  if (!reached && (type.name == nullptr || !handles(tensor))) {
     py::gil_scoped_acquire gil;
     to += described_(tensor).cast<std::string>();
     return;
@@ -196,7 +199,8 @@ void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm)
     put(to, size);
   }
   to += "],";
-  numbers(to, tensor, warm);
+  if (reached) numbers(to, tensor, warm);
+  else deferred(to, tensor);
   to += '}';
 }
 
@@ -236,6 +240,29 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* wa
     known_.insert_or_assign(*place, std::move(known));
     if (known_.size() > sweep_at_) sweep();
   }
+}
+
+// A mark stands for what is reduced on the device, until the lines are taken.
+void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
+  const auto put_to = [&](const Awaited& one) { to += one.ready.load(std::memory_order_acquire) ? one.text : Batch::mark(one); };
+  const Type type = type_of(tensor.scalar_type());
+  const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
+  const uint32_t version = place ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : 0;
+  if (place) {
+    std::lock_guard lock(known_lock_);
+    const auto found = known_.find(*place);
+    if (found != known_.end() && found->second.version == version && found->second.storage.use_count() > 0 && found->second.awaited) {
+      put_to(*found->second.awaited);
+      return;
+    }
+  }
+  const auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
+  put_to(*made);
+  if (!place) return;
+  c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+  std::lock_guard lock(known_lock_);
+  known_.insert_or_assign(*place, Known{std::move(weak), version, "", "", made});
+  if (known_.size() > sweep_at_) sweep();
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -287,6 +314,14 @@ bool Recorder::reaches(const at::Tensor& tensor) {
   return own >= window.device && own < window.device + window.bytes;
 }
 
+bool Recorder::handles(const at::Tensor& tensor) {
+  return reaches(tensor) || (is_plain(tensor) && type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
+}
+
+void Recorder::settle() {
+  if (sampled_) batch_->start();
+}
+
 // Where the host reads a tensor that it reaches, once the device is done with it.
 const uint8_t* Recorder::address(const at::Tensor& tensor) {
   const auto* own = static_cast<const char*>(tensor.const_data_ptr());
@@ -331,13 +366,22 @@ void Recorder::add(std::string_view line) {
   flush_();
 }
 
-py::bytes Recorder::take() {
+py::bytes Recorder::take(bool everything) {
   std::string lines;
   {
-    std::lock_guard lock(lines_lock_);
-    lines.swap(lines_);
-    lines_.reserve(lines.size());
-    waiting_ = 0;
+    py::gil_scoped_release release;
+    {
+      std::lock_guard lock(lines_lock_);
+      lines.swap(lines_);
+      lines_.reserve(lines.size());
+      waiting_ = 0;
+    }
+    if (!batch_->idle() || !held_.empty()) {
+      batch_->read(everything);
+      held_.swap(lines);
+      if (everything) lines += std::exchange(held_, {});
+      lines = batch_->filled(lines);
+    }
   }
   return py::bytes(lines);
 }
@@ -349,7 +393,7 @@ void Recorder::report(PyObject* function, const char* text) {
 
 void bind_recorder(py::module_& m) {
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
-      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function>())
+      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function, py::function>())
       .def("text", [](Recorder& self, const at::Tensor& tensor) {
         std::string made;
         self.text(made, tensor);
