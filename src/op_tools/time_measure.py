@@ -19,6 +19,7 @@ from deeplink.errors import SettingError
 from op_tools import (
     collectives,
     cost,
+    diagnostics,
     gradients,
     interception,
     kernels,
@@ -27,6 +28,7 @@ from op_tools import (
     time_tables,
     timed,
 )
+from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.clock import Clock, clock_for
 from op_tools.interception import Plan
@@ -58,6 +60,8 @@ class _Run:
     cost: int = 0  # nanoseconds
     ended: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    background: Background = field(default_factory=Background)
+    collecting: bool = False  # it is queued
 
     def spend(self, nanoseconds: int) -> None:
         self.cost += nanoseconds
@@ -97,16 +101,25 @@ class OpTimeMeasure(Observer):
             run.native = self._native(run)
 
     def _native(self, run: _Run) -> NativeTimer:
-        def works_on(device: torch.device) -> bool:
-            return self.works_on(device) and run.clock(device).by_marks
+        def works_on(device: torch.device) -> bool | None:
+            return run.clock(device).by_marks if self.works_on(device) else None
 
         def admits(key: Hashable) -> bool:
             together = run.together.get(key)
             return key in run.work and (together is None or not together.asynchronous)
 
         def collect() -> None:
-            with interception.unseen():
+            if not run.collecting:
+                run.collecting = True
+                run.background.put(work)
+
+        def work() -> None:
+            try:
                 self._collect(run)
+            except Exception as error:  # a tool must not kill the program that it watches
+                diagnostics.add("OpTimeMeasure", "collect", error)
+            finally:
+                run.collecting = False
 
         return NativeTimer(works_on, admits, self.counted, collect, run.limit)
 
@@ -203,6 +216,7 @@ class OpTimeMeasure(Observer):
         if run is None:
             return
         run.ended = perf_counter_ns()
+        run.background.close()
         with interception.unseen():
             self._collect(run, everything=True)
         run.cost += perf_counter_ns() - run.ended

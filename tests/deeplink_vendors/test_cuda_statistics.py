@@ -46,7 +46,9 @@ extern "C" void run(const Row* table, Found* results, int rows) {
   std::vector<std::thread> threads;
   for (unsigned int i = 0; i < 8; i++) threads.emplace_back([=] {
     threadIdx.x = i;
-    for (int row = 0; row < rows; row++) blockIdx.x = row, reduce_pieces(table, results), __syncthreads();
+    for (int row = 0; row < rows; row++) {
+      blockIdx.x = row, reduce_pieces(table, results), __syncthreads();
+    }
   });
   for (auto& thread : threads) thread.join();
 }

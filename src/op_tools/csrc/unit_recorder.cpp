@@ -361,6 +361,7 @@ void Recorder::add(std::string_view line) {
     std::lock_guard lock(lines_lock_);
     lines_ += line;
     if (++waiting_ < limit_) return;
+    waiting_ = 0;  // it may be flushed in another thread, later
   }
   py::gil_scoped_acquire gil;
   flush_();
@@ -374,7 +375,6 @@ py::bytes Recorder::take(bool everything) {
       std::lock_guard lock(lines_lock_);
       lines.swap(lines_);
       lines_.reserve(lines.size());
-      waiting_ = 0;
     }
     if (!batch_->idle() || !held_.empty()) {
       batch_->read(everything);
