@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Bounds = tuple[Tensor, Tensor]
-
 
 @dataclass(frozen=True)
 class Health:
@@ -28,47 +26,51 @@ class Health:
 class Look:
     """At some tensors; what it found is None until it is read. An Inf may hide behind a NaN."""
 
-    __slots__ = ("_bounds", "found")
+    __slots__ = ("found", "greatest")
 
-    def __init__(self, bounds: list[Bounds]) -> None:
-        self._bounds = bounds
-        self.found: Health | None = None if bounds else Health()
+    def __init__(self, greatest: list[Tensor]) -> None:
+        self.greatest = greatest  # the magnitude of each tensor's greatest value, on its device
+        self.found: Health | None = None if greatest else Health()
 
     @classmethod
     def of(cls, looks: Sequence[Look]) -> Look:
         """Several as one, before they are read."""
-        return cls([pair for look in looks for pair in look._bounds])
+        return cls([one for look in looks for one in look.greatest])
 
-    @property
-    def unread(self) -> list[Bounds]:
-        return self._bounds if self.found is None else []
-
-    def fill(self, pairs: Iterable[tuple[float, float]]) -> None:
-        values = [value for pair in pairs for value in pair]
+    def fill(self, values: Sequence[float]) -> None:
         self.found = Health(any(map(math.isnan, values)), any(map(math.isinf, values)))
-        self._bounds = []
+        self.greatest = []
 
 
 class Looks:
     """A tensor that is as it was is looked at once until `read`; so long it is held."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, int, Bounds]] = {}  # by address
+        self._known: dict[int, tuple[Tensor, int, Tensor]] = {}  # by address
 
     def at(self, tensors: Iterable[Tensor]) -> Look:
-        """Asks the device; waits for nothing."""
-        return Look([self._bounds(tensor) for tensor in tensors if has_numbers(tensor)])
+        """Asks the device, with one kernel for many tensors; waits for nothing."""
+        numbers = [tensor for tensor in tensors if has_numbers(tensor)]
+        found = [self._find(tensor) for tensor in numbers]
+        new = [tensor for tensor, known in zip(numbers, found, strict=True) if known is None]
+        made = iter(greatest(new))
+        return Look(
+            [
+                self._keep(tensor, next(made)) if known is None else known
+                for tensor, known in zip(numbers, found, strict=True)
+            ]
+        )
 
-    def _bounds(self, tensor: Tensor) -> Bounds:
-        if not tensor.is_contiguous() or tensor.is_inference():
-            return bounds(tensor)
+    def _find(self, tensor: Tensor) -> Tensor | None:
         known = self._known.get(tensor.data_ptr())
-        if known is not None:
-            same = (known[0].numel(), known[0].dtype) == (tensor.numel(), tensor.dtype)
-            if same and known[1] == tensor._version:
-                return known[2]
-        made = bounds(tensor)
-        self._known[tensor.data_ptr()] = tensor.detach(), tensor._version, made
+        if known is None or tensor.is_inference() or known[1] != tensor._version:
+            return None
+        same = (known[0].dtype, known[0].shape) == (tensor.dtype, tensor.shape)
+        return known[2] if same and known[0].stride() == tensor.stride() else None
+
+    def _keep(self, tensor: Tensor, made: Tensor) -> Tensor:
+        if not tensor.is_inference():
+            self._known[tensor.data_ptr()] = tensor.detach(), tensor._version, made
         return made
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
@@ -81,17 +83,16 @@ class Looks:
         """Fills them in, with one copy for each device and type."""
         self._known = {}
         parts: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for look in looks:
-            for pair in look.unread:
-                parts.setdefault((pair[0].device, pair[0].dtype), []).extend(pair)
+        unread = [look for look in looks if look.found is None]
+        for look in unread:
+            for one in look.greatest:
+                parts.setdefault((one.device, one.dtype), []).append(one)
         for device in {device for device, _ in parts}:
             if device.type != "cpu":
                 torch.accelerator.synchronize(device)  # they may come from several streams
         values = {key: iter(torch.stack(some).tolist()) for key, some in parts.items()}
-        for look in looks:
-            if look.found is None:
-                places = [values[pair[0].device, pair[0].dtype] for pair in look.unread]
-                look.fill([(next(place), next(place)) for place in places])
+        for look in unread:
+            look.fill([next(values[one.device, one.dtype]) for one in look.greatest])
 
 
 def has_numbers(tensor: Tensor) -> bool:
@@ -101,13 +102,19 @@ def has_numbers(tensor: Tensor) -> bool:
     return tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
 
 
-def bounds(tensor: Tensor) -> Bounds:
-    """The least and the greatest value: NaN where there is one."""
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    low, high = torch.aminmax(tensor)
-    return low, high
+def greatest(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The magnitude of the greatest value of each: NaN where there is one."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for at, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(at)
+    made: list[Tensor] = list(tensors)
+    for places in kinds.values():
+        given = [tensors[at].detach() for at in places]
+        if given[0].is_complex():
+            given = [torch.view_as_real(tensor.resolve_conj()) for tensor in given]
+        for at, found in zip(places, torch._foreach_norm(given, math.inf), strict=True):
+            made[at] = found
+    return made
 
 
 def health(tensors: Iterable[Tensor]) -> Health:

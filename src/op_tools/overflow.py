@@ -15,7 +15,7 @@ from torch import Tensor
 from op_tools import gradients, interception, names, report, statistics
 from op_tools.call import Call, Direction, tensor_list, tensors
 from op_tools.host import mapped
-from op_tools.looks import Health, Look, Looks, bounds, health
+from op_tools.looks import Health, Look, Looks, health
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
 
@@ -69,15 +69,7 @@ class _Unjudged:
     given: list[Tensor]
     made: list[Tensor]
     direction: Direction
-    versions: list[int] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.given, *self.made))
-
-    @property
-    def overwritten(self) -> bool:
-        return [_version(tensor) for tensor in (*self.given, *self.made)] != self.versions
+    late: bool = False  # the host does not see them: they may have been written again since
 
 
 class OpOverflowCheck(Observer):
@@ -126,14 +118,15 @@ class OpOverflowCheck(Observer):
         given = tensor_list(call.args, call.kwargs)
         writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
         writes = writes or _in_place(call)
-        look = self._looks.at(given) if writes or not _is_seen(given) else None
+        look = self._looks.at(given) if writes or not _is_seen(call) else None
         if writes:
             self._looks.forget(given)
         return _State(look, gradients.arguments(call))
 
     def after(self, call: Call, state: _State, result: Any) -> None:
         given, made = tensor_list(call.args, call.kwargs), tensor_list(result)
-        self._add(_Unjudged(call, state.before, self._looks.at(made), given, made, "forward"))
+        late, look = not _is_seen(call), self._looks.at(made)
+        self._add(_Unjudged(call, state.before, look, given, made, "forward", late))
         if report.verbose():
             self._show(call, result)
         if state.arguments.wanted:
@@ -152,7 +145,8 @@ class OpOverflowCheck(Observer):
             ]
             given, made = ([tensor for tensor, _ in side] for side in sides)
             before, after = (Look.of([look for _, look in side]) for side in sides)
-            self._add(_Unjudged(bare, before, after, given, made, "backward"))
+            late = not _is_seen(bare)
+            self._add(_Unjudged(bare, before, after, given, made, "backward", late))
 
         guard = interception.guard(self, bare)
         gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
@@ -161,11 +155,9 @@ class OpOverflowCheck(Observer):
 
     def _add(self, one: _Unjudged) -> None:
         with self._lock:
-            one.versions.extend(_version(tensor) for tensor in (*one.given, *one.made))
             self._unjudged.append(one)
-            self._held += one.bytes
-            seen = _is_seen([*one.given, *one.made])
-            if seen or len(self._unjudged) >= WAITING or self._held >= HELD:
+            self._held += sum([tensor.nbytes for tensor in (*one.given, *one.made)])
+            if not one.late or len(self._unjudged) >= WAITING or self._held >= HELD:
                 self._settle()
 
     def _settle(self) -> None:
@@ -258,13 +250,9 @@ def _extents(tensors: list[Tensor]) -> Iterator[Extent]:
             yield extent(f"[{at}]", tensor)
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _is_seen(tensors: list[Tensor]) -> bool:
-    """Whether the host reads them without waiting for long."""
-    return all(statistics.is_seen(tensor) for tensor in tensors)
+def _is_seen(call: Call) -> bool:
+    """Whether the host reads a call's tensors without waiting for long."""
+    return call.device is None or statistics.kind_is_seen(call.device.type)
 
 
 def _in_place(call: Call) -> bool:
@@ -287,9 +275,7 @@ def _meant(call: Call) -> bool:
 def _note(one: _Unjudged) -> str:
     if one.direction == "backward" and _scaling():
         return "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
-    if one.overwritten:
-        return "what is shown was written again since: the call's own values are gone"
-    return ""
+    return "as they were a little later: what was written again since is new" if one.late else ""
 
 
 def _scaling() -> bool:
@@ -310,7 +296,7 @@ def _numbers(tensor: Tensor) -> tuple[object, ...]:
     if not tensor.numel() or not tensor.is_floating_point():
         return (state.nan or state.inf, *[""] * 5)
     values = tensor.detach().double() if tensor.device.type == "cpu" else tensor.detach().float()
-    low, high = (value.item() for value in bounds(tensor))
+    low, high = (value.item() for value in torch.aminmax(tensor.detach()))
     deviation = values.std().item() if tensor.numel() > 1 else 0.0
     middle = (values.mean().item(), deviation, values.norm().item())
     return state.nan or state.inf, low, high, *(f"{value:.9f}" for value in middle)

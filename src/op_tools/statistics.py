@@ -66,11 +66,12 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
 
 def is_seen(tensor: Tensor) -> bool:
     """Whether the host reads the tensor's memory without a copy."""
-    return _is_seen(tensor.device.type)
+    return kind_is_seen(tensor.device.type)
 
 
 @cache
-def _is_seen(kind: str) -> bool:
+def kind_is_seen(kind: str) -> bool:
+    """The same, of a kind of device."""
     if kind == "cpu":
         return True
     module = torch.get_device_module(kind)
