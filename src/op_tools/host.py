@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,32 +101,6 @@ class Copies:
             and copy.untyped_storage().data_ptr() == memory
             for original, copy, _ in self._made.values()
         )
-
-
-@contextmanager
-def fitting_threads() -> Iterator[None]:
-    """No more threads than a container may run: torch takes one for each core of the machine, and
-    then they wait for each other most of the time.
-    """
-    own, usable = torch.get_num_threads(), _usable_cores()
-    if own <= usable:
-        yield
-        return
-    torch.set_num_threads(usable)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(own)
-
-
-@cache
-def _usable_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):  # no such limit here
-        return cores or 1
-    return min(cores or 1, max(1, int(quota) // int(period))) if quota != "max" else cores or 1
 
 
 def written_by_schema(call: Call) -> Iterator[Tensor]:

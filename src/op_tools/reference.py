@@ -242,7 +242,6 @@ def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Ite
     with ExitStack() as stack:
         if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
             stack.enter_context(host.random_state_kept())
-        stack.enter_context(host.fitting_threads())
         stack.enter_context(host.own_graph())  # inside a checkpoint, what is saved is counted
         stack.enter_context(host.no_autocast(torch.device("cpu")))
         if watching.default_device(torch.empty) is not None:

@@ -61,7 +61,7 @@ class Later:
         if numbers and self._count:
             floats = _floats(numbers)
             low, high = (numbers if self._whole else floats)[:2]
-            found = self._with(found, low, high, *floats[2:4], int(floats[4]))
+            found = self._with(found, low, high, floats[2], floats[3], int(floats[4]))
         self.found = statistics.repeated(found, self._times)
         self.reduced = None
 
@@ -75,8 +75,8 @@ class Later:
             some = [row for row in rows if row[6]]
             low = min([row[2] if self._whole else _float(row[2]) for row in some], default=0)
             high = max([row[3] if self._whole else _float(row[3]) for row in some], default=0)
-            sums_of = [math.fsum(_float(row[at]) for row in some) for at in (4, 5)]
-            found = self._with(found, low, high, *sums_of, sum(row[6] for row in some))
+            total, squares = (math.fsum(_float(row[at]) for row in some) for at in (4, 5))
+            found = self._with(found, low, high, total, squares, sum(row[6] for row in some))
         self.found = statistics.repeated(found, self._times)
         self.group = None
 

@@ -26,7 +26,6 @@ from op_tools import (
     statistics,
     statistics_device,
 )
-from op_tools.background import Background
 from op_tools.call import Call
 from op_tools.snapshot import Unchanged
 from op_tools.statistics import Statistics
@@ -65,7 +64,6 @@ class StatisticsStore:
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._background = Background()
         self.recorder = self._native(sampled)
 
     def _native(self, sampled: bool) -> Any:
@@ -81,7 +79,7 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
-            lambda: store.later(),
+            lambda: store.flush(everything=False),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
@@ -156,16 +154,6 @@ class StatisticsStore:
         if full or self._file.closed:  # a backward pass after the end
             self.flush()
 
-    def later(self) -> None:
-        """Writes what waits, in a thread of its own."""
-        self._background.put(self._some)
-
-    def _some(self) -> None:
-        try:
-            self.flush(everything=False)
-        except Exception as error:  # a tool must not kill the program that it watches
-            diagnostics.add("OpCapture", "statistics", error)
-
     def flush(self, everything: bool = True) -> None:
         """Writes what waits; the lines that wait for a device are written the next time, else."""
         if os.getpid() != self._pid:
@@ -185,7 +173,6 @@ class StatisticsStore:
 
     def close(self) -> None:
         """Writes what waits."""
-        self._background.close()
         self.flush()
         self._file.close()
 

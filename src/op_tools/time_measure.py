@@ -19,7 +19,6 @@ from deeplink.errors import SettingError
 from op_tools import (
     collectives,
     cost,
-    diagnostics,
     gradients,
     interception,
     kernels,
@@ -28,7 +27,6 @@ from op_tools import (
     time_tables,
     timed,
 )
-from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.clock import Clock, clock_for
 from op_tools.interception import Plan
@@ -39,9 +37,6 @@ from op_tools.timer import NativeTimer
 from op_tools.timings import Group, Kind, Line, View, summed
 from op_tools.tool import Observer, Started
 from op_tools.trace import Trace
-
-
-BEHIND = 3  # so many times the rows that wait for the background, before the program does
 
 
 @dataclass
@@ -63,8 +58,6 @@ class _Run:
     cost: int = 0  # nanoseconds
     ended: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    background: Background = field(default_factory=Background)
-    collecting: bool = False  # it is queued
 
     def spend(self, nanoseconds: int) -> None:
         self.cost += nanoseconds
@@ -112,20 +105,8 @@ class OpTimeMeasure(Observer):
             return key in run.work and (together is None or not together.asynchronous)
 
         def collect() -> None:
-            if not run.collecting:
-                run.collecting = True
-                run.background.put(work)
-            elif run.native is not None and run.native.waiting >= BEHIND * run.limit:
-                with interception.unseen():
-                    self._collect(run)
-
-        def work() -> None:
-            try:
+            with interception.unseen():
                 self._collect(run)
-            except Exception as error:  # a tool must not kill the program that it watches
-                diagnostics.add("OpTimeMeasure", "collect", error)
-            finally:
-                run.collecting = False
 
         return NativeTimer(works_on, admits, self.counted, collect, run.limit)
 
@@ -222,7 +203,6 @@ class OpTimeMeasure(Observer):
         if run is None:
             return
         run.ended = perf_counter_ns()
-        run.background.close()
         with interception.unseen():
             self._collect(run, everything=True)
         run.cost += perf_counter_ns() - run.ended
