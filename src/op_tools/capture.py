@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,24 +15,22 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import (
-    diagnostics,
+    capture_run,
     gradients,
     interception,
     names,
     recording,
     report,
-    results,
     store,
 )
-from op_tools.call import Call, tensor_list, tensors
-from op_tools.capture_report import input_rows, show, show_gradients, size
-from op_tools.folders import FolderStore
+from op_tools.call import Call, tensor_list
+from op_tools.capture_report import input_rows, show, show_gradients
+from op_tools.capture_run import Run
 from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
-from op_tools.packed import PackedStore
-from op_tools.snapshot import Blob, Snapshot, Unchanged, Unsupported, device_name
-from op_tools.statistics_store import StatisticsStore, head
+from op_tools.snapshot import Unsupported, device_name
+from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
@@ -44,59 +40,13 @@ CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
     "mode": settings.OP_CAPTURE_MODE,
 }
-TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
-
-
-class Store(Protocol):
-    """What holds the parts of calls."""
-
-    native: bool
-    place: Any
-    files: int
-    bytes: int
-    failed: str
-
-    @property
-    def waiting(self) -> int: ...
-    def write(self, part: Part) -> None: ...
-    def close(self) -> None: ...
-
-
-FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": PackedStore}
-
-
-@dataclass
-class _Run:
-    """One start of the tool: where it writes, and what became of the calls."""
-
-    mode: str
-    store: Store | None
-    statistics: StatisticsStore | None
-    limited: bool
-    known: Unchanged[Blob] | None
-    heads: Any = None  # of lines that are written natively
-    calls: int = 0
-    quiet: str = ""  # why nothing more is written
-    limits: list[str] = field(default_factory=list)
-    operators: set[str] = field(default_factory=set)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def taker(self) -> Taker:
-        return Taker(self.known, self.store if isinstance(self.store, PackedStore) else None)
-
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        if self.known is not None:
-            self.known.forget(tensor)
-        if self.statistics is not None:
-            self.statistics.forget(tensor)
 
 
 @dataclass(slots=True)
 class _State:
     """What is kept from before a call until after it."""
 
-    run: _Run
+    run: Run
     given: list[Tensor]
     marks: list[Mark]
     arguments: Arguments | None
@@ -126,16 +76,7 @@ class OpCapture(Observer):
                     f"OpCapture has no option {name!r}.",
                     f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
                 )
-        mode = chosen["mode"]
-        sampled = not _sees_all(options)
-        store: Store | None = FORMATS[chosen["format"]]() if mode == "tensors" else None
-        self._run = _Run(
-            mode,
-            store,
-            None if store is not None else StatisticsStore(mode == "hash", sampled),
-            settings.OP_TOOLS_DISK_BUDGET.get() > 0,
-            Unchanged(sampled) if isinstance(store, PackedStore) else None,
-        )
+        self._run = capture_run.begun(chosen["format"], chosen["mode"], not _sees_all(options))
 
     # A call.
 
@@ -177,8 +118,7 @@ class OpCapture(Observer):
 
     def before(self, call: Call) -> _State | None:
         run = self._run
-        mode = _mode(run, call)
-        if mode == "nothing":
+        if run.mode_of(call) == "nothing":
             return None
         given = tensor_list(call.args, call.kwargs)
         marked = marks(call, given)
@@ -191,7 +131,7 @@ class OpCapture(Observer):
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         state = _State(run, given, marked, arguments, rows, _header(call, given))
         try:
-            _write(run, _encoded(run, "input", state, call.args, call.kwargs, run.taker()))
+            run.write(_encoded(run, "input", state, call.args, call.kwargs, run.taker()))
         except Unsupported as reason:
             run.skipped[str(reason)] += 1
             return None
@@ -252,10 +192,8 @@ class OpCapture(Observer):
     def finish(self, started: Started) -> None:
         run = self._run
         self._count(started)
-        for kept in (run.store, run.statistics):
-            if kept is not None:
-                kept.close()
-        report.summary(self, started, _summary(run))
+        run.close()
+        report.summary(self, started, run.summary())
 
 
 def _sees_all(options: Options) -> bool:
@@ -319,31 +257,8 @@ def _autocast(device: torch.device | None) -> list[str]:
     return []
 
 
-def _mode(run: _Run, call: Call) -> str:
-    """What is still written: tensors, statistics of them, or nothing."""
-    if run.store is not None and run.store.failed and not run.quiet:
-        run.quiet = run.store.failed
-    if run.quiet:
-        return "nothing"
-    if run.limited:
-        _keep_to_budget(run, call)
-    return run.mode
-
-
-def _keep_to_budget(run: _Run, call: Call) -> None:
-    if run.mode == "tensors":
-        need = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
-        waiting = run.store.waiting if run.store is not None else 0
-        if not results.budget.allows(waiting + 2 * need + 8192, TENSORS_SHARE):
-            run.mode, run.statistics = "statistics", StatisticsStore(False)
-            run.limits.append(f"after {run.calls} calls only statistics were written")
-    elif run.mode != "nothing" and not results.budget.allows(4096):
-        run.mode = "nothing"
-        run.limits.append(f"after {run.calls} calls nothing was written")
-
-
 def _encoded(
-    run: _Run,
+    run: Run,
     kind: str,
     state: _State,
     args: tuple[Any, ...],
@@ -355,7 +270,7 @@ def _encoded(
     native = run.store.native
     encoded = tuple([store.encode(item, taken, native) for item in args])
     named = {key: store.encode(item, taken, native) for key, item in kwargs.items()}
-    return Part(kind, state.header, encoded, named, more or {}, taken.fresh)
+    return Part(kind, state.header, encoded, named, more or {})
 
 
 def _write_output(
@@ -364,50 +279,15 @@ def _write_output(
     taken = state.run.taker()
     after = {str(at): taken(tensor) for at, tensor in changed.items()}
     more = {"mutated": after, "written": list(own)}
-    _write(state.run, _encoded(state.run, "output", state, (result,), {}, taken, more))
+    state.run.write(_encoded(state.run, "output", state, (result,), {}, taken, more))
 
 
-def _write(run: _Run, part: Part) -> None:
-    assert run.store is not None
-    if run.quiet:
-        return
-    try:
-        run.store.write(part)
-    except OSError as error:  # a full disk, a folder that is gone: nothing more is tried
-        run.quiet = f"{type(error).__name__}: {error.strerror or error}"
-        diagnostics.add("OpCapture", part.header["name"], error)
-
-
-def _write_gradients(run: _Run, header: Header, found: Gradients) -> None:
+def _write_gradients(run: Run, header: Header, found: Gradients) -> None:
     more = {"complete": found.complete}
     for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
-        fresh = sum(
-            g.blob.nbytes for g in side if isinstance(g, Snapshot) and g.blob.values is not None
-        )
-        _write(run, Part(kind, header, tuple(side), {}, more, fresh))
+        run.write(Part(kind, header, tuple(side), {}, more))
     if report.verbose():
         show_gradients(header, found)
-
-
-def _summary(run: _Run) -> list[str]:
-    lines = []
-    if run.calls:
-        lines.append(
-            f"OpCapture: {run.calls} calls of {len(run.operators)} operators, "
-            + " and ".join(
-                f"{size(kept.bytes)} in {kept.place}"
-                for kept in (run.store, run.statistics)
-                if kept is not None and kept.bytes
-            )
-        )
-    for reason, count in run.skipped.most_common():
-        lines.append(f"OpCapture: {count} calls not captured: {reason}")
-    if run.limits:
-        limit = size(settings.OP_TOOLS_DISK_BUDGET.get())
-        lines.append(f"OpCapture: OP_TOOLS_DISK_BUDGET of {limit}: {', '.join(run.limits)}")
-    if run.quiet:
-        lines.append(f"OpCapture: nothing more was written after: {run.quiet}")
-    return lines
 
 
 __all__ = ["OpCapture"]

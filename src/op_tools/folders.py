@@ -44,8 +44,6 @@ class FolderStore:
         self.bytes += write(where, part)
         self.files += 2
 
-    waiting = 0
-
     def close(self) -> None:
         """Nothing waits to be written."""
 

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from deeplink import vendor
-from op_tools.statistics import BLOCK, NATIVE
+from op_tools.statistics import NATIVE
 from op_tools.statistics_device import Later, flat_of
+from op_tools.statistics_numpy import BLOCK
 
 log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes

@@ -221,8 +221,8 @@ class Again:
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         with torch.no_grad():
             leaf = value
-            if self.rounded is not None and value.dtype == torch.float32:
-                leaf = leaf.to(self.rounded)
+            if self.rounded is not None and value.dtype == torch.float32 and value.dim():
+                leaf = leaf.to(self.rounded)  # a single number is taken as it is
             leaf = leaf.to(types.get(leaf.dtype, leaf.dtype))
             if leaf is value:
                 leaf = value.detach()
@@ -390,12 +390,22 @@ def again(
     if before.level == "module":
         return replace(made, inside=autocast)
     if autocast in result_types:
-        return replace(made, rounded=autocast)
+        left_alone = wrote or names.last(before.name) in _MIXED
+        return made if left_alone else replace(made, rounded=autocast)
     return replace(made, plain={torch.float16: torch.float32, torch.bfloat16: torch.float32})
 
 
+# Autocast leaves them alone: their weights may be of another type than their values.
+_MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
+_INDICES = (torch.int64, torch.int32)
+
+
 def outline(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape, in the same place of a memory as large, without its values."""
+    """A tensor of the same shape, in the same place of a memory as large, without its values;
+    with them where they may say where the others are cut.
+    """
+    if tensor.dtype in _INDICES and tensor.dim() < 2:
+        return host.host_copy(tensor)
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     memory = torch.zeros(1, dtype=tensor.dtype).expand(0) if not storage else None
     if memory is None:

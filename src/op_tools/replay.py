@@ -19,9 +19,9 @@ from torch import Tensor
 from deeplink import vendor
 from deeplink.compare import Difference, compare
 from op_tools import folders, interception
+from op_tools.archive import SUFFIX, Archive
 from op_tools.call import tensors
 from op_tools.host import mapped
-from op_tools.packed import SUFFIX, Archive
 from op_tools.snapshot import rebuild, values
 from op_tools.store import Drawing, Opaque, Recorded
 from op_tools.trusted import ReplayError, function_of, writes

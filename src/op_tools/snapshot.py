@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from op_tools.pool import Pool
-
 T = TypeVar("T")
 SAMPLED = 32  # elements that are looked at to see whether memory is as it was
 DENSE = 4  # parts of the key of a tensor without gaps
@@ -25,12 +23,11 @@ class Unsupported(Exception):
 
 @dataclass(slots=True, eq=False)
 class Blob:
-    """The values of a tensor; once they are written, where, and no longer the values."""
+    """The values of a tensor, or, in a packed store, where they are written."""
 
     values: Tensor | None
     nbytes: int
     place: Any = None
-    hash: int | None = None
 
 
 @dataclass(slots=True, eq=False)  # hot path: one for each tensor of each call
@@ -82,15 +79,13 @@ def _address(tensor: Tensor) -> int:
     return tensor.data_ptr() if tensor.numel() else 0
 
 
-def values(tensor: Tensor, pool: Pool | None = None) -> Tensor:
+def values(tensor: Tensor) -> Tensor:
     """A copy of the values on the host: dense, in the order of its memory.
 
     A dimension that repeats its values (stride 0, as `expand` makes it) is kept once.
     """
     check(tensor)
     flat, _ = ordered(tensor)
-    if pool is not None:
-        return pool.copy(flat)
     copied = flat.contiguous().cpu()
     return copied.clone() if copied.data_ptr() == tensor.data_ptr() else copied
 

@@ -11,25 +11,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from op_tools import kernels, pool, snapshot
+from op_tools import arena, kernels, snapshot
+from op_tools.statistics_numpy import MASK, P1, avalanche, by_pieces, hash_bytes
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
-BLOCK = 16384  # words of 8 bytes that are summed before they are mixed
-GROUP = 4  # blocks that are hashed together
-ROW = 1024  # values that are summed as they are
-ORDINARY = (1e-12, 1e15)  # the greatest magnitude, where squares of float32 are good
-MASK = (1 << 64) - 1
-P1, P2, P3 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class Statistics(NamedTuple):
@@ -95,8 +87,8 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
         kind = NATIVE[host.dtype]
         found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
     else:
-        numbers = () if hash_only or not host.numel() else _numbers(host)
-        found = Statistics(hash_bytes(_bytes(host)), *numbers)
+        flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
+        found = Statistics(*by_pieces(flat, hash_only or not host.numel()))
     return repeated(found, times)
 
 
@@ -105,7 +97,7 @@ def repeated(found: Statistics, times: int) -> Statistics:
     if times == 1:
         return found
     norm = None if found.norm is None else found.norm * math.sqrt(times)
-    hashed = _avalanche((found.hash + times * P1) & MASK)
+    hashed = avalanche((found.hash + times * P1) & MASK)
     return found._replace(hash=hashed, norm=norm, nonfinite=found.nonfinite * times)
 
 
@@ -115,7 +107,7 @@ def _staged(tensor: Tensor) -> Tensor:
     if not SMALL < size <= STAGED:
         return tensor.contiguous().cpu()
     if _local.memory.numel() < size:
-        _local.memory = pool.host_memory(max(size, 1 << 20), tensor.device)
+        _local.memory = arena.host_memory(max(size, 1 << 20), tensor.device)
     there = _local.memory[:size].view(tensor.dtype).view(tensor.shape)
     return there.copy_(tensor)
 
@@ -123,7 +115,6 @@ def _staged(tensor: Tensor) -> Tensor:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.memory = torch.empty(0, dtype=torch.uint8)
-        self.upper = np.empty(GROUP * BLOCK, np.uint64)
 
 
 _local = _Local()
@@ -135,141 +126,7 @@ def hash_of(tensor: Tensor) -> int:
     if helper is not None:
         size = tensor.numel() * tensor.element_size()
         return int(helper.hash(tensor.data_ptr(), size))
-    return hash_bytes(_bytes(tensor))
-
-
-def _bytes(tensor: Tensor) -> NDArray[np.uint8]:
-    # not `reshape`: one element may have a stride of 0
-    array: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
-    return array
-
-
-# Without the native helper.
-
-
-def hash_bytes(data: NDArray[np.uint8] | bytes | memoryview) -> int:
-    """A 64-bit hash of bytes that depends on the place of each of them.
-
-    Of each block: two sums of its words times odd numbers, modulo 2**64, the second of the
-    words' upper halves (a sum alone is blind to an even count of flipped top bits).
-    """
-    array = np.frombuffer(data, dtype=np.uint8)
-    words = array[: array.size // 8 * 8].view(np.uint64)
-    mixed = (array.size * P1 + P2) & MASK
-    for group in _groups(words):
-        mixed = _mix(mixed, group)
-    if array.size % 8:
-        tail = np.zeros(8, np.uint8)
-        tail[: array.size % 8] = array[words.size * 8 :]
-        mixed = _mix(mixed, tail.view(np.uint64)[None])
-    return _avalanche(mixed)
-
-
-def sums_of(data: bytes) -> tuple[int, int]:
-    """The two sums of a block, whose last word may be a part of one; as int64."""
-    words = np.frombuffer(data + bytes(-len(data) % 8), dtype=np.int64)
-    factors = keys()[: words.size].view(np.int64)
-    with np.errstate(over="ignore"):
-        return int((words * factors).sum()), int(((words >> 32 & 0xFFFFFFFF) * factors).sum())
-
-
-def _groups(words: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """Whole blocks as rows, so many as fit into a cache, and then the rest as one."""
-    whole = words.size // BLOCK
-    blocks = words[: whole * BLOCK].reshape(whole, BLOCK)
-    for start in range(0, whole, GROUP):
-        yield blocks[start : start + GROUP]
-    if words.size % BLOCK:
-        yield words[whole * BLOCK :][None]
-
-
-def _mix(mixed: int, rows: NDArray[np.uint64]) -> int:
-    factors = keys()[: rows.shape[1]]
-    upper = _local.upper[: rows.size].reshape(rows.shape)
-    np.right_shift(rows, 32, out=upper)
-    firsts, seconds = (np.einsum("ij,j->i", each, factors).tolist() for each in (rows, upper))
-    for first, second in zip(firsts, seconds, strict=True):
-        mixed = _mix_sums(mixed, first, second)
-    return mixed
-
-
-def _mix_sums(mixed: int, first: int, second: int) -> int:
-    mixed = ((mixed ^ first) * P1 + (((second << 29) | (second >> 35)) & MASK)) & MASK
-    return mixed ^ (mixed >> 32)
-
-
-def hash_of_sums(size: int, sums: list[int]) -> int:
-    """The hash of so many bytes from the two sums of each block, one after the other."""
-    mixed = (size * P1 + P2) & MASK
-    for first, second in zip(sums[::2], sums[1::2], strict=True):
-        mixed = _mix_sums(mixed, first, second)
-    return _avalanche(mixed)
-
-
-def _avalanche(value: int) -> int:
-    value = ((value ^ (value >> 30)) * P2) & MASK
-    value = ((value ^ (value >> 27)) * P3) & MASK
-    return value ^ (value >> 31)
-
-
-@cache
-def keys() -> NDArray[np.uint64]:
-    """Odd numbers without a pattern, the same everywhere."""
-    with np.errstate(over="ignore"):
-        state = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(P1)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(P2)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(P3)
-    return (state ^ (state >> np.uint64(31))) | np.uint64(1)
-
-
-_Numbers = tuple[Any, Any, float | None, float | None, int]
-
-
-def _numbers(host: Tensor) -> _Numbers:
-    if not host.is_floating_point():
-        return _whole(host.numpy() if host.dtype != torch.bool else host.to(torch.uint8).numpy())
-    if host.dtype not in (torch.float32, torch.float64):
-        host = host.to(torch.float32)  # exact
-    array = host.numpy()
-    low, high = float(array.min()), float(array.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return _of_finite(array)
-    fits = ORDINARY[0] < max(-low, high) < ORDINARY[1]
-    if host.dtype == torch.float32 and host.numel() > 8 * ROW and fits:
-        total, squares = _by_rows(host)
-    else:
-        wide = array.reshape(-1).astype(np.float64)
-        total, squares = float(wide.sum()), float(np.dot(wide, wide))
-    return low, high, total / host.numel(), math.sqrt(squares), 0
-
-
-def _by_rows(host: Tensor) -> tuple[float, float]:
-    """The sum and that of squares, each row in float32, the rows and the rest in float64."""
-    flat = host.as_strided((host.numel(),), (1,))
-    whole = host.numel() // ROW
-    rows = flat[: whole * ROW].view(whole, ROW)
-    rest = flat[whole * ROW :].double()
-    sums, norms = rows.mv(_ones()).double(), torch.linalg.vector_norm(rows, dim=1).double()
-    return float(sums.sum() + rest.sum()), float(norms.dot(norms) + rest.dot(rest))
-
-
-@cache
-def _ones() -> Tensor:
-    return torch.ones(ROW)
-
-
-def _of_finite(array: NDArray[Any]) -> _Numbers:
-    finite = array[np.isfinite(array)]
-    bad = array.size - finite.size
-    if not finite.size:
-        return None, None, None, None, bad
-    return (*_numbers(torch.from_numpy(finite))[:4], bad)
-
-
-def _whole(array: NDArray[Any]) -> tuple[int, int, float, float, int]:
-    wide = array.astype(np.float64).reshape(-1)
-    mean, norm = float(wide.sum()) / array.size, math.sqrt(float(np.square(wide).sum()))
-    return int(array.min()), int(array.max()), mean, norm, 0
+    return hash_bytes(tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 # The native helper.

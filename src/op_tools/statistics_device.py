@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from op_tools import snapshot, statistics
-from op_tools.statistics import BLOCK, MASK, Statistics
+from op_tools.statistics import Statistics
+from op_tools.statistics_numpy import BLOCK, MASK, hash_of_sums, keys
 
 NUMBERS = 5  # min, max, sum, sum of squares, how many are finite
 CHUNK = 256  # blocks that are hashed at once: more of them take more memory
@@ -56,7 +57,7 @@ class Later:
     def fill(self, values: list[int]) -> None:
         """What was reduced, on the host."""
         numbers, sums = ([], values) if self._hash_only else (values[:NUMBERS], values[NUMBERS:])
-        hashed = statistics.hash_of_sums(self._size, [value & MASK for value in sums])
+        hashed = hash_of_sums(self._size, [value & MASK for value in sums])
         found = Statistics(hashed)
         if numbers and self._count:
             floats = _floats(numbers)
@@ -70,7 +71,7 @@ class Later:
         assert self.group is not None  # by the caller
         rows = self.group[0].rows(*self.group[1:])
         sums = [value & MASK for row in rows for value in row[:2]]
-        found = Statistics(statistics.hash_of_sums(self._size, sums))
+        found = Statistics(hash_of_sums(self._size, sums))
         if not self._hash_only and self._count:
             some = [row for row in rows if row[6]]
             low = min([row[2] if self._whole else _float(row[2]) for row in some], default=0)
@@ -171,7 +172,7 @@ def _numbers(flat: Tensor) -> Tensor:
 
 
 def _sums(flat: Tensor) -> Tensor:
-    """Of each block of the hash its two sums, one after the other: see `statistics.hash_bytes`."""
+    """Of each block of the hash its two sums, one after the other: see `hash_bytes`."""
     data = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)
     if data.storage_offset() % 8:
         data = data.clone()
@@ -187,15 +188,15 @@ def _sums(flat: Tensor) -> Tensor:
         parts.append(tail.view(torch.int64)[None])
     if not parts:
         return words
-    keys = _keys(flat.device)
-    return torch.cat([_sums_of(part, keys[: part.shape[1]]) for part in parts])
+    factors = _keys(flat.device)
+    return torch.cat([_sums_of(part, factors[: part.shape[1]]) for part in parts])
 
 
-def _sums_of(rows: Tensor, keys: Tensor) -> Tensor:
+def _sums_of(rows: Tensor, factors: Tensor) -> Tensor:
     upper = (rows >> 32) & 0xFFFFFFFF
-    return torch.stack([(rows * keys).sum(1), (upper * keys).sum(1)], 1).view(-1)
+    return torch.stack([(rows * factors).sum(1), (upper * factors).sum(1)], 1).view(-1)
 
 
 @cache
 def _keys(device: torch.device) -> Tensor:
-    return torch.from_numpy(statistics.keys().view("int64")).to(device)
+    return torch.from_numpy(keys().view("int64")).to(device)

@@ -129,11 +129,11 @@ class StatisticsStore:
             return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
         if self._unseen.usable(tensor):
             return self._unseen.text(tensor)
-        known = self._known.get(tensor)
+        key, known = self._known.find(tensor)
         if known is None:
             host, times = statistics.hosted(tensor)
             known = written(statistics.measured(host, times, self._hash_only), self._hash_only)
-            self._known.put(tensor, known, host)
+            self._known.keep(key, tensor, known, host)
         return known
 
     def forget(self, tensor: Tensor) -> None:

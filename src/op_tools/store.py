@@ -37,7 +37,6 @@ class Part:
     args: Any
     kwargs: Any
     more: dict[str, Any] = field(default_factory=dict)
-    fresh: int = 0  # bytes of values that wait to be written
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,12 @@ def _views() -> Tensor:
     )
 
 
+def _cut_where_a_tensor_says() -> Tensor:
+    x = leaf(4, 6)
+    parts = x.tensor_split(torch.tensor([1, 3])) + x.tensor_split(torch.tensor(3))
+    return torch.cat(parts) * x.narrow(1, torch.tensor(2), 1)[0]
+
+
 def _several_results() -> Tensor:
     q, k, v = leaf(2, 6, 3).unbind(2)
     a, b = (q * k).chunk(2, dim=1)
@@ -153,7 +159,7 @@ CALLS: list[Callable[[], Tensor]] = [
     *(_inplace, _inplace_that_begins_to_need_a_gradient, _out, _setitem, _views, _several_results),
     *(_only_keywords, _containers, _nothing_in_it, _twice_the_same, _other_types),
     *(_returned_as_it_is, _no_dropout, _to_the_host, _noncontiguous, _checkpointed),
-    *(_made_of_nothing, _attention),
+    *(_made_of_nothing, _attention, _cut_where_a_tensor_says),
 ]
 
 
@@ -396,6 +402,28 @@ def test_a_standard_can_be_chosen(standard: str, monkeypatch: pytest.MonkeyPatch
     with torch.dipu.quirk("nan", "gelu"), OpAutoCompare() as tool:
         functional.gelu(x)
     assert [f.name for f in tool.failures] == ["torch.nn.functional.gelu"]
+
+
+def _normed(x: Tensor) -> Tensor:
+    weight, bias = (torch.full((8,), value, device="dipu") for value in (1.001, 0.0))
+    return functional.batch_norm(x, None, None, weight, bias, training=True)
+
+
+def _scaled(x: Tensor) -> Tensor:
+    return x * torch.tensor(1.003, device="dipu")
+
+
+def _added_in_place(x: Tensor) -> Tensor:
+    return x.clone().add_(torch.full((64, 8, 16), 1.003, device="dipu"))
+
+
+@pytest.mark.parametrize("made", (_normed, _scaled, _added_in_place))
+def test_what_autocast_leaves_alone_is_not_rounded(made: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    x = on_device(64, 8, 16, dtype=torch.bfloat16)
+    with OpAutoCompare(bitwise=False) as tool, torch.autocast("dipu", torch.bfloat16):
+        assert made(x).dtype == torch.bfloat16
+    healthy(tool)
 
 
 def test_autocast_is_taken_into_account() -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, packed
-from op_tools.packed import Archive, PackedStore
-from op_tools.snapshot import Blob, describe, values
+from op_tools import OpCapture, arena, kernels, spool
+from op_tools.archive import Archive
+from op_tools.packed import PackedStore
+from op_tools.snapshot import describe
 from op_tools.store import Part, Recorded
 
 
@@ -189,43 +190,121 @@ def test_an_archive_is_readable_after_kill_9(tmp_path: Path) -> None:
     assert sum(call.has_output for call in added) >= len(added) - 1
 
 
+def put(store: PackedStore, number: int, tensor: torch.Tensor) -> None:
+    """A call with one argument."""
+    taken = describe(tensor, store.take(tensor))
+    store.write(Part("input", {"id": number, "name": "x", "time": ""}, (taken,), {}))
+
+
 def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_CAPTURE_MEMORY", "1MB")
-    plain = PackedStore._write
+    plain = spool.Spool._write
     peaks = []
 
-    def slow(self: PackedStore, part: Part) -> None:
-        peaks.append(self._waiting)
-        plain(self, part)
+    def slow(self: spool.Spool, piece: arena.Arena, stop: int) -> None:
+        peaks.append(self._waiting())
+        plain(self, piece, stop)
 
-    monkeypatch.setattr(PackedStore, "_write", slow)
+    monkeypatch.setattr(spool.Spool, "_write", slow)
     store = PackedStore()
     for i in range(40):
-        tensor = torch.full((50_000,), float(i))
-        taken = describe(tensor, Blob(values(tensor), 200_000))
-        store.write(Part("input", {"id": i, "name": "x", "time": ""}, (taken,), {}, {}, 200_000))
+        put(store, i, torch.full((50_000,), float(i)))
     store.close()
-    assert max(peaks) <= 1_000_000 + 200_000
-    assert len(archive()) == 40
+    assert max(peaks) <= 1 << 20
+    held = archive()
+    assert [held.load(call).args[0][-1].item() for call in held] == [float(i) for i in range(40)]
+
+
+LAYOUTS = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "gaps": lambda x: x[:, 1:],
+    "every second": lambda x: x[::2, ::2],
+    "expanded": lambda x: x[:1].expand(4, -1),
+    "overlapping": lambda x: x.as_strided((3, 4), (1, 2)),
+    "one element": lambda x: x[2, 3],
+    "empty": lambda x: x[:0],
+    "negated": lambda x: torch._neg_view(x),
+    "bool": lambda x: x > 8,
+    "complex": lambda x: torch.view_as_complex(x.reshape(-1, 2)),
+    "bfloat16": lambda x: x.bfloat16(),
+}
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+@pytest.mark.parametrize("device", ["cpu", "dipu"])
+def test_tensors_of_every_layout_come_back(
+    native: bool, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    x = torch.arange(24.0).reshape(4, 6).to(device)
+    laid = [(name, layout(x)) for name, layout in LAYOUTS.items()]
+    store = PackedStore()
+    for turn in range(2):  # the second time nothing has changed
+        for number, (_, tensor) in enumerate(laid):
+            put(store, turn * len(laid) + number, tensor)
+        before = store._spool.end
+    store.close()
+    held = archive()
+    for call in held:
+        name, tensor = laid[call % len(laid)]
+        (made,) = held.load(call).args
+        assert torch.equal(made, tensor.cpu()) and made.dtype == tensor.dtype, name
+        assert made.stride() == tensor.stride(), name
+    assert before < 50_000 and held.lost == 0
+
+
+@pytest.mark.parametrize("past", [True, False], ids=["past the cache", "through it"])
+def test_large_and_small_ones_in_a_row(past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not past:  # as on a file system that cannot
+        monkeypatch.setattr(spool, "_open_direct", lambda path: None)
+    store = PackedStore()
+    torch.manual_seed(0)
+    sizes = [3, 1_000_000, 700_001, 5, 2_000_000, 1, 60_000, 1_048_560, 1_048_576, 7] * 2
+    made = [torch.randn(size) for size in sizes]
+    for number, tensor in enumerate(made):
+        put(store, number, tensor)
+    store.close()
+    held = archive()
+    for number, tensor in enumerate(made):
+        assert torch.equal(held.load(number).args[0], tensor)
+    assert held.lost == 0 and held.whole == store.bytes
+
+
+def test_a_file_system_that_refuses_a_direct_write_gets_a_plain_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = os.pwrite
+
+    def refusing(file: int, data: Any, at: int) -> int:
+        if file == store._spool._direct:
+            raise OSError(22, "Invalid argument")
+        return plain(file, data, at)
+
+    store = PackedStore()
+    monkeypatch.setattr(os, "pwrite", refusing)
+    tensor = torch.randn(300_000)
+    put(store, 1, tensor)
+    store.close()
+    assert not store.failed and torch.equal(archive().load(1).args[0], tensor)
 
 
 def test_a_full_disk_ends_the_archive_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, count = packed._write_all, 0
+    plain = os.pwrite
 
-    def full(file: int, parts: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > 8:
-            os.write(file, b"half a record")
+    def full(file: int, data: memoryview, at: int) -> int:
+        if at + len(data) > 20_000:
+            plain(file, data[: 20_000 - at], at)
             raise OSError(28, "No space left on device")
-        plain(file, parts)
+        return plain(file, data, at)
 
-    monkeypatch.setattr(packed, "_write_all", full)
+    monkeypatch.setattr(os, "pwrite", full)
     x = torch.zeros(10, device="dipu")
     with OpCapture(format="packed") as tool:
-        for i in range(30):
+        for i in range(60):
             x = x + i
-    assert x[0].item() == sum(range(30))
+    assert x[0].item() == sum(range(60))
     assert "No space left" in tool._run.store.failed  # type: ignore[union-attr]
     assert archive().lost == 0 and len(archive()) >= 1
 

@@ -23,7 +23,7 @@ from op_tools import (
     steps,
 )
 from op_tools.filters import Selection
-from op_tools.statistics import hash_bytes
+from op_tools.statistics_numpy import hash_bytes
 
 DTYPES = (
     torch.float32,

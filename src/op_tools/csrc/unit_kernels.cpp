@@ -157,10 +157,6 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>& to) {
   }
 }
 
-uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
 // Whether a recorder may look at it by itself: plain memory within its reach, and a count of writes.
 bool is_simple(Recorder& recorder, const std::vector<at::Tensor>& given) {
   using c10::DispatchKey;

@@ -1,9 +1,6 @@
 // The statistics of calls as lines of JSON, without Python.
 #include "recorder.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/hash.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,9 +9,7 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kSweep = 4096;  // so many entries later, those of freed memory are forgotten
 constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
-constexpr size_t kSampled = 32;  // elements that are looked at to see whether memory is as it was
 
 struct Type {
   const char* name;
@@ -57,85 +52,6 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
   if (text.find_first_of(".e") == std::string_view::npos) to += ".0";
 }
 
-bool is_dense(const at::Tensor& tensor) {
-  return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
-}
-
-// No memory of its own that could be read, or values that are not what lies there.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested() &&
-      !tensor.is_conj() && !tensor.is_neg() && !tensor.is_meta() && !tensor.key_set().has(c10::DispatchKey::ZeroTensor) &&
-      !tensor.key_set().has(c10::DispatchKey::Python);
-}
-
-std::optional<Place> place_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
-  Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), static_cast<int>(tensor.scalar_type()), {}};
-  if (is_dense(tensor)) {
-    place.geometry = {tensor.numel()};
-  } else {
-    place.geometry.append(tensor.sizes().begin(), tensor.sizes().end());
-    place.geometry.append(tensor.strides().begin(), tensor.strides().end());
-  }
-  return place;
-}
-
-// The values in the order of memory, each once, where they do not lie one after the other.
-Hosted gathered(const at::Tensor& tensor, const uint8_t* data) {
-  static thread_local std::vector<uint8_t> memory;
-  const size_t width = tensor.element_size();
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  Hosted found{nullptr, 1, 1};
-  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
-    const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
-    if (size == 1) continue;
-    if (stride == 0) {
-      found.times *= size;
-      continue;
-    }
-    dims.emplace_back(stride, size);
-    found.count *= static_cast<size_t>(size);
-  }
-  std::stable_sort(dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  int64_t run = 1;  // elements that lie together
-  while (!dims.empty() && dims.back().first == run) {
-    run *= dims.back().second;
-    dims.pop_back();
-  }
-  const size_t bytes = static_cast<size_t>(run) * width;
-  if (dims.empty()) {
-    found.data = data;
-    return found;
-  }
-  memory.resize(found.count * width);
-  std::vector<int64_t> at(dims.size(), 0);
-  const uint8_t* from = data;
-  for (uint8_t* to = memory.data();; to += bytes) {
-    std::memcpy(to, from, bytes);
-    size_t dim = dims.size();
-    while (dim > 0) {
-      dim--;
-      from += dims[dim].first * static_cast<int64_t>(width);
-      if (++at[dim] < dims[dim].second) break;
-      from -= dims[dim].first * dims[dim].second * static_cast<int64_t>(width);
-      at[dim] = 0;
-      if (dim == 0) {
-        found.data = memory.data();
-        return found;
-      }
-    }
-  }
-}
-
-// A few elements from the middle of its memory.
-std::string sample_of(const at::Tensor& tensor, const uint8_t* data) {
-  int64_t span = 1;
-  for (int64_t dim = 0; dim < tensor.dim(); dim++) span += (tensor.size(dim) - 1) * tensor.stride(dim);
-  const auto count = std::min<size_t>(static_cast<size_t>(span), kSampled);
-  const size_t start = (static_cast<size_t>(span) - count) / 2, width = tensor.element_size();
-  return {reinterpret_cast<const char*>(data) + start * width, count * width};
-}
-
 }  // namespace
 
 std::string written(const Measured& found, bool hash_only) {
@@ -162,23 +78,16 @@ std::string written(const Measured& found, bool hash_only) {
   return text;
 }
 
-size_t PlaceHash::operator()(const Place& place) const {
-  size_t seed = c10::hash_combine(reinterpret_cast<size_t>(place.storage), static_cast<size_t>(place.offset));
-  seed = c10::hash_combine(seed, static_cast<size_t>(place.type));
-  for (const int64_t value : place.geometry) seed = c10::hash_combine(seed, static_cast<size_t>(value));
-  return seed;
-}
-
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
                    py::function starter, py::function flush, py::function problem)
-    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), window_(std::move(window)),
-      flush_(std::move(flush)), problem_(std::move(problem)), sweep_at_(kSweep) {
+    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), flush_(std::move(flush)),
+      problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_), awaited_(false, reach_) {
   batch_ = Batch::make(hash_only, std::move(starter), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
 
 Recorder::~Recorder() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
-  for (auto* function : {&described_, &window_, &flush_, &problem_}) *function = py::function();
+  for (auto* function : {&described_, &flush_, &problem_}) *function = py::function();
 }
 
 void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
@@ -205,27 +114,11 @@ void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm)
 }
 
 void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* warm) {
-  const auto place = place_of(tensor);
-  const uint32_t version = place ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : 0;
-  const uint8_t* data = nullptr;
-  if (place) {
-    std::unique_lock lock(known_lock_);
-    const auto found = known_.find(*place);
-    if (found != known_.end() && found->second.version == version && found->second.storage.use_count() > 0) {
-      if (!sampled_) {
-        to += found->second.text;
-        return;
-      }
-      const Known known = found->second;
-      lock.unlock();
-      data = address(tensor);
-      if (known.sample == sample_of(tensor, data)) {
-        to += known.text;
-        return;
-      }
-    }
+  if (const auto known = known_.find(tensor)) {
+    to += *known;
+    return;
   }
-  if (data == nullptr) data = address(tensor);
+  const uint8_t* data = reach_.address(tensor);
   std::string made;
   if (warm != nullptr && !warm->empty()) {
     const auto found = warm->find({data, tensor.numel(), static_cast<int>(tensor.scalar_type())});
@@ -233,59 +126,39 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* wa
   }
   if (made.empty()) made = measured(tensor, data);
   to += made;
-  if (place) {
-    c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-    Known known{std::move(weak), version, sampled_ ? sample_of(tensor, data) : std::string(), std::move(made)};
-    std::lock_guard lock(known_lock_);
-    known_.insert_or_assign(*place, std::move(known));
-    if (known_.size() > sweep_at_) sweep();
-  }
+  known_.keep(tensor, std::move(made));
 }
 
 // A mark stands for what is reduced on the device, until the lines are taken.
 void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
   const auto put_to = [&](const Awaited& one) { to += one.ready.load(std::memory_order_acquire) ? one.text : Batch::mark(one); };
-  const Type type = type_of(tensor.scalar_type());
-  const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
-  const uint32_t version = place ? tensor.unsafeGetTensorImpl()->version_counter().current_version() : 0;
-  if (place) {
-    std::lock_guard lock(known_lock_);
-    const auto found = known_.find(*place);
-    if (found != known_.end() && found->second.version == version && found->second.storage.use_count() > 0 && found->second.awaited) {
-      put_to(*found->second.awaited);
-      return;
-    }
+  if (!sampled_) {  // a few elements are not looked at there
+    if (const auto known = awaited_.find(tensor)) return put_to(**known);
   }
-  const auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
+  const Type type = type_of(tensor.scalar_type());
+  auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
   put_to(*made);
-  if (!place) return;
-  c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-  std::lock_guard lock(known_lock_);
-  known_.insert_or_assign(*place, Known{std::move(weak), version, "", "", made});
-  if (known_.size() > sweep_at_) sweep();
+  if (!sampled_) awaited_.keep(tensor, std::move(made));
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
+  static thread_local std::vector<uint8_t> memory;
   const Type type = type_of(tensor.scalar_type());
-  Hosted hosted{data, static_cast<size_t>(tensor.numel()), 1};
-  if (!is_dense(tensor) && tensor.numel() > 0) hosted = gathered(tensor, data);
-  const auto found = measure(hosted.data, hosted.count * type.parts, static_cast<Kind>(type.kind), hash_only_);
-  return written(repeated(found, hosted.times), hash_only_);
+  const Layout layout(tensor);
+  if (!layout.together()) {
+    memory.resize(layout.count * layout.width);
+    layout.gather(data, memory.data());
+    data = memory.data();
+  }
+  const auto found = measure(data, layout.count * type.parts, static_cast<Kind>(type.kind), hash_only_);
+  return written(repeated(found, layout.times), hash_only_);
 }
 
 void Recorder::warm(Warm& to, const at::Tensor& tensor) {
   if (type_of(tensor.scalar_type()).name == nullptr || !reaches(tensor) || !is_dense(tensor)) return;
   if (tensor.nbytes() < kWarm) return;
-  const uint8_t* data = address(tensor);
+  const uint8_t* data = reach_.address(tensor);
   to[{data, tensor.numel(), static_cast<int>(tensor.scalar_type())}] = measured(tensor, data);
-}
-
-void Recorder::sweep() {
-  for (auto at = known_.begin(); at != known_.end();) {
-    if (at->second.storage.use_count() == 0) at = known_.erase(at);
-    else at++;
-  }
-  sweep_at_ = known_.size() + kSweep;
 }
 
 void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm) {
@@ -298,22 +171,6 @@ void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, co
   }
 }
 
-void Recorder::forget(const at::Tensor& tensor) {
-  if (!is_plain(tensor)) return;
-  const auto place = place_of(tensor);
-  if (!place) return;
-  std::lock_guard lock(known_lock_);
-  known_.erase(*place);
-}
-
-bool Recorder::reaches(const at::Tensor& tensor) {
-  if (!is_plain(tensor)) return false;
-  if (tensor.is_cpu() || tensor.numel() == 0) return true;
-  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
-  const Window& window = window_of(tensor.device());
-  return own >= window.device && own < window.device + window.bytes;
-}
-
 bool Recorder::handles(const at::Tensor& tensor) {
   return reaches(tensor) || (is_plain(tensor) && type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
 }
@@ -322,46 +179,11 @@ void Recorder::settle() {
   if (sampled_) batch_->start();
 }
 
-// Where the host reads a tensor that it reaches, once the device is done with it.
-const uint8_t* Recorder::address(const at::Tensor& tensor) {
-  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
-  if (own == nullptr || tensor.is_cpu()) return reinterpret_cast<const uint8_t*>(own);
-  const Window& window = window_of(tensor.device());
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  device.synchronizeStream(device.getStream(tensor.device()));
-  return reinterpret_cast<const uint8_t*>(window.host + (own - window.device));
-}
-
-const Recorder::Window& Recorder::window_of(c10::Device device) {
-  const Window* last = last_.load(std::memory_order_acquire);
-  if (last != nullptr && last->of == device) return *last;
-  const std::pair<int, int> key(static_cast<int>(device.type()), device.index());
-  std::unique_lock lock(windows_lock_);
-  auto found = windows_.find(key);
-  if (found == windows_.end()) {
-    lock.unlock();  // Python may wait for us
-    Window window{device};
-    {
-      py::gil_scoped_acquire gil;
-      const py::object seen = window_(c10::DeviceTypeName(device.type(), true), device.index());
-      if (!seen.is_none()) {
-        const auto [base, host, bytes] = seen.cast<std::tuple<uintptr_t, uintptr_t, size_t>>();
-        window = {device, reinterpret_cast<const char*>(base), reinterpret_cast<const char*>(host), bytes};
-      }
-    }
-    lock.lock();
-    found = windows_.emplace(key, window).first;
-  }
-  last_.store(&found->second, std::memory_order_release);
-  return found->second;
-}
-
 void Recorder::add(std::string_view line) {
   {
     std::lock_guard lock(lines_lock_);
     lines_ += line;
     if (++waiting_ < limit_) return;
-    waiting_ = 0;  // it may be flushed in another thread, later
   }
   py::gil_scoped_acquire gil;
   flush_();
@@ -375,6 +197,7 @@ py::bytes Recorder::take(bool everything) {
       std::lock_guard lock(lines_lock_);
       lines.swap(lines_);
       lines_.reserve(lines.size());
+      waiting_ = 0;
     }
     if (!batch_->idle() || !held_.empty()) {
       batch_->read(everything);

@@ -10,6 +10,7 @@ namespace op_tools {
 
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
+void bind_reach(py::module_& m);     // unit_reach.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
 
@@ -35,6 +36,7 @@ static uint64_t hash_address(uintptr_t address, size_t size) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
+  op_tools::bind_reach(m);
   op_tools::bind_recorder(m);
   op_tools::bind_timing(m);
   m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of host memory");

@@ -17,9 +17,10 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.errors import DeeplinkError
 from op_tools import store
+from op_tools.archive import SUFFIX, Archive
 from op_tools.gradients import Gradients
-from op_tools.packed import SUFFIX, Archive, PackedStore
-from op_tools.snapshot import Blob, Snapshot, Unchanged, describe, values
+from op_tools.packed import PackedStore
+from op_tools.snapshot import Snapshot, describe
 from op_tools.store import Part, Recorded
 
 VERSION = 1
@@ -67,7 +68,6 @@ class Writer:
         except OSError as error:
             reason = error.strerror or error
             raise OneIterError(f"{folder} cannot be written: {reason}.") from None
-        self._known: Unchanged[Blob] = Unchanged()
         self.calls = 0
 
     def about(self, facts: dict[str, Any]) -> None:
@@ -95,18 +95,10 @@ class Writer:
 
         def leaf(tensor: Tensor) -> Snapshot:
             if id(tensor) not in taken:
-                taken[id(tensor)] = self._snapshot(tensor)
+                taken[id(tensor)] = describe(tensor, self._store.take(tensor))
             return taken[id(tensor)]
 
         return store.encode(value, leaf)
-
-    def _snapshot(self, tensor: Tensor) -> Snapshot:
-        blob = self._known.get(tensor)
-        if blob is None:
-            own = values(tensor, self._store.pool)
-            blob = Blob(own, own.numel() * own.element_size())
-            self._known.put(tensor, blob, own)
-        return describe(tensor, blob)
 
     def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
         self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))

@@ -1,0 +1,137 @@
+"""An archive of captured calls: what it consists of, and how it is read.
+
+The file is a row of records: a head of 64 bytes, then what it is about, padded to 64 bytes. A
+head holds the length and a checksum of what follows, so a reader knows how far the file is whole.
+A record is the values of a tensor (raw bytes) or a part of a call (JSON). Nothing in it can run.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from op_tools import statistics, store
+from op_tools.snapshot import rebuild
+from op_tools.store import PARTS, Recorded
+
+SUFFIX = ".opcap"
+MAGIC = b"OPC1"
+HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
+ABOUT, VALUES, CALL = 1, 2, 3  # kinds
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class _Found:
+    part: int
+    start: int
+    length: int
+    hashed: int
+
+
+class Archive:
+    """An archive for reading: the calls that are whole, and how much of its end is not."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._map: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        self._calls: OrderedDict[int, list[_Found]] = OrderedDict()
+        self.whole = self._scan()
+        self.lost = size - self.whole  # bytes after the last whole record
+
+    def _scan(self) -> int:
+        at, size = 0, len(self._map)
+        while at + HEAD.size <= size:
+            magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
+            start = at + HEAD.size
+            if magic != MAGIC or start + length > size or kind not in (ABOUT, VALUES, CALL):
+                break
+            if at == 0 and kind != ABOUT:
+                break
+            if kind == CALL:
+                if zlib.crc32(memoryview(self._map)[start : start + length]) != hashed:
+                    break
+                self._calls.setdefault(call, []).append(_Found(part, start, length, hashed))
+            at = min(size, start + length + -length % ALIGN)
+        if at == 0:
+            raise ValueError(f"{self.path} is no archive of captured calls")
+        return at
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids of the calls, in their order."""
+        return iter(self._calls)
+
+    def header(self, call: int) -> store.Header:
+        """Which call it is: name, step, module, line, …"""
+        header: store.Header = self._json(self._calls[call][0])["call"]
+        return header
+
+    def load(self, call: int) -> Recorded:
+        """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
+        parts = {PARTS[found.part]: self._json(found) for found in self._calls[call]}
+        given, output = parts["input"], parts.get("output", {})
+        made: dict[int, Tensor] = {}
+
+        def leaf(value: dict[str, Any]) -> Tensor:
+            if value["number"] not in made:
+                made[value["number"]] = self._tensor(value)
+            return made[value["number"]]
+
+        args, kwargs = store.decode(given["args"], leaf), store.decode(given["kwargs"], leaf)
+
+        def own(value: Any) -> Any:
+            return store.decode(value, self._tensor)
+
+        gradients = {
+            kind: own(parts[kind]["args"]) if kind in parts else None
+            for kind in ("grad_inputs", "grad_outputs")
+        }
+        return Recorded(
+            given["call"],
+            tuple(args),
+            kwargs,
+            store.devices_of(given["call"], args, kwargs),
+            own(output["args"])[0] if output else None,
+            bool(output),
+            {int(place): own(value) for place, value in output.get("mutated", {}).items()},
+            frozenset(output.get("written", ())),
+            list(gradients["grad_inputs"]) if gradients["grad_inputs"] is not None else None,
+            list(gradients["grad_outputs"]) if gradients["grad_outputs"] is not None else None,
+            bool(parts.get("grad_inputs", {}).get("complete", True)),
+        )
+
+    def _json(self, found: _Found) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self._map[found.start : found.start + found.length])
+        return parsed
+
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        start, length = value["at"]
+        dtype = getattr(torch, value["dtype"])
+        shape, stride = tuple(value["shape"]), tuple(value["stride"])
+        if not length:
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        hashed = HEAD.unpack_from(self._map, start - HEAD.size)[4]
+        data = np.frombuffer(self._map, np.uint8, length, start).copy()
+        if statistics.hash_of(torch.from_numpy(data)) != hashed:
+            raise ValueError(f"{self.path}: the bytes at {start} are damaged")
+        dense = torch.from_numpy(data).view(dtype)
+        made = rebuild(dense, shape, stride)
+        can = made.is_floating_point() or made.is_complex()
+        return made.detach().requires_grad_() if value["requires_grad"] and can else made

@@ -1,0 +1,136 @@
+// Tensors whose memory the host reads without a copy, and how a place in it is known again.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace op_tools {
+
+// Where a tensor's values lie: all views of the same dense values are one place.
+struct Place {
+  const void* storage;
+  int64_t offset;
+  int type;
+  c10::SmallVector<int64_t, 8> geometry;  // how many, or shape and strides where there are gaps
+
+  bool operator==(const Place& other) const {
+    return storage == other.storage && offset == other.offset && type == other.type && geometry == other.geometry;
+  }
+};
+
+struct PlaceHash {
+  size_t operator()(const Place& place) const;
+};
+
+std::optional<Place> place_of(const at::Tensor& tensor);  // none: nothing is there, or nothing counts its writes
+bool is_plain(const at::Tensor& tensor);  // its values are what lies in its memory
+bool is_dense(const at::Tensor& tensor);
+uint32_t version_of(const at::Tensor& tensor);
+std::string sample_of(const at::Tensor& tensor, const uint8_t* data);  // a few elements from its middle
+
+// Its values in the order of memory, each once: how many, and how often each is seen.
+struct Layout {
+  explicit Layout(const at::Tensor& tensor);
+  bool together() const { return dims.empty(); }  // they lie one after the other
+  void gather(const uint8_t* from, uint8_t* to) const;
+
+  size_t count = 1, width, run = 1;  // values, bytes of each, values that lie together
+  int64_t times = 1;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+};
+
+class Reach {
+ public:
+  // window(type, index) -> (device, host, bytes) or None
+  explicit Reach(py::function window) : window_(std::move(window)) {}
+  ~Reach();
+
+  bool reaches(const at::Tensor& tensor);
+  const uint8_t* address(const at::Tensor& tensor);  // where the host reads it, once the device is done with it
+
+ private:
+  struct Window {
+    c10::Device of{c10::DeviceType::CPU};
+    const char *device = nullptr, *host = nullptr;
+    size_t bytes = 0;
+  };
+  const Window& window_of(c10::Device device);
+
+  py::function window_;
+  std::map<std::pair<int, int>, Window> windows_;
+  std::atomic<const Window*> last_{nullptr};  // the one that was asked for last
+  std::mutex lock_;
+};
+
+// What was made of tensors, for as long as their memory holds the same values; see op_tools/snapshot.py.
+template <typename T>
+class Unchanged {
+ public:
+  Unchanged(bool sampled, Reach& reach) : sampled_(sampled), reach_(reach) {}
+
+  std::optional<T> find(const at::Tensor& tensor) {
+    const auto place = place_of(tensor);
+    if (!place) return std::nullopt;
+    std::unique_lock lock(lock_);
+    const auto found = known_.find(*place);
+    if (found == known_.end() || found->second.version != version_of(tensor) || found->second.storage.use_count() == 0) {
+      return std::nullopt;
+    }
+    if (!sampled_) return found->second.made;
+    const Known known = found->second;
+    lock.unlock();
+    if (known.sample != sample_of(tensor, reach_.address(tensor))) return std::nullopt;
+    return known.made;
+  }
+
+  void keep(const at::Tensor& tensor, T made) {
+    const auto place = place_of(tensor);
+    if (!place) return;
+    c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+    Known known{std::move(weak), version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
+    std::lock_guard lock(lock_);
+    known_.insert_or_assign(*place, std::move(known));
+    if (known_.size() > sweep_at_) sweep();
+  }
+
+  void forget(const at::Tensor& tensor) {
+    if (!is_plain(tensor)) return;
+    const auto place = place_of(tensor);
+    if (!place) return;
+    std::lock_guard lock(lock_);
+    known_.erase(*place);
+  }
+
+ private:
+  struct Known {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint32_t version;
+    std::string sample;
+    T made;
+  };
+
+  void sweep() {
+    for (auto at = known_.begin(); at != known_.end();) {
+      if (at->second.storage.use_count() == 0) at = known_.erase(at);
+      else at++;
+    }
+    sweep_at_ = known_.size() + kSweep;
+  }
+
+  static constexpr size_t kSweep = 4096;  // so many entries later, those of freed memory are forgotten
+  const bool sampled_;
+  Reach& reach_;
+  std::unordered_map<Place, Known, PlaceHash> known_;
+  size_t sweep_at_ = kSweep;
+  std::mutex lock_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,188 @@
+// Tensors whose memory the host reads without a copy.
+#include "reach.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "hash.h"
+
+namespace op_tools {
+namespace {
+
+constexpr size_t kSampled = 32;  // elements that are looked at to see whether memory is as it was
+
+}  // namespace
+
+size_t PlaceHash::operator()(const Place& place) const {
+  size_t seed = c10::hash_combine(reinterpret_cast<size_t>(place.storage), static_cast<size_t>(place.offset));
+  seed = c10::hash_combine(seed, static_cast<size_t>(place.type));
+  for (const int64_t value : place.geometry) seed = c10::hash_combine(seed, static_cast<size_t>(value));
+  return seed;
+}
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested() &&
+      !tensor.is_conj() && !tensor.is_neg() && !tensor.is_meta() && !tensor.key_set().has(c10::DispatchKey::ZeroTensor) &&
+      !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+std::optional<Place> place_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
+  Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), static_cast<int>(tensor.scalar_type()), {}};
+  if (is_dense(tensor)) {
+    place.geometry = {tensor.numel()};
+  } else {
+    place.geometry.append(tensor.sizes().begin(), tensor.sizes().end());
+    place.geometry.append(tensor.strides().begin(), tensor.strides().end());
+  }
+  return place;
+}
+
+std::string sample_of(const at::Tensor& tensor, const uint8_t* data) {
+  int64_t span = 1;
+  for (int64_t dim = 0; dim < tensor.dim(); dim++) span += (tensor.size(dim) - 1) * tensor.stride(dim);
+  const auto count = std::min<size_t>(static_cast<size_t>(span), kSampled);
+  const size_t start = (static_cast<size_t>(span) - count) / 2, width = tensor.element_size();
+  return {reinterpret_cast<const char*>(data) + start * width, count * width};
+}
+
+Layout::Layout(const at::Tensor& tensor) : width(tensor.element_size()) {
+  if (tensor.numel() == 0 || is_dense(tensor)) {
+    count = run = static_cast<size_t>(tensor.numel());
+    return;
+  }
+  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+    const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
+    if (size == 1) continue;
+    if (stride == 0) {
+      times *= size;
+      continue;
+    }
+    dims.emplace_back(stride, size);
+    count *= static_cast<size_t>(size);
+  }
+  std::stable_sort(dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  while (!dims.empty() && dims.back().first == static_cast<int64_t>(run)) {
+    run *= static_cast<size_t>(dims.back().second);
+    dims.pop_back();
+  }
+}
+
+void Layout::gather(const uint8_t* from, uint8_t* to) const {
+  const size_t bytes = run * width;
+  std::vector<int64_t> at(dims.size(), 0);
+  while (true) {
+    std::memcpy(to, from, bytes);
+    to += bytes;
+    size_t dim = dims.size();
+    while (true) {
+      if (dim-- == 0) return;
+      from += dims[dim].first * static_cast<int64_t>(width);
+      if (++at[dim] < dims[dim].second) break;
+      from -= dims[dim].first * dims[dim].second * static_cast<int64_t>(width);
+      at[dim] = 0;
+    }
+  }
+}
+
+Reach::~Reach() {
+  py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
+  window_ = py::function();
+}
+
+bool Reach::reaches(const at::Tensor& tensor) {
+  if (!is_plain(tensor)) return false;
+  if (tensor.is_cpu() || tensor.numel() == 0) return true;
+  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
+  const Window& window = window_of(tensor.device());
+  return own >= window.device && own < window.device + window.bytes;
+}
+
+const uint8_t* Reach::address(const at::Tensor& tensor) {
+  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
+  if (own == nullptr || tensor.is_cpu()) return reinterpret_cast<const uint8_t*>(own);
+  const Window& window = window_of(tensor.device());
+  const c10::impl::VirtualGuardImpl device(tensor.device().type());
+  device.synchronizeStream(device.getStream(tensor.device()));
+  return reinterpret_cast<const uint8_t*>(window.host + (own - window.device));
+}
+
+const Reach::Window& Reach::window_of(c10::Device device) {
+  const Window* last = last_.load(std::memory_order_acquire);
+  if (last != nullptr && last->of == device) return *last;
+  const std::pair<int, int> key(static_cast<int>(device.type()), device.index());
+  std::unique_lock lock(lock_);
+  auto found = windows_.find(key);
+  if (found == windows_.end()) {
+    lock.unlock();  // Python may wait for us
+    Window window{device};
+    {
+      py::gil_scoped_acquire gil;
+      const py::object seen = window_(c10::DeviceTypeName(device.type(), true), device.index());
+      if (!seen.is_none()) {
+        const auto [base, host, bytes] = seen.cast<std::tuple<uintptr_t, uintptr_t, size_t>>();
+        window = {device, reinterpret_cast<const char*>(base), reinterpret_cast<const char*>(host), bytes};
+      }
+    }
+    lock.lock();
+    found = windows_.emplace(key, window).first;
+  }
+  last_.store(&found->second, std::memory_order_release);
+  return found->second;
+}
+
+// Where the values of tensors were written, so that what has not changed is not written again.
+class Keeper {
+ public:
+  using At = std::pair<int64_t, int64_t>;  // in the file, and how many bytes
+
+  Keeper(bool sampled, py::function window) : reach_(std::move(window)), known_(sampled, reach_) {}
+
+  // The place of a tensor that is as it was; the bytes that are to be copied of another; none: it is out of reach.
+  std::optional<std::pair<int64_t, std::optional<int64_t>>> find(const at::Tensor& tensor) {
+    if (!reach_.reaches(tensor)) return std::nullopt;
+    if (const auto known = known_.find(tensor)) return std::make_pair(known->second, std::optional(known->first));
+    const Layout layout(tensor);
+    return std::make_pair(static_cast<int64_t>(layout.count * layout.width), std::optional<int64_t>());
+  }
+
+  // Copies the values of a tensor within reach; their hash.
+  uint64_t copy(const at::Tensor& tensor, uintptr_t address) {
+    const Layout layout(tensor);
+    const uint8_t* from = reach_.address(tensor);
+    auto* to = reinterpret_cast<uint8_t*>(address);
+    if (layout.together()) std::memcpy(to, from, layout.count * layout.width);
+    else layout.gather(from, to);
+    return hash_bytes(to, layout.count * layout.width);
+  }
+
+  void keep(const at::Tensor& tensor, int64_t start, int64_t size) { known_.keep(tensor, {start, size}); }
+  void forget(const at::Tensor& tensor) { known_.forget(tensor); }
+
+ private:
+  Reach reach_;
+  Unchanged<At> known_;
+};
+
+void bind_reach(py::module_& m) {
+  const auto free = py::call_guard<py::gil_scoped_release>();
+  py::class_<Keeper>(m, "Keeper")
+      .def(py::init<bool, py::function>())
+      .def("find", &Keeper::find, free)
+      .def("copy", &Keeper::copy, free)
+      .def("keep", &Keeper::keep, free)
+      .def("forget", &Keeper::forget, free);
+}
+
+}  // namespace op_tools

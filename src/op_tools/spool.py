@@ -1,0 +1,193 @@
+"""A file that grows at its end: bytes are put together in memory, and a thread writes them.
+
+They go past the system's cache where that can be: its pages would cost more than the copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from deeplink import settings
+from op_tools import arena, interception
+from op_tools.arena import BLOCK, Arena
+
+DELAY = 0.002  # seconds that a few bytes wait for more of them
+ENOUGH = 1 << 20  # bytes that do not wait
+LEAST = 1 << 18  # bytes that are worth a write past the cache
+HOST = torch.device("cpu")
+
+
+class Spool:
+    """One appends at a time: `room`, then `advance`. What waits stays within OP_CAPTURE_MEMORY.
+
+    `problem` is called, in the thread, when the file cannot be written; nothing is from then on.
+    """
+
+    def __init__(self, path: Path, problem: Callable[[Exception], None]) -> None:
+        self.end = 0  # of the file, once what waits is written
+        self.written = 0
+        self.failed = ""
+        self._path = path
+        self._problem = problem
+        self._file = os.open(path, os.O_WRONLY)
+        self._direct = _open_direct(path)
+        self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
+        self._free: list[Arena] = []
+        self._last = self._new(0, HOST)
+        self._idle = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="op_capture", daemon=True)
+        self._thread.start()
+
+    # Appending.
+
+    def room(self, size: int, device: torch.device = HOST) -> tuple[Arena, int]:
+        """Where so many bytes may be put, in memory; waits while too much waits."""
+        if self._last.filled + size > self._last.size:
+            self._next(size, device)
+        return self._last, self._last.filled
+
+    def advance(self, size: int) -> None:
+        """So many bytes of the room are a part of the file from now on."""
+        self._last.filled += size
+        self.end += size
+        if self._idle:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _next(self, size: int, device: torch.device) -> None:
+        """Another arena, which begins with the part of a block that the last one ends with."""
+        if self._closed:
+            self.flush()
+        with self._changed:
+            old = self._last
+            start, rest = self.end, b""
+            if not self._closed:
+                start = self.end // BLOCK * BLOCK
+                rest = bytes(old.view[start - old.base : old.filled])
+                self._full.append(old)
+                self._changed.notify_all()
+            limit = settings.OP_CAPTURE_MEMORY.get()
+            need = max(size + BLOCK, _size(limit))
+            while self._full and self._waiting() + need > limit and not self.failed:
+                self._changed.wait()
+            new = self._new(size + BLOCK, device)
+            new.base, new.filled = start, len(rest)
+            new.view[: len(rest)] = rest
+            self._last = new
+
+    def _new(self, size: int, device: torch.device) -> Arena:
+        usual = _size(settings.OP_CAPTURE_MEMORY.get())
+        if size <= usual and self._free:
+            return self._free.pop()
+        return arena.take(max(-(-size // BLOCK) * BLOCK, usual), device)
+
+    def _waiting(self) -> int:
+        return sum(each.size for each in self._full)
+
+    # Writing.
+
+    def _work(self) -> None:
+        with interception.unseen():
+            while (piece := self._piece()) is not None:
+                try:
+                    if not self.failed:
+                        self._write(*piece)
+                except Exception as error:  # a full disk, say: the program goes on without it
+                    self.failed = f"{type(error).__name__}: {error}"
+                    self._problem(error)
+                self._done(piece[0])
+
+    def _piece(self) -> tuple[Arena, int] | None:
+        """What is written next: an arena, up to some place in the file. None: this is the end."""
+        with self._changed:
+            while True:
+                self._idle = True  # before the look at `end`, which another thread moves
+                if self._full or self.end > self.written or self._closed:
+                    break
+                self._changed.wait()
+            self._idle = False
+            if not (self._full or self._closed) and self.end - self.written < ENOUGH:
+                self._changed.wait(DELAY)
+            if self._full:
+                return self._full[0], _whole(self._full[0])
+            return (self._last, self.end) if self.end > self.written else None
+
+    def _write(self, piece: Arena, stop: int) -> None:
+        start, whole = self.written // BLOCK * BLOCK, stop // BLOCK * BLOCK
+        if self._direct is not None and whole - start >= LEAST:
+            try:
+                self._put(self._direct, piece, start, whole)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                os.close(self._direct)  # not on this file system
+                self._direct = None
+            else:
+                return  # the rest waits for more
+        self._put(self._file, piece, self.written, stop)
+
+    def _put(self, file: int, piece: Arena, start: int, stop: int) -> None:
+        while start < stop:
+            start += os.pwrite(file, piece.view[start - piece.base : stop - piece.base], start)
+            self.written = max(self.written, start)
+
+    def _done(self, piece: Arena) -> None:
+        with self._changed:
+            if self.failed:
+                self.written = self.end
+                self._full.clear()
+            elif self._full and self.written >= _whole(piece):
+                self._full.popleft()
+                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get()):
+                    self._free.append(piece)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """After the end: writes here and now."""
+        file = os.open(self._path, os.O_WRONLY)
+        try:
+            self._put(file, self._last, self.written, self.end)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Waits until everything is written."""
+        if self._closed:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        for file in (self._file, self._direct):
+            if file is not None:
+                os.close(file)
+        for each in (self._last, *self._free):
+            arena.give(each)
+        self._free.clear()
+        self._last = Arena(0, HOST)
+
+
+def _whole(piece: Arena) -> int:
+    """Where the last whole block of a full arena ends; the next one has the rest."""
+    return (piece.base + piece.filled) // BLOCK * BLOCK
+
+
+def _size(limit: int) -> int:
+    """Of an arena: some of them are within the limit."""
+    return max(16 * BLOCK, min(arena.SIZE, limit // 4 // BLOCK * BLOCK))
+
+
+def _open_direct(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT)
+    except (OSError, AttributeError):  # not on this file system, or not on this system
+        return None
