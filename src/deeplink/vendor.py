@@ -38,6 +38,7 @@ class Vendor:
     kernels: str = ""  # the module of the kernels of diopi ops
     fused: str = ""  # the module of the kernels of fused ops
     graph: str = ""  # the module of the torch.compile back end
+    statistics: str = ""  # the module that reduces many tensors at once, for op_tools
     gaps: str = ""  # the file of what is missing, with reasons
     collective: str = ""  # the name of the torch.distributed back end
     build: str = ""  # a module with `state() -> dict[str, str]`, about its native build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,24 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import gradients, interception, names, report
-from op_tools.call import Call, Direction, tensors
+from op_tools import gradients, interception, names, report, statistics
+from op_tools.call import Call, Direction, tensor_list, tensors
 from op_tools.host import mapped
+from op_tools.looks import Health, Look, Looks, health
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
 
 KEPT = 100  # alarms that are kept in full; the rest are counted
-
-
-@dataclass(frozen=True)
-class Health:
-    """Whether there are NaNs or Infs among some tensors."""
-
-    nan: bool = False
-    inf: bool = False
-
-    def __or__(self, other: Health) -> Health:
-        return Health(self.nan or other.nan, self.inf or other.inf)
+WAITING = 128  # calls that are judged together, where the host has to wait for the device
+HELD = 1 << 28  # bytes of their tensors at most
 
 
 @dataclass(frozen=True)
@@ -62,8 +55,21 @@ class Alarm:
 
 @dataclass
 class _State:
-    before: Health | None  # of arguments that the call may write; None: look at them afterwards
+    before: Look | None  # of the arguments; None: look at them afterwards
     arguments: gradients.Arguments = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Unjudged:
+    """A call whose values were asked for. It holds its tensors, for what is shown of them."""
+
+    call: Call
+    before: Look | None
+    after: Look
+    given: list[Tensor]
+    made: list[Tensor]
+    direction: Direction
+    late: bool = False  # the host does not see them: they may have been written again since
 
 
 class OpOverflowCheck(Observer):
@@ -78,9 +84,30 @@ class OpOverflowCheck(Observer):
     wants_modules = True
 
     def begin(self, options: Options) -> None:
-        self.alarms: list[Alarm] = []
-        self.count = 0
-        self.propagated = 0
+        self._alarms: list[Alarm] = []
+        self._count = self._propagated = 0
+        self._looks = Looks()
+        self._unjudged: list[_Unjudged] = []
+        self._held = 0  # bytes
+        self._lock = threading.RLock()
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """What was found so far, the first KEPT of them."""
+        self._settle()
+        return self._alarms
+
+    @property
+    def count(self) -> int:
+        """Calls that made NaN or Inf."""
+        self._settle()
+        return self._count
+
+    @property
+    def propagated(self) -> int:
+        """Calls that passed it on."""
+        self._settle()
+        return self._propagated
 
     @property
     def first(self) -> Alarm | None:
@@ -88,55 +115,79 @@ class OpOverflowCheck(Observer):
         return self.alarms[0] if self.alarms else None
 
     def before(self, call: Call) -> _State:
+        given = tensor_list(call.args, call.kwargs)
         writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
-        known = health(tensors(call.args, call.kwargs)) if writes or _in_place(call) else None
-        return _State(known, gradients.arguments(call))
+        writes = writes or _in_place(call)
+        look = self._looks.at(given) if writes or not _is_seen(call) else None
+        if writes:
+            self._looks.forget(given)
+        return _State(look, gradients.arguments(call))
 
     def after(self, call: Call, state: _State, result: Any) -> None:
-        after = health(tensors(result))
-        if after.nan or after.inf:
-            before = state.before or health(tensors(call.args, call.kwargs))
-            self._judge(call, before, after, (call.args, call.kwargs), result, "forward")
+        given, made = tensor_list(call.args, call.kwargs), tensor_list(result)
+        late, look = not _is_seen(call), self._looks.at(made)
+        self._add(_Unjudged(call, state.before, look, given, made, "forward", late))
         if report.verbose():
             self._show(call, result)
         if state.arguments.wanted:
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
-        arguments = state.arguments
         bare = replace(call, args=(), kwargs={})  # the graph is not to hold its own tensors
 
-        def take(gradient: Tensor) -> tuple[Health, Extent | None]:
-            state = health([gradient])
-            return state, extent("gradient", gradient) if state.nan or state.inf else None
+        def take(gradient: Tensor) -> tuple[Tensor, Look]:
+            # of its own: autograd may take the gradient itself
+            return gradient.detach(), self._looks.at([gradient])
 
         def done(seen: gradients.Gradients) -> None:
-            before = _together(seen.outputs)
-            after = _together(seen.inputs)
-            if after.nan or after.inf:
-                self._judge(bare, before, after, seen.outputs, seen.inputs, "backward")
+            sides = [
+                [each for each in side if each is not None] for side in (seen.outputs, seen.inputs)
+            ]
+            given, made = ([tensor for tensor, _ in side] for side in sides)
+            before, after = (Look.of([look for _, look in side]) for side in sides)
+            late = not _is_seen(bare)
+            self._add(_Unjudged(bare, before, after, given, made, "backward", late))
 
-        gradients.watch(call, arguments, result, take, done, guard=interception.guard(self, bare))
+        guard = interception.guard(self, bare)
+        gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
 
-    def _judge(
-        self,
-        call: Call,
-        before: Health,
-        after: Health,
-        given: Any,
-        made: Any,
-        direction: Direction,
-    ) -> None:
+    # What waits to be judged.
+
+    def _add(self, one: _Unjudged) -> None:
+        with self._lock:
+            self._unjudged.append(one)
+            self._held += sum([tensor.nbytes for tensor in (*one.given, *one.made)])
+            if not one.late or len(self._unjudged) >= WAITING or self._held >= HELD:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Judges what waits, in the order of the calls."""
+        with self._lock, interception.unseen():
+            waiting, self._unjudged, self._held = self._unjudged, [], 0
+            if not waiting:
+                return
+            looks = [one.after for one in waiting]
+            self._looks.read(looks + [one.before for one in waiting if one.before is not None])
+            for one in waiting:
+                after = one.after.found
+                assert after is not None  # it was read
+                if after.nan or after.inf:
+                    self._judge(one, after)
+
+    def _judge(self, one: _Unjudged, after: Health) -> None:
+        before = one.before.found if one.before is not None else health(one.given)
+        assert before is not None  # it was read
+        call, direction = one.call, one.direction
         new_nan = after.nan and not before.nan
         new_inf = after.inf and not before.inf and not before.nan
         if new_inf and not new_nan and direction == "forward" and _meant(call):
             return
         if not (new_nan or new_inf):
-            self.propagated += 1
+            self._propagated += 1
             return
-        self.count += 1
-        if len(self.alarms) < KEPT:
-            self.alarms.append(
+        self._count += 1
+        if len(self._alarms) < KEPT:
+            self._alarms.append(
                 Alarm(
                     call.id,
                     call.name,
@@ -145,9 +196,9 @@ class OpOverflowCheck(Observer):
                     call.step,
                     call.module,
                     call.where,
-                    tuple(_extents(given)),
-                    tuple(_extents(made)),
-                    _note(direction),
+                    tuple(_extents(one.given)),
+                    tuple(_extents(one.made)),
+                    _note(one),
                 )
             )
 
@@ -176,28 +227,6 @@ class OpOverflowCheck(Observer):
         report.summary(self, started, lines)
 
 
-def health(values: Any) -> Health:
-    """Of all the tensors together; one pass over each, and one wait for the device."""
-    found = Health()
-    for tensor in values:
-        low, high = _bounds(tensor)
-        found |= Health(math.isnan(low) or math.isnan(high), math.isinf(low) or math.isinf(high))
-        if found.nan and not found.inf:  # an Inf may hide behind a NaN
-            found |= Health(inf=bool(torch.isinf(tensor).any()))
-    return found
-
-
-def _bounds(tensor: Tensor) -> tuple[float, float]:
-    if not tensor.numel() or tensor.layout != torch.strided or tensor.is_nested:
-        return 0.0, 0.0
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.detach().resolve_conj())
-    if not tensor.is_floating_point() or tensor.element_size() == 1:
-        return 0.0, 0.0
-    low, high = torch.aminmax(tensor.detach())
-    return low.item(), high.item()
-
-
 def extent(name: str, tensor: Tensor) -> Extent:
     """Where the values of a tensor lie, apart from those that are none."""
     values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -215,23 +244,15 @@ def extent(name: str, tensor: Tensor) -> Extent:
     )
 
 
-def _extents(values: Any) -> Iterator[Extent]:
-    for i, value in enumerate(values if isinstance(values, list) else [values]):
-        if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], Health):
-            if value[1] is not None:
-                yield value[1]
-            continue
-        for j, tensor in enumerate(tensors(value)):
-            if tensor.layout == torch.strided and not tensor.is_nested:
-                yield extent(f"[{max(i, j)}]", tensor)
+def _extents(tensors: list[Tensor]) -> Iterator[Extent]:
+    for at, tensor in enumerate(tensors):
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            yield extent(f"[{at}]", tensor)
 
 
-def _together(taken: list[Any]) -> Health:
-    found = Health()
-    for item in taken:
-        if item is not None:
-            found |= item[0]
-    return found
+def _is_seen(call: Call) -> bool:
+    """Whether the host reads a call's tensors without waiting for long."""
+    return call.device is None or statistics.kind_is_seen(call.device.type)
 
 
 def _in_place(call: Call) -> bool:
@@ -251,10 +272,10 @@ def _meant(call: Call) -> bool:
     return found
 
 
-def _note(direction: Direction) -> str:
-    if direction == "backward" and _scaling():
+def _note(one: _Unjudged) -> str:
+    if one.direction == "backward" and _scaling():
         return "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
-    return ""
+    return "as they were a little later: what was written again since is new" if one.late else ""
 
 
 def _scaling() -> bool:
@@ -275,7 +296,7 @@ def _numbers(tensor: Tensor) -> tuple[object, ...]:
     if not tensor.numel() or not tensor.is_floating_point():
         return (state.nan or state.inf, *[""] * 5)
     values = tensor.detach().double() if tensor.device.type == "cpu" else tensor.detach().float()
-    low, high = _bounds(tensor)
+    low, high = (value.item() for value in torch.aminmax(tensor.detach()))
     deviation = values.std().item() if tensor.numel() > 1 else 0.0
     middle = (values.mean().item(), deviation, values.norm().item())
     return state.nan or state.inf, low, high, *(f"{value:.9f}" for value in middle)

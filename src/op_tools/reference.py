@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +43,12 @@ NOT_UNIQUE = frozenset(
     svd _linalg_svd linalg_svd eig linalg_eig eigh _linalg_eigh linalg_eigh qr linalg_qr geqrf lu
     lu_factor linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_ldl_factor ldl_factor
     ldl_factor_ex lobpcg linalg_ldl_factor_ex eigvals linalg_eigvals lu_unpack
+    """.split()
+)
+# Many devices round the sum of products before they add the bias to it.
+CONVOLUTIONS = frozenset(
+    """
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
     """.split()
 )
 _CHOICES = frozenset("_fused_sdp_choice _nested_tensor_from_mask_left_aligned".split())
@@ -286,7 +293,24 @@ def function_on_host(call: Call) -> Callable[..., Any]:
     moves = names.TRANSFERS - {"to", "cpu", "to_padded_tensor"}
     if names.last(call.name) in moves:
         return lambda tensor, *args, **kwargs: tensor.clone()
+    if call.operator in CONVOLUTIONS:
+        return partial(_in_two_steps, call.func)
     return call.func
+
+
+def _in_two_steps(
+    convolve: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """A convolution, and then its bias: what lies between may be rounded."""
+    made = convolve(input, weight, None, *args, **kwargs)
+    if bias is None:
+        return made
+    return made + bias.view(-1, *[1] * (weight.dim() - 2))
 
 
 def types_for(call: Call) -> Types:

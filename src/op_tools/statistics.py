@@ -58,11 +58,12 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
 
 def is_seen(tensor: Tensor) -> bool:
     """Whether the host reads the tensor's memory without a copy."""
-    return _is_seen(tensor.device.type)
+    return kind_is_seen(tensor.device.type)
 
 
 @cache
-def _is_seen(kind: str) -> bool:
+def kind_is_seen(kind: str) -> bool:
+    """The same, of a kind of device."""
     if kind == "cpu":
         return True
     module = torch.get_device_module(kind)
@@ -82,8 +83,8 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
     if host.is_complex():
         host = torch.view_as_real(host)
     helper = kernels.helper()
-    if helper is not None and host.dtype in _NATIVE:
-        kind = _NATIVE[host.dtype]
+    if helper is not None and host.dtype in NATIVE:
+        kind = NATIVE[host.dtype]
         found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
     else:
         flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
@@ -130,7 +131,8 @@ def hash_of(tensor: Tensor) -> int:
 
 # The native helper.
 
-_NATIVE = {
+# the kinds of values, by number
+NATIVE = {
     torch.float32: 0,
     torch.float64: 1,
     torch.bfloat16: 2,

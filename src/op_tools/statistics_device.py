@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,12 +26,18 @@ CHUNK = 256  # blocks that are hashed at once: more of them take more memory
 _numbers_given = itertools.count()
 
 
+class Rows(Protocol):
+    """What was reduced together with others."""
+
+    def rows(self, first: int, last: int) -> list[list[int]]: ...
+
+
 class Later:
     """The statistics of a tensor; None until the device was asked."""
 
     __slots__ = (
         *("_count", "_hash_only", "_size", "_times", "_whole"),
-        *("found", "number", "reduced", "text"),
+        *("found", "group", "number", "reduced", "text"),
     )
 
     def __init__(self, flat: Tensor, times: int, hash_only: bool) -> None:
@@ -39,7 +47,12 @@ class Later:
         self._times = times
         self.found: Statistics | None = None
         self.text = ""
-        self.reduced: Tensor | None = _reduced(flat, hash_only)
+        self.reduced: Tensor | None = None
+        self.group: tuple[Rows, int, int] | None = None  # its results are some of those
+
+    def reduce(self, flat: Tensor) -> None:
+        """Starts to reduce it, by torch's own kernels."""
+        self.reduced = _reduced(flat, self._hash_only)
 
     def fill(self, values: list[int]) -> None:
         """What was reduced, on the host."""
@@ -47,35 +60,76 @@ class Later:
         hashed = hash_of_sums(self._size, [value & MASK for value in sums])
         found = Statistics(hashed)
         if numbers and self._count:
-            found = self._with(found, numbers)
+            floats = _floats(numbers)
+            low, high = (numbers if self._whole else floats)[:2]
+            found = self._with(found, low, high, floats[2], floats[3], int(floats[4]))
         self.found = statistics.repeated(found, self._times)
         self.reduced = None
 
-    def _with(self, found: Statistics, bits: list[int]) -> Statistics:
-        floats = torch.tensor(bits).view(torch.float64).tolist()
-        low, high = (bits if self._whole else floats)[:2]
-        finite = int(floats[4])
+    def fill_rows(self) -> None:
+        """What was reduced with others: see reducing.py."""
+        assert self.group is not None  # by the caller
+        rows = self.group[0].rows(*self.group[1:])
+        sums = [value & MASK for row in rows for value in row[:2]]
+        found = Statistics(hash_of_sums(self._size, sums))
+        if not self._hash_only and self._count:
+            some = [row for row in rows if row[6]]
+            low = min([row[2] if self._whole else _float(row[2]) for row in some], default=0)
+            high = max([row[3] if self._whole else _float(row[3]) for row in some], default=0)
+            total, squares = (math.fsum(_float(row[at]) for row in some) for at in (4, 5))
+            found = self._with(found, low, high, total, squares, sum(row[6] for row in some))
+        self.found = statistics.repeated(found, self._times)
+        self.group = None
+
+    def _with(
+        self,
+        found: Statistics,
+        low: float,
+        high: float,
+        total: float,
+        squares: float,
+        finite: int,
+    ) -> Statistics:
         if not finite:
             return found._replace(nonfinite=self._count)
-        mean, norm = floats[2] / finite, math.sqrt(floats[3])
+        mean, norm = total / finite, math.sqrt(squares)
         return Statistics(found.hash, low, high, mean, norm, self._count - finite)
 
 
-def later(tensor: Tensor, hash_only: bool) -> Later:
-    """Starts to reduce a tensor; RuntimeError where its device cannot."""
+def _floats(bits: list[int]) -> list[float]:
+    return torch.tensor(bits).view(torch.float64).tolist()
+
+
+def _float(bits: int) -> float:
+    found: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return found
+
+
+def flat_of(tensor: Tensor) -> tuple[Tensor, int]:
+    """Its values one after the other in the order of memory; how often each is."""
     flat, times = snapshot.ordered(tensor)
     flat = flat.contiguous()
     if flat.is_complex():
         flat = torch.view_as_real(flat)
     # not `reshape`: one element may have a stride of 0
-    return Later(flat.as_strided((flat.numel(),), (1,)), times, hash_only)
+    return flat.as_strided((flat.numel(),), (1,)), times
+
+
+def later(tensor: Tensor, hash_only: bool) -> Later:
+    """Starts to reduce a tensor; RuntimeError where its device cannot."""
+    flat, times = flat_of(tensor)
+    made = Later(flat, times, hash_only)
+    made.reduce(flat)
+    return made
 
 
 def read(waiting: list[Later]) -> None:
-    """Fills them all with one copy for each device."""
+    """Fills them all with one copy for each device, or for what was reduced together."""
     by_device: dict[torch.device, list[tuple[Later, Tensor]]] = {}
     for one in waiting:
-        if one.reduced is not None:
+        if one.group is not None:
+            one.fill_rows()
+        elif one.reduced is not None:
             by_device.setdefault(one.reduced.device, []).append((one, one.reduced))
     for found in by_device.values():
         values = torch.cat([reduced for _, reduced in found]).tolist()

@@ -133,6 +133,13 @@ class Hashing:
         return avalanche(self._mixed)
 
 
+def sums_of(data: bytes) -> tuple[int, int]:
+    """The two sums of a block, whose last word may be a part of one; as int64."""
+    words = np.frombuffer(data + bytes(-len(data) % 8), dtype=np.uint64)
+    (first,), (second,) = (np.array(each, np.uint64) for each in _sums_of(words[None]))
+    return int(first.view(np.int64)), int(second.view(np.int64))
+
+
 def _rows(words: Words) -> Iterator[Words]:
     """Whole blocks as rows, and then the rest as one."""
     whole = words.size // BLOCK

@@ -21,6 +21,7 @@ from op_tools import (
     kernels,
     names,
     recording,
+    reducing,
     results,
     statistics,
     statistics_device,
@@ -77,22 +78,26 @@ class StatisticsStore:
             self._limit,
             lambda tensor: store.described(tensor),
             recording.window,
-            lambda: store.flush(),
+            reducing.starter,
+            lambda: store.flush(everything=False),
             lambda func, text: diagnostics.add(
-                "OpCapture", names.name_of(func), RuntimeError(text)
+                "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
         )
 
     def texts(self, given: list[Tensor]) -> str:
         """The statistics of tensors, with commas between."""
-        return ",".join([self.text(tensor) for tensor in given])
+        made = ",".join([self._one(tensor) for tensor in given])
+        self._unseen.start()
+        return made
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
         line = f'{head},"inputs":[{given}],"outputs":[{self.texts(result)}]'
         if mutated:
-            written = ",".join(f'"{at}":{self.text(tensor)}' for at, tensor in mutated.items())
+            written = ",".join(f'"{at}":{self._one(tensor)}' for at, tensor in mutated.items())
             line += f',"mutated":{{{written}}}'
+            self._unseen.start()
         self._add(line + "}\n")
 
     def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
@@ -102,12 +107,20 @@ class StatisticsStore:
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON."""
-        if self.recorder is not None and self.recorder.reaches(tensor):
-            return str(self.recorder.text(tensor))
-        return self.described(tensor)
+        return self.texts([tensor])
 
     def described(self, tensor: Tensor) -> str:
         """The same, by Python."""
+        made = self._described(tensor)
+        self._unseen.start()
+        return made
+
+    def _one(self, tensor: Tensor) -> str:
+        if self.recorder is not None and self.recorder.reaches(tensor):
+            return str(self.recorder.text(tensor))
+        return self._described(tensor)
+
+    def _described(self, tensor: Tensor) -> str:
         shape = ",".join(map(str, tensor.shape)) if not tensor.is_nested else ""
         return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],{self._numbers(tensor)}}}'
 
@@ -141,13 +154,13 @@ class StatisticsStore:
         if full or self._file.closed:  # a backward pass after the end
             self.flush()
 
-    def flush(self) -> None:
-        """Writes what waits."""
+    def flush(self, everything: bool = True) -> None:
+        """Writes what waits; the lines that wait for a device are written the next time, else."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             if self.recorder is not None:
-                data = self.recorder.take()
+                data = self.recorder.take(everything)
             else:
                 data = "".join(self._lines).encode()
                 self._lines.clear()
@@ -173,6 +186,7 @@ class Unseen:
         self._hash_only = hash_only
         # to look at a few elements would be to wait for the device
         self._known: Unchanged[Later] | None = None if sampled else Unchanged(False)
+        self._together = reducing.Together(hash_only)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: dict[int, Later] = {}
         self._read: dict[int, Later] = {}  # a line may be added after what it waited for was read
@@ -187,7 +201,10 @@ class Unseen:
         later = self._known.get(tensor) if self._known is not None else None
         if later is None:
             try:
-                later = statistics_device.later(tensor, self._hash_only)
+                if self._together.takes(tensor):
+                    later = self._together.add(tensor)
+                else:
+                    later = statistics_device.later(tensor, self._hash_only)
             except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
                 self._refused.add(tensor.device.type)
                 host, times = statistics.hosted(tensor)
@@ -200,6 +217,10 @@ class Unseen:
             self._waiting[later.number] = later
         return f"{MARK}{later.number}{MARK}"
 
+    def start(self) -> None:
+        """To be called before one of the tensors may be written."""
+        self._together.start()
+
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
         if self._known is not None:
@@ -210,6 +231,7 @@ class Unseen:
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         known, self._read = {**self._read, **waiting}, waiting
+        self.start()
         statistics_device.read(list(waiting.values()))
         for later in waiting.values():
             assert later.found is not None  # it was read

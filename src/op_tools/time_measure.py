@@ -97,8 +97,8 @@ class OpTimeMeasure(Observer):
             run.native = self._native(run)
 
     def _native(self, run: _Run) -> NativeTimer:
-        def works_on(device: torch.device) -> bool:
-            return self.works_on(device) and run.clock(device).by_marks
+        def works_on(device: torch.device) -> bool | None:
+            return run.clock(device).by_marks if self.works_on(device) else None
 
         def admits(key: Hashable) -> bool:
             together = run.together.get(key)

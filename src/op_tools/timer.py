@@ -25,9 +25,10 @@ Admits = Callable[[Hashable], bool]
 class NativeTimer:
     """One run of the tool, as far as it is native."""
 
+    # `works_on`: None where the tool does not, False where it does and has to do so by Python
     def __init__(
         self,
-        works_on: Callable[[torch.device], bool],
+        works_on: Callable[[torch.device], bool | None],
         admits: Admits,
         counted: Callable[[], None],
         collect: Callable[[], None],
@@ -51,8 +52,7 @@ class NativeTimer:
         )
         self._admits = admits
         self._timer = helper.Timer(host, limit)
-        self._groups: dict[int, tuple[Group, str]] = {}
-        self._texts: dict[tuple[int, int, int | None], str] = {}
+        self._groups: dict[int, Group] = {}
 
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""
@@ -80,36 +80,32 @@ class NativeTimer:
         self, everything: bool, limit: int, group_of: Callable[[Hashable, str, Any], Group]
     ) -> list[tuple[int, str]]:
         """Adds the times of the calls that are over; their lines for the file, by their ids."""
-        lines = []
-        for number, identity, forward, backward, result, grads in self._timer.take(everything):
-            known = self._groups.get(number)
-            if known is None:
-                name, key, module, site = self._timer.group(number)
-                known = self._groups[number] = group_of(key, module, site), _cells(name)
-            group, name = known
-            group.forward.add(forward)
-            if backward is None:
-                text = self._text(number, result, None)
-                lines.append((identity, f"{name},{identity},{forward:.8f},-,ms,{text}\r\n"))
-            else:
-                group.backward.add(backward)
-                text = self._text(number, result, grads)
-                line = f"{name},{identity},{forward:.8f},{backward:.8f},ms,{text}\r\n"
-                lines.append((identity, line))
+
+        def group(number: int) -> Group:
+            if number not in self._groups:
+                _, key, module, site = self._timer.group(number)
+                self._groups[number] = group_of(key, module, site)
+            return self._groups[number]
+
+        def cells(number: int, result: int, grads: int | None) -> tuple[str, str]:
+            """Its name; the shapes of arguments, results, and the gradients of both."""
+            name, given = self._timer.group(number)[:2]
+            made = text_of(self._timer.result(result))
+            texts = [group(number).kind.shape, made, "-", "-"]
+            if grads is not None:
+                texts[2:] = [tensor_texts(given, tuple(self._timer.grads(grads))), made]
+            return _cells(name), _cells(*texts)
+
+        lines: list[tuple[int, str]]
+        lines, times = self._timer.take(everything, cells)
+        for number, (forward, backward) in times.items():
+            known = group(number)
+            for ms in forward:
+                known.forward.add(ms)
+            for ms in backward:
+                known.backward.add(ms)
         self._timer.limit = max(limit, 2 * self.waiting)
         return lines
-
-    def _text(self, number: int, result: int, grads: int | None) -> str:
-        """The cells of shapes: of arguments, results, and the gradients of both."""
-        known = self._texts.get((number, result, grads))
-        if known is None:
-            given = self._timer.group(number)[1]
-            made = text_of(self._timer.result(result))
-            cells = [self._groups[number][0].kind.shape, made, "-", "-"]
-            if grads is not None:
-                cells[2:] = [tensor_texts(given, tuple(self._timer.grads(grads))), made]
-            known = self._texts[number, result, grads] = _cells(*cells)
-        return known
 
 
 def _cells(*texts: str) -> str:

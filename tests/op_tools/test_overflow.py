@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import op_tools
+from op_tools import overflow, statistics
 from tests.op_tools import small
 
 
@@ -85,3 +86,41 @@ def test_a_grad_scaler_is_mentioned() -> None:
         scaler.scale((x * x).sum().float()).backward()
     assert tool.first is not None and tool.first.direction == "backward"
     assert "GradScaler" in tool.first.note
+
+
+# Where the host would have to wait for the device.
+
+
+def test_calls_are_judged_together_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
+    waits = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waits.append(device))
+    x = torch.zeros(2, device="dipu", requires_grad=True)
+    many = [torch.full((3,), 1e30, device="dipu") for _ in range(4)]
+    with op_tools.OpOverflowCheck() as tool:
+        for _ in range(50):
+            x + 1
+        y = x + 1
+        torch.sqrt(x).sum().backward()
+        torch._foreach_mul_(many, 1e30)
+        y.detach().log_().sub_(1)
+        assert not waits
+        assert len(tool.alarms) == 2 and len(waits) == 1
+        torch.log(x - 1)
+    assert [(alarm.op, alarm.kind, alarm.direction) for alarm in tool.alarms] == [
+        ("torch.sqrt", "Inf", "backward"),
+        ("torch._foreach_mul_", "Inf", "forward"),
+        ("torch.log", "NaN", "forward"),
+    ]
+    assert tool.propagated == 0 and len(waits) == 2
+
+
+def test_so_many_bytes_wait_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
+    monkeypatch.setattr(overflow, "HELD", 4000)
+    x = torch.ones(300, device="dipu")
+    with op_tools.OpOverflowCheck() as tool:
+        for _ in range(9):
+            x = x * 1e5
+            assert tool._held < 4000
+    assert [alarm.kind for alarm in tool.alarms] == ["Inf"]

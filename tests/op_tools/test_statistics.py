@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,16 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-from op_tools import OpCapture, kernels, recording, statistics, statistics_device, steps
+from op_tools import (
+    OpCapture,
+    diagnostics,
+    kernels,
+    recording,
+    reducing,
+    statistics,
+    statistics_device,
+    steps,
+)
 from op_tools.filters import Selection
 from op_tools.statistics_numpy import hash_bytes
 
@@ -274,6 +283,7 @@ def test_a_device_without_the_kernels_is_read_by_a_copy(
     monkeypatch.setattr(recording, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(statistics_device, "later", lacks)
+    monkeypatch.setattr(reducing, "starter", lambda kind: None)
     with OpCapture(mode="statistics"):
         torch.ones(3, device="dipu").add_(1)
     assert lines(tmp_path)[-1]["outputs"][0]["max"] == 2.0  # type: ignore[index]
@@ -324,3 +334,134 @@ def test_a_selection_is_kept_to_natively(tmp_path: Path) -> None:
             x.add_(1)
         assert tool.started.applied == 2
     assert len(lines(tmp_path)) == 2
+
+
+# Reduced together, by what the vendor gives: the reference device's memory stands for one that the
+# host does not see.
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pieces each start has."""
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+    own = reducing.starter("dipu")
+    assert own is not None
+    seen: list[int] = []
+
+    def start(table: torch.Tensor, device: torch.device) -> Callable[[], torch.Tensor]:
+        seen.append(len(table))
+        return own(table, device)
+
+    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
+    monkeypatch.setattr(reducing, "starter", lambda kind: start)
+    return seen
+
+
+def test_tensors_wait_for_each_other_until_one_is_written(
+    starts: list[int], tmp_path: Path
+) -> None:
+    x, y = torch.ones(3, device="dipu"), torch.full((2, 5), 2.0, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        z = x * 3
+        (y.t()[1:] + 1).neg()  # with gaps: of a copy
+        assert not starts
+        z.add_(1)
+        assert len(starts) == 1
+        x.neg()
+        assert len(starts) == 1
+    assert len(starts) == 2
+    views = ("aten.t.default", "aten.transpose.int", "aten.slice.Tensor")
+    product, added, opposite, plus, last = (d for d in lines(tmp_path) if d["op"] not in views)
+    assert [t["max"] for t in (*product["inputs"][:1], *product["outputs"])] == [1.0, 3.0]  # type: ignore[index, misc]
+    assert [added["inputs"][0]["norm"], opposite["outputs"][0]["min"]] == [math.sqrt(32), -3.0]  # type: ignore[index]
+    assert [t["max"] for t in (plus["inputs"][0], *plus["outputs"])] == [3.0, 4.0]  # type: ignore[index, misc]
+    assert last["inputs"][0]["hash"] == statistics.of(torch.ones(3)).hex  # type: ignore[index]
+
+
+def test_a_call_that_is_not_followed_by_all_others_does_not_wait(
+    starts: list[int], tmp_path: Path
+) -> None:
+    x = torch.ones(3, device="dipu")
+    with OpCapture(mode="hash", level="aten", disable="aten.mul_.Tensor"):
+        y = x + 1
+        assert len(starts) == 2  # of its arguments before it, of its results after it
+        y.mul_(2)  # unseen
+    (line,) = lines(tmp_path)
+    assert line["outputs"][0]["hash"] == statistics.of(torch.full((3,), 2.0)).hex  # type: ignore[index]
+
+
+def test_another_stream_writes_after_what_waits(starts: list[int], tmp_path: Path) -> None:
+    x = torch.ones(3, device="dipu")
+    torch.accelerator.synchronize()
+    with OpCapture(mode="statistics", level="aten"):
+        x.neg()
+        with torch.Stream("dipu"):
+            x.mul_(4)
+            x.abs()
+    torch.accelerator.synchronize()
+    first, _, third = lines(tmp_path)
+    assert [first["inputs"][0]["max"], third["inputs"][0]["max"]] == [1.0, 4.0]  # type: ignore[index]
+
+
+def test_memory_that_was_given_back_is_not_read(starts: list[int], tmp_path: Path) -> None:
+    x = torch.ones(1000, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        x.neg()
+        x.untyped_storage().resize_(0)
+    (line,) = lines(tmp_path)
+    assert line["inputs"][0]["skipped"] == "its memory was given back"  # type: ignore[index]
+    assert line["outputs"][0]["max"] == -1.0  # type: ignore[index]
+
+
+def test_a_kernel_that_fails_is_told_and_the_program_goes_on(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(table: torch.Tensor, device: torch.device) -> None:
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(reducing, "starter", lambda kind: fails)
+    with OpCapture(mode="statistics", level="aten"):
+        y = torch.ones(3, device="dipu").neg()
+    assert y.tolist() == [-1.0] * 3
+    assert lines(tmp_path)[-1]["outputs"][0]["skipped"] == "not read"  # type: ignore[index]
+    assert "not now" in diagnostics.problems("OpCapture")[0].message
+
+
+def test_training_is_written_down_as_where_the_host_sees(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(name: str) -> list[dict[str, object]]:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
+        monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "40")  # a few times
+        torch.manual_seed(5)
+        steps.reset()
+        model = torch.nn.Sequential(
+            *(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten()),
+            *(torch.nn.Linear(12, 1000), torch.nn.ReLU(inplace=True)),
+        ).to("dipu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        x = torch.randn(2, 4, 2, 4).to("dipu").transpose(1, 2)  # with gaps
+        with OpCapture(mode="statistics", level="aten"):
+            for _ in range(2):
+                half = model(x).to(torch.bfloat16).expand(3, 2, 1000)
+                masked = half.masked_fill(half > 0.5, -math.inf)
+                (masked.softmax(-1).float() * masked.isfinite()).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [{**line, "id": 0} for line in lines(tmp_path / name)]
+
+    together = written("together")
+    assert len(starts) < len(together) / 2
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    apart = written("apart")
+    assert [line["op"] for line in together] == [line["op"] for line in apart]
+    for one, other in zip(together, apart, strict=True):
+        pairs = [(one[side], other[side]) for side in ("inputs", "outputs")]
+        for mine, plain in (two for pair in pairs for two in zip(*pair, strict=True)):  # type: ignore[call-overload]
+            for near in ("mean", "norm"):
+                a, b = mine.pop(near), plain.pop(near)
+                assert a == b or a == pytest.approx(b, rel=1e-6, abs=1e-7)
+            assert mine == plain, one["op"]

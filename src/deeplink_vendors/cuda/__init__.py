@@ -21,6 +21,7 @@ vendor = Vendor(
     is_available,
     device_module="torch.cuda",
     graph="deeplink_vendors.cuda.graph",
+    statistics="deeplink_vendors.cuda.statistics",
     collective="nccl",
     gaps="deeplink_vendors/cuda/gaps.toml",
     visible_devices="CUDA_VISIBLE_DEVICES",

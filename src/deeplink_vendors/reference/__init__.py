@@ -21,6 +21,7 @@ vendor = Vendor(
     is_available,
     device_module="torch_dipu",
     runtime="deeplink_vendors.reference.runtime",
+    statistics="deeplink_vendors.reference.statistics",
     gaps="deeplink_vendors/reference/gaps.toml",
     collective="dicl",
     build="deeplink_vendors.reference.build",

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batch.h"
 #include "measure.h"
 #include "reach.h"
 
@@ -20,9 +21,10 @@ using Warm = std::map<std::tuple<const uint8_t*, int64_t, int>, std::string>;
 class Recorder {
  public:
   // described(tensor) -> the text of one that is out of reach here; window(type, index) -> (device,
-  // host, bytes) or None; flush(), when there are `limit` lines; problem(function, text).
-  Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window, py::function flush,
-           py::function problem);
+  // host, bytes) or None; starter(type): see batch.h; flush(), when there are `limit` lines;
+  // problem(function or None, text).
+  Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window, py::function starter,
+           py::function flush, py::function problem);
   ~Recorder();
 
   // Of one tensor; any thread, without the GIL.
@@ -30,29 +32,39 @@ class Recorder {
   void texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm = nullptr);
   void warm(Warm& to, const at::Tensor& tensor);
   bool reaches(const at::Tensor& tensor) { return reach_.reaches(tensor); }  // whether its memory can be read here
-  void forget(const at::Tensor& tensor) { known_.forget(tensor); }
+  bool handles(const at::Tensor& tensor);  // or it is reduced on its device
+  void before_write(const at::Tensor& tensor) { batch_->before_write(tensor); }
+  void settle();  // tensors may be written from now on, unseen
+  void forget(const at::Tensor& tensor) {
+    known_.forget(tensor);
+    awaited_.forget(tensor);
+  }
 
   // Lines that wait.
   void add(std::string_view line);
-  py::bytes take();
+  py::bytes take(bool everything);  // those that a device is still asked for come the next time, else
 
   // An error of ours, about a call.
   void report(PyObject* function, const char* text);
 
  private:
   void numbers(std::string& to, const at::Tensor& tensor, const Warm* warm);
+  void deferred(std::string& to, const at::Tensor& tensor);
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
 
-  const bool hash_only_;
+  const bool hash_only_, sampled_;
   const size_t limit_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  std::string lines_;
+  Unchanged<std::shared_ptr<Awaited>> awaited_;  // of tensors out of reach
+  std::shared_ptr<Batch> batch_;
+  std::string lines_, held_;  // those that wait for a device
   size_t waiting_ = 0;
   std::mutex lines_lock_;
 };
 
+std::string written(const Measured& found, bool hash_only);  // in JSON
 void bind_recorder(py::module_& m);
 
 }  // namespace op_tools

@@ -163,7 +163,7 @@ bool is_simple(Recorder& recorder, const std::vector<at::Tensor>& given) {
   const auto on = c10::impl::tls_local_dispatch_key_set().included_;
   if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
   return std::all_of(given.begin(), given.end(), [&](const at::Tensor& tensor) {
-    return !tensor.is_inference() && !tensor.key_set().has(DispatchKey::Python) && recorder.reaches(tensor);
+    return !tensor.is_inference() && !tensor.key_set().has(DispatchKey::Python) && recorder.handles(tensor);
   });
 }
 
@@ -186,6 +186,14 @@ std::string head_of(const Decision& decision, c10::DeviceType kind) {
   return head.is_none() ? std::string() : head.cast<std::string>();
 }
 
+// What still waits to be reduced is, before a call that writes it; what is not torch's own may write all.
+void before_write(const Decision& decision, const Recorded& call) {
+  const bool known = decision.schema->name().starts_with("aten::");
+  for (size_t i = 0; i < call.given.size(); i++) {
+    if (call.declared[i] || !known) decision.recorder->before_write(call.given[i]);
+  }
+}
+
 // The start of a recorded call; false: Python is to look at it.
 bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
   const Decision& decision = *made;
@@ -201,10 +209,15 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   {
     py::gil_scoped_acquire gil;
     call->line = head_of(decision, *kind);
-    if (call->line.empty()) return true;
+  }
+  if (call->line.empty()) {
+    before_write(decision, *call);
+    return true;
   }
   call->line += ",\"inputs\":[";
   decision.recorder->texts(call->line, call->given);
+  decision.recorder->settle();
+  before_write(decision, *call);
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
   call->decision = std::move(made);
   if (takes_lists(*call->decision)) listed = call.get();
@@ -232,6 +245,7 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
     recorder.text(call.line, call.given[changed[i]], &call.warm);
   }
   call.line += changed.empty() ? "}\n" : "}}\n";
+  recorder.settle();
   recorder.add(call.line);
 }
 
@@ -252,7 +266,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
     depth++;
     return std::make_unique<Part>();
   }
-  if (depth > 0) return nullptr;
+  if (depth > 0 || batch_at_work()) return nullptr;
   const auto made = decided(fn);
   const Decision& decision = *made;
   if (decision.function == nullptr) return nullptr;
@@ -271,6 +285,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
     if (context != nullptr) depth++;
     if (done) return context;
   }
+  Batch::start_all();
   py::gil_scoped_acquire gil;
   depth++;  // what the tool itself calls
   PyObject* state = nullptr;

@@ -52,6 +52,8 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
   if (text.find_first_of(".e") == std::string_view::npos) to += ".0";
 }
 
+}  // namespace
+
 std::string written(const Measured& found, bool hash_only) {
   std::string text;
   text.reserve(192);
@@ -76,12 +78,12 @@ std::string written(const Measured& found, bool hash_only) {
   return text;
 }
 
-}  // namespace
-
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
-                   py::function flush, py::function problem)
-    : hash_only_(hash_only), limit_(limit), described_(std::move(described)), flush_(std::move(flush)),
-      problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_) {}
+                   py::function starter, py::function flush, py::function problem)
+    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), flush_(std::move(flush)),
+      problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_), awaited_(false, reach_) {
+  batch_ = Batch::make(hash_only, std::move(starter), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
+}
 
 Recorder::~Recorder() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
@@ -90,7 +92,8 @@ Recorder::~Recorder() {
 
 void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
   const Type type = type_of(tensor.scalar_type());
-  if (type.name == nullptr || !reaches(tensor)) {
+  const bool reached = type.name != nullptr && reaches(tensor);
+  if (!reached && (type.name == nullptr || !handles(tensor))) {
     py::gil_scoped_acquire gil;
     to += described_(tensor).cast<std::string>();
     return;
@@ -105,7 +108,8 @@ void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm)
     put(to, size);
   }
   to += "],";
-  numbers(to, tensor, warm);
+  if (reached) numbers(to, tensor, warm);
+  else deferred(to, tensor);
   to += '}';
 }
 
@@ -123,6 +127,18 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* wa
   if (made.empty()) made = measured(tensor, data);
   to += made;
   known_.keep(tensor, std::move(made));
+}
+
+// A mark stands for what is reduced on the device, until the lines are taken.
+void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
+  const auto put_to = [&](const Awaited& one) { to += one.ready.load(std::memory_order_acquire) ? one.text : Batch::mark(one); };
+  if (!sampled_) {  // a few elements are not looked at there
+    if (const auto known = awaited_.find(tensor)) return put_to(**known);
+  }
+  const Type type = type_of(tensor.scalar_type());
+  auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
+  put_to(*made);
+  if (!sampled_) awaited_.keep(tensor, std::move(made));
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -155,6 +171,14 @@ void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, co
   }
 }
 
+bool Recorder::handles(const at::Tensor& tensor) {
+  return reaches(tensor) || (is_plain(tensor) && type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
+}
+
+void Recorder::settle() {
+  if (sampled_) batch_->start();
+}
+
 void Recorder::add(std::string_view line) {
   {
     std::lock_guard lock(lines_lock_);
@@ -165,13 +189,22 @@ void Recorder::add(std::string_view line) {
   flush_();
 }
 
-py::bytes Recorder::take() {
+py::bytes Recorder::take(bool everything) {
   std::string lines;
   {
-    std::lock_guard lock(lines_lock_);
-    lines.swap(lines_);
-    lines_.reserve(lines.size());
-    waiting_ = 0;
+    py::gil_scoped_release release;
+    {
+      std::lock_guard lock(lines_lock_);
+      lines.swap(lines_);
+      lines_.reserve(lines.size());
+      waiting_ = 0;
+    }
+    if (!batch_->idle() || !held_.empty()) {
+      batch_->read(everything);
+      held_.swap(lines);
+      if (everything) lines += std::exchange(held_, {});
+      lines = batch_->filled(lines);
+    }
   }
   return py::bytes(lines);
 }
@@ -183,7 +216,7 @@ void Recorder::report(PyObject* function, const char* text) {
 
 void bind_recorder(py::module_& m) {
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
-      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function>())
+      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function, py::function>())
       .def("text", [](Recorder& self, const at::Tensor& tensor) {
         std::string made;
         self.text(made, tensor);

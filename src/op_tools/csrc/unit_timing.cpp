@@ -12,6 +12,7 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <cstdio>
 #include <map>
 
 namespace py = pybind11;
@@ -52,8 +53,9 @@ class Timer {
 
   PyObject* run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
 
-  // (group, id, forward ms, backward ms or None, result, grads) of the rows that are over.
-  py::list take(bool everything) {
+  // Of the rows that are over: [(id, its line)], {group: ([forward ms], [backward ms])}. The cells
+  // are Python's, once for each kind: cells(group, result, grads or None) -> (before, after the times).
+  py::tuple take(bool everything, const py::function& cells) {
     std::deque<std::shared_ptr<Row>> rows, kept;
     rows.swap(rows_);
     std::vector<Done> done;
@@ -66,12 +68,15 @@ class Timer {
     }
     rows_.insert(rows_.begin(), kept.begin(), kept.end());
     std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
-    py::list found;
+    py::list lines;
+    std::map<int, std::pair<py::list, py::list>> times;
     for (const Done& row : done) {
-      py::object backward = row.spans == 0 ? py::object(py::none()) : py::object(py::float_(row.backward));
-      found.append(py::make_tuple(row.group, row.id, row.forward, backward, row.result, row.grads));
+      auto& [forward, backward] = times[row.group];
+      forward.append(py::float_(row.forward));
+      if (row.spans != 0) backward.append(py::float_(row.backward));
+      lines.append(py::make_tuple(row.id, line_of(row, cells)));
     }
-    return found;
+    return py::make_tuple(lines, times);
   }
 
   // name, key of shapes, module, site
@@ -106,6 +111,18 @@ class Timer {
     double forward, backward;
   };
 
+  std::string line_of(const Done& row, const py::function& cells) {
+    const auto [at, fresh] = cells_.try_emplace({row.group, row.result, row.spans == 0 ? -1 : row.grads});
+    if (fresh) {
+      py::object grads = row.spans == 0 ? py::object(py::none()) : py::object(py::int_(row.grads));
+      at->second = cells(row.group, row.result, grads).cast<std::pair<std::string, std::string>>();
+    }
+    char times[128];
+    if (row.spans == 0) std::snprintf(times, sizeof times, ",%lld,%.8f,-,ms,", static_cast<long long>(row.id), row.forward);
+    else std::snprintf(times, sizeof times, ",%lld,%.8f,%.8f,ms,", static_cast<long long>(row.id), row.forward, row.backward);
+    return at->second.first + times + at->second.second + "\r\n";
+  }
+
   static Done resolved(Row& row) {
     std::lock_guard hold(row.lock);
     row.closed = true;  // a second backward pass has nobody to tell
@@ -120,13 +137,19 @@ class Timer {
     return done;
   }
 
-  // The clock of a device; null: Python's has to do, or the tool does not work there.
-  std::shared_ptr<Clock> clock(c10::Device device) {
+  // What times the calls on a device.
+  struct By {
+    std::shared_ptr<Clock> clock;  // null: Python's, or
+    bool nobody = false;           // the tool does not work there
+  };
+
+  const By& by(c10::Device device) {
     const auto key = std::make_pair(int(device.type()), int(device.index()));
     const auto found = clocks_.find(key);
     if (found != clocks_.end()) return found->second;
-    const bool ours = works_on_(py::reinterpret_steal<py::object>(THPDevice_New(device))).cast<bool>();
-    return clocks_[key] = ours ? std::make_shared<Clock>(device) : nullptr;
+    const py::object ours = works_on_(py::reinterpret_steal<py::object>(THPDevice_New(device)));
+    if (ours.is_none()) return clocks_[key] = {nullptr, true};
+    return clocks_[key] = {ours.cast<bool>() ? std::make_shared<Clock>(device) : nullptr};
   }
 
   PyObject* site();  // borrowed; null: none
@@ -138,7 +161,8 @@ class Timer {
   void tell(PyObject* name, const char* what);
 
   py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, counted_, local_, paths_, forward_, trim_, ids_;
-  std::map<std::pair<int, int>, std::shared_ptr<Clock>> clocks_;
+  std::map<std::pair<int, int>, By> clocks_;
+  std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
   std::deque<std::shared_ptr<Row>> rows_;
   std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);
   Numbers<Words, WordsHash> keys_;  // null: not for us
@@ -287,7 +311,8 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
       }
     const bool by_python = !seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() ||
                            torch::autograd::get_current_graph_task_id() != -1;
-    std::shared_ptr<Clock> marks = by_python ? nullptr : clock(device);
+    if (!by_python && by(device).nobody) return PyObject_Call(func, args, kwargs);
+    const std::shared_ptr<Clock> marks = by_python ? nullptr : by(device).clock;
     if (marks != nullptr) {
       auto known = keys_.of.find(seen.words);
       if (known == keys_.of.end()) {  // the first of its kind goes through Python, which sizes it up

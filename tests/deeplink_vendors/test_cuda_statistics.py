@@ -1,0 +1,100 @@
+"""The kernel that reduces tensors on a GPU, run by the host's threads: its values are the host's.
+
+What ran on a GPU itself is in docs/op_tools.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from deeplink import native
+from op_tools import reducing, statistics
+from op_tools.statistics_device import Later, flat_of
+from tests.op_tools.test_statistics import DTYPES, SHAPES, values
+
+SOURCE = Path(reducing.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
+SHIM = """
+#include <barrier>
+#include <cstring>
+#include <thread>
+#include <vector>
+#define __device__
+#define __global__
+#define __shared__ static
+struct Place { unsigned int x; };
+static thread_local Place threadIdx, blockIdx;
+static constexpr Place blockDim{8};
+static std::barrier<> all(8);
+static void __syncthreads() { all.arrive_and_wait(); }
+template <typename To, typename From> static To as(From from) {
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+static float __int_as_float(int bits) { return as<float>(bits); }
+static double __longlong_as_double(long long bits) { return as<double>(bits); }
+static long long __double_as_longlong(double value) { return as<long long>(value); }
+"""
+GRID = """
+extern "C" void run(const Row* table, Found* results, int rows) {
+  std::vector<std::thread> threads;
+  for (unsigned int i = 0; i < 8; i++) threads.emplace_back([=] {
+    threadIdx.x = i;
+    for (int row = 0; row < rows; row++) {
+      blockIdx.x = row, reduce_pieces(table, results), __syncthreads();
+    }
+  });
+  for (auto& thread : threads) thread.join();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    if not native.has_compiler():
+        pytest.skip("no compiler here")
+    folder = tmp_path_factory.mktemp("kernel")
+    (folder / "a.cpp").write_text(SHIM + SOURCE.read_text() + GRID)
+    command = ["c++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", "-pthread", "a.cpp", "-o"]
+    subprocess.run([*command, "a.so"], cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "a.so"))
+
+
+def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
+    given = [values(shape, dtype) for dtype in DTYPES for shape in SHAPES]
+    given += [values((40,), dtype)[3:] for dtype in DTYPES]  # not on the boundary of a word
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        given.append(torch.tensor([math.nan, 2.0, -math.inf, -5.0, 1e-7], dtype=dtype))
+        given.append(torch.full((3,), math.nan, dtype=dtype))
+    for hash_only in (False, True):
+        flats = [flat_of(tensor)[0] for tensor in given]
+        tables = [reducing.pieces(flat, hash_only) for flat in flats]
+        table = torch.tensor([row for rows in tables for row in rows], dtype=torch.int64)
+        results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+        addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (table, results))
+        library.run(*addresses, len(table))
+        group, first = reducing.Group(lambda made=results: made), 0
+        for tensor, flat, rows in zip(given, flats, tables, strict=True):
+            later = Later(flat, 1, hash_only)
+            later.group = group, first, first + len(rows)
+            first += len(rows)
+            later.fill_rows()
+            assert later.found is not None
+            plain = statistics.of(tensor, hash_only)
+            assert later.found[:3] == plain[:3], (tensor.dtype, tensor.shape)
+            assert later.found.nonfinite == plain.nonfinite
+            if plain.norm is not None and later.found.mean is not None:
+                assert later.found.norm == pytest.approx(plain.norm, rel=1e-6)
+                near = 1e-9 * plain.norm
+                assert later.found.mean == pytest.approx(plain.mean, rel=1e-6, abs=near)
+    nans = torch.tensor([math.nan, 1.0, math.inf])
+    table = torch.tensor(reducing.pieces(nans, False), dtype=torch.int64)
+    results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+    library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
+    assert (int(results[:, 6].sum()), int(results[:, 7].sum())) == (1, 1)
