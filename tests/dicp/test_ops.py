@@ -1,4 +1,4 @@
-"""Every core-ATen overload that a real compiler maps, on diopi's samples, judged against float64."""
+"""Every core-ATen overload that the real compilers map, judged against float64 on diopi's samples."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,9 +24,7 @@ NEVER = """
 """.split()
 
 
-def outcomes(
-    backend: Backend, dtype: str, dynamic: bool, most: int
-) -> tuple[set[Any], list[str]]:
+def outcomes(backend: Backend, dtype: str, dynamic: bool, most: int) -> tuple[set[Any], list[str]]:
     """The overloads that are right at least once, and what was wrong."""
     right, bad = set(), []
     for overload in core():
@@ -59,9 +57,7 @@ LEAST = {"onnxrtgraph": 155, "openvinograph": 140}
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_every_call_of_every_overload_is_right(
-    backend: Backend, dtype: str, dynamic: bool
-) -> None:
+def test_every_call_of_every_overload_is_right(backend: Backend, dtype: str, dynamic: bool) -> None:
     right, bad = outcomes(backend, dtype, dynamic, most=4)
 
     assert bad == []
