@@ -25,7 +25,8 @@ VENDORS = "deeplink_vendors"
 
 # Libraries of chip vendors: only inside a vendor's folder.
 VENDOR_LIBRARIES = {
-    "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "pynvml", "tbe",
+    "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "onnx", "onnxruntime",
+    "openvino", "pynvml", "tbe",
     "torch_br", "torch_gcu", "torch_mlu", "torch_musa", "torch_npu", "torch_sdaa", "torch_supa",
     "torch_xla", "torch_xmlir", "torchada",
 }  # fmt: skip

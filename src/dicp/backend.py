@@ -74,6 +74,7 @@ class Backend:
     keep: frozenset[Any] = frozenset()  # overloads that the decomposition leaves whole
     patterns: frozenset[str] | None = None  # names of dicp.fused; None: all that are converted
     activations: frozenset[str] = frozenset(ACTIVATIONS)  # which its linear and conv take in
+    passes: tuple[Callable[[fx.GraphModule], fx.GraphModule], ...] = ()  # its own, after ours
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     dynamic: Literal["native", "specialize"] = "specialize"
     devices: tuple[str, ...] = ("cpu",)

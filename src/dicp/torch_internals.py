@@ -99,10 +99,8 @@ def inductor(
         def uuid(self) -> Any:
             return get_hash_for_files((change.__code__.co_filename,))
 
-    found: Callable[..., Any] = compile_fx(
-        gm, list(inputs), config_patches={**patches, "post_grad_custom_pre_pass": Pass()}
-    )
-    return found
+    given = {**patches, "post_grad_custom_pre_pass": Pass()}
+    return compile_fx(gm, list(inputs), config_patches=given)  # type: ignore[return-value]
 
 
 def torch_version() -> str:

@@ -79,7 +79,9 @@ def _entries(overload: Any) -> tuple[str, ...]:
     name = str(overload).replace("aten.", "aten::", 1).removesuffix(".default")
     named = recipes.entries_of(get(_served()[name])) if name in _served() else []
     base = overload._schema.name.removeprefix("aten::")
-    return tuple(dict.fromkeys([*named, *(n for n in NAMES.get(base, (base,)) if n in recipes.op_db())]))
+    return tuple(
+        dict.fromkeys([*named, *(n for n in NAMES.get(base, (base,)) if n in recipes.op_db())])
+    )
 
 
 NAMES = {
@@ -184,10 +186,16 @@ HAND: dict[Any, Any] = {
         ((_x(d, 2, 3, 4), _x(d, 3), _x(d, 3), _x(d, 3), _x(d, 3).abs() + 1, 0.1, 1e-3), {})
     ],
     aten.clamp.default: lambda d: [((_x(d), -0.5, 0.5), {}), ((_x(d), None, 0.25), {})],
-    aten.col2im.default: lambda d: [((_x(d, 2, 12, 12), [4, 5], [2, 2], [1, 1], [0, 0], [1, 1]), {})],
+    aten.col2im.default: lambda d: [
+        ((_x(d, 2, 12, 12), [4, 5], [2, 2], [1, 1], [0, 0], [1, 1]), {})
+    ],
     aten.copy.default: lambda d: [((_x(d), _x(d, 1, 5)), {})],
     aten.pow.Scalar: lambda d: [((2, _x(d)), {})],
-    aten.pow.Tensor_Scalar: lambda d: [((_x(d), 2), {}), ((_x(d).abs(), 1.5), {}), ((_x(d), -1), {})],
+    aten.pow.Tensor_Scalar: lambda d: [
+        ((_x(d), 2), {}),
+        ((_x(d).abs(), 1.5), {}),
+        ((_x(d), -1), {}),
+    ],
     aten.slice_scatter.default: lambda d: [((_x(d, 4, 6), _x(d, 4, 2), 1, 1, 5, 2), {})],
     aten.upsample_bilinear2d.vec: lambda d: [
         ((_x(d, 1, 2, 4, 5), [7, 9], False, None), {}),

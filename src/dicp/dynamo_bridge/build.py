@@ -108,7 +108,8 @@ def _build(
             for name, sub in whole.parts.items()
         ]
     frozen = Frozen(weights)
-    program = Program(whole, parts, frozen, numbers, constants, finisher(orders), record)
+    finish = finisher(orders)
+    program = Program(whole, parts, frozen, numbers, known, constants, finish, record)
     if keep and (kept := plan.describe(program, folded, attributes, names, orders)):
         plan.save(keep, kept, backend)
     return program
@@ -124,6 +125,8 @@ def passes(gm: fx.GraphModule, backend: Backend, options: Options, constants: se
     if options.rewrite:
         activate(gm, backend)
     arrange(gm, backend)
+    for own in backend.passes:
+        gm = own(gm)
     return fold(gm, constants)
 
 

@@ -81,7 +81,7 @@ def _join(node: fx.Node) -> None:
     x, order = node.args
     if not isinstance(x, fx.Node):
         return
-    order = _positive(order)  # type: ignore[arg-type]
+    order = _positive(order)
     inner = _turned(x)
     if inner is not None:
         x, order = x.args[0], [inner[i] for i in order]  # type: ignore[assignment]

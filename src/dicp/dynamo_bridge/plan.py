@@ -196,9 +196,8 @@ def load(
         if found is not None
     ]
     whole = Split(_module(plan.body), {}, {})
-    program = Program(whole, parts, Frozen(weights), plan.numbers, constants, finisher(plan.orders))
-    program.record = record
-    return program
+    frozen, finish = Frozen(weights), finisher(plan.orders)
+    return Program(whole, parts, frozen, plan.numbers, known, constants, finish, record)
 
 
 def _part(shape: Shape, blob: bytes, backend: Backend, known: Constants) -> Part:
@@ -208,14 +207,19 @@ def _part(shape: Shape, blob: bytes, backend: Backend, known: Constants) -> Part
     return Part(shape, load, load(known), None)
 
 
+def _ref(node: fx.Node) -> Any:
+    return _Ref(node.name)
+
+
 def _rows(gm: fx.GraphModule) -> Rows | None:
     rows: Rows = []
     for node in gm.graph.nodes:
         target = _target(node) if node.op != "call_module" else str(node.target)
         if target is None:
             return None
-        args = fx.map_arg((node.args, dict(node.kwargs)), lambda n: _Ref(n.name))
-        rows.append((node.op, node.name, target, *args))
+        args = fx.map_arg(node.args, _ref)
+        kwargs = fx.map_arg(dict(node.kwargs), _ref)
+        rows.append((node.op, node.name, target, args, kwargs))
     return rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ class Program:
     parts: list[Part]
     frozen: Frozen
     numbers: Mapping[str, int]  # of the inputs, by their placeholders' names
+    known: InitVar[Constants]  # at first
     constants: Callable[[Mapping[int, Tensor]], Constants]  # from the frozen inputs
     finish: Callable[[Sequence[Any]], list[Any]]
     record: Record | None = None
@@ -79,9 +80,8 @@ class Program:
     _changes: Counter[int] = field(default_factory=Counter)
     _direct: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        constants = self.constants(self.frozen.tensors)
-        straight = _straight(self.whole.gm, constants)
+    def __post_init__(self, known: Constants) -> None:
+        straight = _straight(self.whole.gm, known)
         self._direct = straight is not None
         if straight is not None:
             self._inputs = [self.numbers[name] for name in straight]
@@ -89,7 +89,7 @@ class Program:
         for part in self.parts:
             self.whole.gm.set_submodule(part.shape.name, _Call(part))
         self._body: Callable[..., Sequence[Any]] = self.whole.gm.forward
-        self._fill(constants)
+        self._fill(known)
 
     def _fill(self, constants: Constants) -> None:
         names = [node.name for node in self.whole.gm.graph.find_nodes(op="placeholder")]
@@ -105,7 +105,8 @@ class Program:
         if not self._direct:
             self._fill(constants)
         self._changes.update(changed)
-        self.restless = {i for i, times in self._changes.items() if times >= RESTLESS}
+        if self.rebuild is not None:
+            self.restless = {i for i, times in self._changes.items() if times >= RESTLESS}
         if self.record is not None:
             self.record.refreshed += 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -23,7 +23,9 @@ def moves(*targets: Any) -> Callable[[Convert], Convert]:
     """Registers what gives its input's elements as they are, in every type."""
 
     def register(function: Convert) -> Convert:
-        conversions.register_conversion(*targets)(_wrapped(function, _as_it_is, lambda dtype: dtype))
+        conversions.register_conversion(*targets)(
+            _wrapped(function, _as_it_is, lambda dtype: dtype)
+        )
         return function
 
     return register
@@ -122,9 +124,9 @@ def operand(emitter: OnnxEmitter, argument: Any, dtype: torch.dtype) -> str:
     return emitter.number(argument, dtype)
 
 
-def dims_of(x: Value, dims: int | list[int] | None) -> list[int]:
+def dims_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
     """Dimensions as numbers from 0; none, or an empty list, means all."""
-    if dims is None or dims == [] or dims == ():
+    if dims is None or (not isinstance(dims, int) and not dims):
         return list(range(x.rank))
     listed = [dims] if isinstance(dims, int) else list(dims)
     return [dim % x.rank for dim in listed] if x.rank else []

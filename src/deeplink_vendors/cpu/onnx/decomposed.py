@@ -36,6 +36,7 @@ def _norm(gaps: Tensor, p: float) -> Tensor:
     return gaps.pow(p).sum(-1).pow(1 / p)
 
 
+_TABLE: dict[Any, Rule] = dict(decomposition_table)
 RULES: dict[Any, Rule] = {aten._cdist_forward.default: _distances}
 BY_TORCH = (
     aten._native_batch_norm_legit.no_stats,
@@ -52,7 +53,7 @@ def taken_apart(emitter: OnnxEmitter, node: fx.Node, *args: Any, **kwargs: Any) 
     flat, spec = tree_flatten((args, kwargs))
     vals, _ = tree_flatten(fx.map_arg((node.args, node.kwargs), fake))
     places = [at for at, leaf in enumerate(flat) if isinstance(leaf, Value)]
-    rule = RULES.get(node.target) or decomposition_table[node.target]
+    rule = RULES.get(node.target) or _TABLE[node.target]
 
     def call(*given: Any) -> Any:
         leaves = list(flat)
@@ -62,7 +63,7 @@ def taken_apart(emitter: OnnxEmitter, node: fx.Node, *args: Any, **kwargs: Any) 
         return rule(*arguments, **named)
 
     with enable_python_dispatcher():
-        traced = make_fx(call, core_aten_decompositions())(*(vals[at] for at in places))
+        traced = make_fx(call, dict(core_aten_decompositions()))(*(vals[at] for at in places))
     return _walk(emitter, traced, [flat[at] for at in places])
 
 

@@ -165,9 +165,7 @@ def _arithmetic(word: str, kind: str) -> None:
     packet = getattr(aten, word)
 
     @computes(packet.Tensor, packet.Scalar)
-    def convert(
-        e: OnnxEmitter, node: fx.Node, x: Any, y: Any, alpha: float = 1, **_: Any
-    ) -> Name:
+    def convert(e: OnnxEmitter, node: fx.Node, x: Any, y: Any, alpha: float = 1, **_: Any) -> Name:
         dtype = computed_in(common_type(x, y))
         truth = dtype == torch.bool
         dtype = torch.int32 if truth else dtype
@@ -394,8 +392,8 @@ def _of_sizes(target: Any, kind: str) -> None:
         return Value(name, node.meta["val"], torch.int64)
 
 
-for _target, _kind in SIZES.items():
-    _of_sizes(_target, _kind)
+for _function, _kind in SIZES.items():
+    _of_sizes(_function, _kind)
 
 
 @conversions.register_conversion(operator.floordiv)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ Size = int | str  # a size that is known, or the name of a whole number
 
 @dataclass(frozen=True)
 class Value:
-    """A value of the graph: its name, what torch knows of it, and the type that ONNX holds it in."""
+    """A value of the graph: its name, what torch knows of it, and the type it has in ONNX."""
 
     name: str
     val: Any  # a fake tensor, or a symbolic number
@@ -93,9 +93,7 @@ class OnnxEmitter:
     def finish(self) -> bytes:
         from deeplink_vendors.cpu.onnx.model import serialised  # imports onnx
 
-        return serialised(
-            self._nodes, self._inputs, self._outputs, self._weights, self._arrays
-        )
+        return serialised(self._nodes, self._inputs, self._outputs, self._weights, self._arrays)
 
     def _known(self, name: str, value: Value) -> Known:
         return Known(name, value.dtype, [self._dimension(size) for size in value.shape])
@@ -199,7 +197,7 @@ class OnnxEmitter:
         return self.op("Shape", x)
 
 
-_FOLDED = {
+_FOLDED: dict[str, Callable[[int, int], int]] = {
     "Add": lambda a, b: a + b,
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,

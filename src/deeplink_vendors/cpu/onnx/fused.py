@@ -10,8 +10,8 @@ from torch import fx
 
 import dicp.fused  # noqa: F401  # declares torch.ops.dicp
 from deeplink_vendors.cpu.onnx.conversion import computes
-from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.elementwise import one_and_exp
+from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.matmul import convolution
 from deeplink_vendors.cpu.onnx.norm import batch_normalised, normalised
 
@@ -58,8 +58,10 @@ def layer_norm(
 def rope(e: OnnxEmitter, node: fx.Node, x: Value, cos: Value, sin: Value) -> Name:
     half = int(x.shape[-1]) // 2
     first, second = e.ops("Split", x, e.array([half, half]), results=2, axis=-1)
-    turned = e.op("Concat", e.op("Neg", second), first, axis=-1)
-    return e.op("Add", e.op("Mul", x, cos), e.op("Mul", turned, sin))
+    turned = e.op("Concat", second, first, axis=-1)
+    # the sign goes to the sines, which all layers share
+    signs = e.array([-1.0] * half + [1.0] * half, x.dtype)
+    return e.op("Add", e.op("Mul", x, cos), e.op("Mul", turned, e.op("Mul", sin, signs)))
 
 
 @computes(fused.swiglu.default)

@@ -110,9 +110,7 @@ def scatter_reduce(
     updates = _matching(e, source, places)
     base = x.name
     if not include_self:
-        base = _scattered(
-            e, x, dim, places, _full_like(e, places, _neutral(how, x.dtype), x.dtype)
-        )
+        base = _scattered(e, x, dim, places, _full_like(e, places, _neutral(how, x.dtype), x.dtype))
     start = Value(base, x.val, x.dtype)
     made = _scattered(e, start, dim, places, updates, REDUCED[how])
     if how != "mean":
@@ -206,7 +204,9 @@ def index_put(
 ) -> Name:
     if _is_mask(indices[0]):
         mask = indices[0]
-        lifted = shaped(e, mask, [e.size(mask, d) for d in range(mask.rank)] + [1] * (x.rank - mask.rank))
+        lifted = shaped(
+            e, mask, [e.size(mask, d) for d in range(mask.rank)] + [1] * (x.rank - mask.rank)
+        )
         put = e.op("Add", x, values) if accumulate else values
         return e.op("Where", lifted, put, x)
     dims, places, rank = _spread(e, indices)

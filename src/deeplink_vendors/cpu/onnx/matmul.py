@@ -60,9 +60,7 @@ def convolution(
     given = (x, w) if b is None else (x, w, b)
     if not transposed:
         return e.op("Conv", *given, **attributes)
-    return e.op(
-        "ConvTranspose", *given, output_padding=spread(output_padding, dims), **attributes
-    )
+    return e.op("ConvTranspose", *given, output_padding=spread(output_padding, dims), **attributes)
 
 
 def spread(values: int | list[int], dims: int) -> list[int]:

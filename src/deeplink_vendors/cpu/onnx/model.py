@@ -46,9 +46,10 @@ def _info(known: Known) -> ValueInfoProto:
 
 def _outside(known: Known) -> TensorProto:
     """A tensor whose data is not in the model."""
-    proto = TensorProto(name=known.name, data_type=ELEMENT[known.dtype], dims=known.shape)
+    shape = [int(size) for size in known.shape]
+    proto = TensorProto(name=known.name, data_type=ELEMENT[known.dtype], dims=shape)
     proto.data_location = TensorProto.EXTERNAL
-    size = int(np.prod(known.shape, dtype=np.int64)) * known.dtype.itemsize
+    size = int(np.prod(shape, dtype=np.int64)) * known.dtype.itemsize
     for key, text in (("location", "weights"), ("offset", "0"), ("length", str(size))):
         proto.external_data.add(key=key, value=text)
     return proto

@@ -145,9 +145,7 @@ for _target, _dims in ADAPTIVE.items():
     _adaptive(_target, _dims)
 
 
-def _resized(
-    e: OnnxEmitter, x: Value, size: Any, scales: Any, **attributes: Any
-) -> str:
+def _resized(e: OnnxEmitter, x: Value, size: Any, scales: Any, **attributes: Any) -> str:
     if scales is not None:
         factors = e.array([1.0, 1.0, *scales], torch.float32)
         return e.op("Resize", x, None, factors, **attributes)
@@ -185,9 +183,7 @@ def grid_sample(
 
 
 @computes(aten.max_pool2d_with_indices_backward.default)
-def max_pool_backward(
-    e: OnnxEmitter, node: fx.Node, grad: Value, x: Value, *rest: Any
-) -> Name:
+def max_pool_backward(e: OnnxEmitter, node: fx.Node, grad: Value, x: Value, *rest: Any) -> Name:
     places = rest[-1]
     lead = [e.size(x, dim) for dim in range(x.rank - 2)]
     flat = [shaped(e, value, [*lead, -1]) for value in (grad, places)]

@@ -67,9 +67,7 @@ _extreme(aten.amin.default, "ReduceMin")
 
 
 @computes(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(
-    e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False
-) -> Name:
+def any_(e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False) -> Name:
     whole = e.cast(e.cast(x, torch.bool), torch.int32)
     made = reduced(e, "ReduceMax", whole, dims_of(x, dim), keep)
     return e.op("Greater", made, e.number(0, torch.int32))
@@ -122,9 +120,7 @@ def variance_of_sample(
     return _variance(e, x, dims_of(x, dim), int(unbiased), keep)
 
 
-def _variance(
-    e: OnnxEmitter, x: Value, dims: list[int], correction: float, keep: bool
-) -> Name:
+def _variance(e: OnnxEmitter, x: Value, dims: list[int], correction: float, keep: bool) -> Name:
     apart = e.op("Sub", x, reduced(e, "ReduceMean", x, dims, True))
     squares = reduced(e, "ReduceSum", e.op("Mul", apart, apart), dims, keep)
     count = e.count(x, dims)

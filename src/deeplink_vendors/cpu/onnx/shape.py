@@ -212,9 +212,7 @@ def scalar_tensor(e: OnnxEmitter, node: fx.Node, value: Any, **_: Any) -> Name:
 
 
 @computes(aten.arange.start_step)
-def arange(
-    e: OnnxEmitter, node: fx.Node, start: Any, end: Any, step: Any = 1, **_: Any
-) -> Name:
+def arange(e: OnnxEmitter, node: fx.Node, start: Any, end: Any, step: Any = 1, **_: Any) -> Name:
     dtype = computed_in(node.meta["val"].dtype)
     return e.op("Range", *(operand(e, x, dtype) for x in (start, end, step)))
 

@@ -44,7 +44,8 @@ def table() -> Conversions:
 
 
 def supports(
-    types: frozenset[torch.dtype] = TYPES, own: dict[Any, Callable[[fx.Node], str | None]] | None = None
+    types: frozenset[torch.dtype] = TYPES,
+    own: dict[Any, Callable[[fx.Node], str | None]] | None = None,
 ) -> Callable[[fx.Node], str | None]:
     """Says why a node stays eager on a compiler that takes some types."""
     reasons = REASONS | (own or {})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -13,7 +16,7 @@ conversions = table()
 fused = torch.ops.dicp
 
 
-def _own(target: object) -> Convert:
+def _own(target: Any) -> Callable[[Convert], Convert]:
     def register(function: Convert) -> Convert:
         conversions.register_conversion(target)(computing(function))
         return function

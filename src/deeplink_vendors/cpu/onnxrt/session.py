@@ -8,6 +8,7 @@ import onnxruntime
 import torch
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 from torch import Tensor
+from torch.utils import dlpack
 
 from deeplink.errors import CompileError
 from deeplink_vendors.cpu.onnx.types import ELEMENT
@@ -34,7 +35,9 @@ class Session:
         self._native = session._sess
         self._inputs = loading.inputs
         self._results = [_Room(f"result{i}", r) for i, r in enumerate(loading.results)]
-        self._device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+        self._device = native.OrtDevice(
+            native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0
+        )
 
     def __call__(self, args: list[Any]) -> list[Any]:
         # hot path
@@ -75,7 +78,7 @@ class _Room:
         """What the runtime allocated, as a tensor that owns it; a whole number as such."""
         if self._dtype is None:
             return int(value.numpy())
-        tensor = torch.from_dlpack(value.to_dlpack())
+        tensor = dlpack.from_dlpack(value.to_dlpack())
         return tensor.view(torch.bool) if self._dtype == torch.bool else tensor
 
 
@@ -100,5 +103,5 @@ def _value(tensor: Tensor) -> Any:
     plain = tensor.detach()
     if plain.dtype == torch.bool:
         return onnxruntime.OrtValue.ortvalue_from_numpy(plain.numpy())
-    made = native.OrtValue.from_dlpack(torch.utils.dlpack.to_dlpack(plain), False)
+    made = native.OrtValue.from_dlpack(plain.__dlpack__(), False)
     return onnxruntime.OrtValue(made)

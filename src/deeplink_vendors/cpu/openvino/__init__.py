@@ -1,7 +1,7 @@
 """OpenVINO as a backend of torch.compile: `torch.compile(model, backend="openvinograph")`.
 
-It reads the same ONNX as the other compiler of this folder. Loads without the compiler, and says then
-what is missing.
+It reads the same ONNX as the other compiler of this folder. Loads without the compiler, and says
+then what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dicp.backend import Backend, Executable, Loading
 
 
 class OpenvinoEmitter(OnnxEmitter):
-    """Weights are inputs of the model: they become constants, on torch's memory, when it is read."""
+    """Weights are inputs of the model; they become constants on torch's memory, when it is read."""
 
     def constant(self, name: str, tensor: Tensor) -> Value:
         value = Value(name, tensor, tensor.dtype)

@@ -41,24 +41,29 @@ class Compiled:
             ) from error
         self._request = self._model.create_infer_request()
         self._lock = threading.Lock()
+        places = {port.get_any_name(): at for at, port in enumerate(self._model.inputs)}
+        # an input that nothing reads is none of the compiled model's
+        self._places = [places.get(name) for name in loading.inputs]
         self._results = loading.results
-        self._rooms = [_is_known(result) for result in loading.results]
+        self._rooms = [_shape(result) for result in loading.results]
 
     def __call__(self, args: list[Any]) -> list[Any]:
         # hot path
         given = [_dense(arg) for arg in args]  # alive while the compiler reads them
         with self._lock:
             request = self._request
-            for number, tensor in enumerate(given):
-                request.set_input_tensor(number, _shared(tensor))
+            for place, tensor in zip(self._places, given, strict=True):
+                if place is not None:
+                    request.set_input_tensor(place, _shared(tensor))
             made: list[Any] = [None] * len(self._results)
             for number, result in enumerate(self._results):
-                if self._rooms[number]:
-                    made[number] = torch.empty(result.shape, dtype=result.dtype)
+                shape = self._rooms[number]
+                if shape is not None:
+                    made[number] = torch.empty(shape, dtype=result.dtype)
                     request.set_output_tensor(number, _shared(made[number]))
             request.infer()
             for number, result in enumerate(self._results):
-                if not self._rooms[number]:
+                if self._rooms[number] is None:
                     made[number] = _copied(request.get_output_tensor(number), result)
         return made
 
@@ -75,8 +80,10 @@ def _fill(model: Any, weights: dict[str, Tensor]) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def _is_known(result: Result) -> bool:
-    return result.dtype is not None and None not in result.shape
+def _shape(result: Result) -> list[int] | None:
+    """The sizes of a result, where all are known."""
+    sizes = [size for size in result.shape if size is not None]
+    return sizes if result.dtype is not None and len(sizes) == len(result.shape) else None
 
 
 def _dense(argument: Any) -> Tensor:
