@@ -21,14 +21,16 @@ HEAD = """# What the simulated backends map
 <!-- Written by scripts/dicp_ops.py from tests/dicp/levels.csv; a test holds it to both. -->
 
 `ascendgraph` and `topsgraph` write what the vendors' compilers read, and run it here by a
-**simulation** on the CPU (`sim`): no chip and no vendor's compiler was part of it. For each operator:
+**simulation** on the CPU (`sim`): no chip and no vendor's compiler was part of it. The levels:
 
 - *emitted*: it has a conversion, and a call of it was written;
-- *checked*: what was written passed the check: against GE's operator prototypes for `ascendgraph`, by
-  g++ against declarations of the builder's interface for `topsgraph`; nothing is simulated before;
-- *simulated*: the emitted form was executed by an interpreter, and every result judged right against
-  float64: in float32 (`f32`), float16 (`f16`), bfloat16 (`bf16`); `dyn` for sizes that change, too;
+- *checked*: what was written passed the check: against GE's operator prototypes for `ascendgraph`,
+  by g++ against declarations of the builder's interface for `topsgraph`. Only what passed is run;
+- *simulated*: an interpreter executed the emitted form, and every result was judged right against
+  float64: in float32 (`f32`), float16 (`f16`), bfloat16 (`bf16`); `dyn`: for symbolic sizes, too;
 - *hardware*: run on the chip. Empty today.
+
+A call in a form that a backend does not take runs eagerly, with its reason in the report.
 
 """
 SHORT = dict(zip(DTYPES, ("f32", "f16", "bf16"), strict=True))

@@ -55,8 +55,8 @@ def test_a_block_is_one_partition_and_right(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [blocks.llama, sim_models.bert], ids=["llama", "bert"])
-def test_one_graph_serves_sizes_that_change(make: Callable[..., Any]) -> None:
-    backend = BACKENDS["ascendgraph"]
+def test_sizes_that_change_are_served(backend: Backend, make: Callable[..., Any]) -> None:
+    """By one graph, where the backend takes symbolic sizes."""
     model, inputs = make()
     compiled = torch.compile(model, backend=backend, dynamic=True)
     before = len(report.RECORDS)
@@ -65,8 +65,8 @@ def test_one_graph_serves_sizes_that_change(make: Callable[..., Any]) -> None:
         with torch.no_grad():
             result = compiled(*given)
         assert judged(result, model, given) == ""
-        model.float()
-    assert len(report.RECORDS) - before == 1
+    if backend.dynamic == "native":
+        assert len(report.RECORDS) - before == 1
 
 
 @pytest.mark.slow

@@ -44,6 +44,20 @@ def test_fused_ops_and_one_of_each_family_are_right(backend: Backend) -> None:
     assert bad == {}
 
 
+def test_results_have_memory_of_their_own(backend: Backend) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return x.clone(), y, y.clone(), torch.zeros_like(x)
+
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        results = torch.compile(program, backend=backend)(x)
+        for number, result in enumerate(results):
+            result.fill_(number)
+    assert [result.unique().item() for result in results] == [0, 1, 2, 3]
+    assert not (x == 0).any()
+
+
 def test_the_table_has_every_operator_that_is_mapped(backend: Backend) -> None:
     mapped = [str(target) for target in levels.targets(backend)]
     assert [row.overload for row in levels.kept() if row.backend == backend.name] == mapped
