@@ -76,10 +76,22 @@ def _cells(row: Level | None) -> str:
     return f"{'yes' if row.emitted else 'never taken'} | {simulated} | "
 
 
+def measure(names: list[str]) -> list[Level]:
+    """The table, with the rows of the overloads that are named, or all, measured anew."""
+    rows = {} if not names else {(row.backend, row.overload): row for row in levels.kept()}
+    for backend in BACKENDS.values():
+        chosen = [t for t in levels.targets(backend) if not names or str(t) in names]
+        rows |= {(row.backend, row.overload): row for row in levels.measured(backend, chosen)}
+    return [
+        rows[backend.name, str(target)]
+        for backend in BACKENDS.values()
+        for target in levels.targets(backend)
+    ]
+
+
 def main(arguments: list[str]) -> None:
-    if arguments == ["measure"]:
-        rows = [level for backend in BACKENDS.values() for level in levels.measured(backend)]
-        levels.FILE.write_text(levels.written(rows), "utf-8")
+    if arguments[:1] == ["measure"]:
+        levels.FILE.write_text(levels.written(measure(arguments[1:])), "utf-8")
     PAGE.write_text(page(levels.kept()), "utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(levels.kept())} rows")
 

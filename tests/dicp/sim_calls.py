@@ -103,6 +103,7 @@ HAND: dict[Any, Callable[[Make], list[Arguments]]] = {
         (x(5, 4), [whole(5, 3)]),
         (x(2, 5, 4), [None, whole(5, 3, 2) - 5]),
     ],
+    aten.repeat.default: lambda x: [(x(2, 3), [2, 1, 2]), (x(4), [3])],
     aten.reshape.default: lambda x: [(x(2, 6), [3, -1]), (x(2, 3, 4), [6, 4])],
     aten.rsub.Scalar: lambda x: [(x(3, 4), 2.0, 3)],
     aten.rsub.Tensor: lambda x: [(x(3, 4), x(4))],
