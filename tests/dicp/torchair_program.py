@@ -137,7 +137,9 @@ def traced(program: Program, inputs: Sequence[Tensor], table: dict[Any, Any]) ->
 
 
 def ours(program: Program, inputs: Sequence[Tensor]) -> Graph:
-    gm = canonicalise(traced(program, inputs, decompose.table(backend) | NORM), backend)
+    gm = traced(program, inputs, decompose.table(backend) | NORM)
+    gm.graph.eliminate_dead_code()  # results that nobody takes
+    canonicalise(gm, backend)
     return Graph.from_bytes(emit(gm, backend, {}))
 
 
@@ -183,9 +185,13 @@ def _listed(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def attempt(make: Callable[..., Graph], program: Program, inputs: Sequence[Tensor]) -> str:
+def judged(make: Callable[..., Graph], program: Program, inputs: Sequence[Tensor]) -> str:
+    return attempted(lambda: verdict(make(program, inputs), program, inputs))
+
+
+def attempted(function: Callable[..., str], *args: Any) -> str:
     try:
-        return verdict(make(program, inputs), program, inputs)
+        return function(*args)
     except Exception as error:  # what a case gave, not the end of the others
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
@@ -199,11 +205,11 @@ def main() -> None:
     native.check_cann_compat = lambda *args: ""  # nothing is too new
     native.TorchNpuGraphBase = Executor  # what torchair's own class derives from
     found = {
-        name: {"ours": attempt(ours, *case), "theirs": attempt(theirs, *case)}
+        name: {"ours": judged(ours, *case), "theirs": judged(theirs, *case)}
         for name, case in {**CASES, **models()}.items()
     }
     for name, case in models().items():
-        found[name]["protobuf"] = read_by_protobuf(*case)
+        found[name]["protobuf"] = attempted(read_by_protobuf, *case)
     Path(sys.argv[1]).write_text(json.dumps(found, indent=1), "utf-8")
 
 
