@@ -1,4 +1,4 @@
-"""Every core-ATen overload that the real compilers map, judged against float64 on diopi's samples."""
+"""Every core-ATen overload that the real compilers map, judged in float64 on diopi's samples."""
 
 from dataclasses import replace
 from typing import Any

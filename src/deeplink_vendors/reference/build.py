@@ -8,10 +8,13 @@ HERE = Path(__file__).parent
 
 
 def runtime_library() -> native.Library:
-    """The chip's own library; it sees of torch_dipu only the C header."""
-    header = native.folder_of("torch_dipu") / "csrc" / "include"
+    """The chip's own library; it sees of torch_dipu and diopi only the C headers."""
+    headers = (
+        native.folder_of("torch_dipu") / "csrc" / "include",
+        native.folder_of("diopi") / "include",
+    )
     units = (HERE / "runtime.cpp", HERE / "group.cpp")
-    return native.Library("dipu_reference", units, (HERE, header), torch=False)
+    return native.Library("dipu_reference", units, (HERE, *headers), torch=False)
 
 
 def state() -> dict[str, str]:

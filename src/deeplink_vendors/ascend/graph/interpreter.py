@@ -51,7 +51,8 @@ class Simulation:
                 values[f"{node.name}:{index}"] = result
             for source in dead:
                 values[source] = None
-        return [values[source] for source in self._outputs]  # type: ignore[misc]
+        results = [values[source] for source in self._outputs]
+        return fresh(results, [*self._known.values(), *args])
 
     def _place(self, node: Node, constants: Mapping[str, Tensor]) -> None:
         if node.type == "NetOutput":
@@ -66,6 +67,21 @@ class Simulation:
             raise SimulationError(f"the simulation has no operator {node.type} ({node.name})")
         else:
             self._steps.append((node, _attributes(node), ()))
+
+
+def fresh(results: Sequence[Any], given: Sequence[Any]) -> list[Tensor]:
+    """The results in memory of their own, as a chip's would be: a kernel here may give a view."""
+    taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
+    own: list[Tensor] = []
+    for result in results:
+        place = result.untyped_storage().data_ptr()
+        own.append(
+            result.clone(memory_format=torch.contiguous_format)
+            if place in taken
+            else result.contiguous()
+        )
+        taken.add(place)
+    return own
 
 
 def _attributes(node: Node) -> dict[str, Any]:
