@@ -49,6 +49,10 @@ class Conversions:
         """The function for a target; taking one of several results needs none."""
         return _getitem if target is operator.getitem else self._table.get(target)
 
+    def functions(self) -> set[Conversion]:
+        """All that is registered."""
+        return set(self._table.values())
+
     def __contains__(self, target: Any) -> bool:
         return self.get(target) is not None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from dicp import Backend
 from dicp.dynamo_bridge import cache, report
@@ -57,15 +58,16 @@ def test_a_later_process_neither_traces_nor_compiles_again() -> None:
 
 def test_a_graph_that_was_split_comes_back_split() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
-        return torch.cumsum(x + x, 0) * x
+        return torch.cumsum(F.max_pool1d(x + x, 1), 0) * x
 
-    x = torch.randn(3)
+    x = torch.randn(1, 3)
     for _ in range(2):
         torch.compiler.reset()
         with torch.no_grad():
             torch.testing.assert_close(torch.compile(model, backend=toy.make())(x), model(x))
     record = report.RECORDS[-1]
-    assert list(record.seconds) == ["load"] and record.eager[0]["op"] == "aten.cumsum.default"
+    assert list(record.seconds) == ["load"]
+    assert "aten.cumsum.default" in [row["op"] for row in record.eager]
 
 
 def test_a_torn_file_counts_as_none(tmp_path: Path) -> None:

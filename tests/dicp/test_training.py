@@ -31,7 +31,7 @@ def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyP
     wide = gradients(model, model, tuple(x.double() for x in args))
     for got, eager, exact in zip(mine, plain, wide, strict=True):
         assert judge(got, exact, run_plain=lambda eager=eager: eager).passed
-    assert passed  # our pass saw its permutes
+    assert bool(passed) == (make is blocks.llama)  # our pass saw its permutes
     assert report.RECORDS[-1].kind == "training"
 
 

@@ -42,14 +42,17 @@ def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -
 
 def head(backend: Backend) -> tuple[str, ...]:
     """What every key of a backend starts with: the compiler, torch, and the code that emits."""
-    return backend.name, backend.version(), torch_internals.torch_version(), _code(backend.emitter)
+    return backend.name, backend.version(), torch_internals.torch_version(), _code(backend)
 
 
 @lru_cache
-def _code(emitter: Callable[..., Any]) -> str:
+def _code(backend: Backend) -> str:
+    """Of dicp, and of the folders that a backend's functions are from: edited, they emit anew."""
+    own = [backend.emitter, backend.load, backend.compile, *backend.conversions.functions()]
+    modules = {sys.modules.get(getattr(f, "__module__", "")) for f in own}
+    files = {str(getattr(module, "__file__", None) or __file__) for module in modules}
     digest = hashlib.sha256()
-    own = sys.modules.get(emitter.__module__)
-    for folder in (folder_of("dicp"), Path(str(getattr(own, "__file__", __file__))).parent):
+    for folder in sorted({folder_of("dicp"), *(Path(file).parent for file in files)}):
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

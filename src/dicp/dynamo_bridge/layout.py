@@ -78,16 +78,15 @@ def cancel_permutes(graph: fx.Graph) -> None:
 
 
 def _join(node: fx.Node) -> None:
-    x, order = node.args
-    if not isinstance(x, fx.Node):
+    x: Any = node.args[0]
+    order, inner = _turned(node), _turned(x)
+    if order is None:
         return
-    order = _positive(order)
-    inner = _turned(x)
     if inner is not None:
-        x, order = x.args[0], [inner[i] for i in order]  # type: ignore[assignment]
+        x, order = x.args[0], [inner[i] for i in order]
     if order == list(range(len(order))) and not any(u.op == "output" for u in node.users):
-        infer.replace(node, x)  # type: ignore[arg-type]
-    elif x is not node.args[0]:
+        infer.replace(node, x)
+    elif inner is not None:
         infer.replace(node, infer.insert(node, aten.permute.default, (x, order)))
 
 

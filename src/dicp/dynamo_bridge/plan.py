@@ -12,6 +12,7 @@ import importlib
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache as cache_result
 from typing import Any
 
 import torch
@@ -128,10 +129,18 @@ def _target(node: fx.Node) -> str | None:
         return target if node.op != "call_module" else None
     if isinstance(target, torch._ops.OpOverload):
         return f"torch.ops:{target}" if target.namespace in NAMESPACES else None
+    if target in _functional():
+        return f"torch.nn.functional:{_functional()[target]}"
     module = str(getattr(target, "__module__", "") or "builtins")
     name = str(getattr(target, "__qualname__", getattr(target, "__name__", "")))
     known = module.split(".")[0] in MODULES and name and "<" not in name
     return f"{module}:{name}" if known else None
+
+
+@cache_result
+def _functional() -> dict[Any, str]:
+    """Names of what torch makes by a function that makes functions: max_pool2d, for one."""
+    return {f: name for name, f in vars(torch.nn.functional).items() if callable(f)}
 
 
 def save(key: str, plan: Plan, backend: Backend) -> None:

@@ -65,7 +65,7 @@ def squeeze(e: OnnxEmitter, node: fx.Node, x: Value, dims: int | list[int]) -> N
     return e.op("Squeeze", x, e.array(ones)) if ones else x
 
 
-@moves(aten.expand.default)
+@computes(aten.expand.default)
 def expand(e: OnnxEmitter, node: fx.Node, x: Value, size: list[Any], **_: Any) -> Name:
     return e.op("Expand", x, e.ints([1 if known(s) and s == -1 else s for s in size]))
 
@@ -195,15 +195,15 @@ def pad(e: OnnxEmitter, node: fx.Node, x: Value, pad: list[Any], value: Any = 0)
 # New tensors.
 
 
-@moves(aten.full.default)
+@computes(aten.full.default)
 def full(e: OnnxEmitter, node: fx.Node, size: list[Any], value: Any, **_: Any) -> Name:
-    number = operand(e, value, node.meta["val"].dtype)
+    number = operand(e, value, computed_in(node.meta["val"].dtype))
     return e.op("Expand", number, e.ints(size)) if size else number
 
 
-@moves(aten.full_like.default, aten.fill.Scalar)
+@computes(aten.full_like.default, aten.fill.Scalar)
 def full_like(e: OnnxEmitter, node: fx.Node, x: Value, value: Any, **_: Any) -> Name:
-    return e.op("Expand", operand(e, value, node.meta["val"].dtype), e.shape(x))
+    return e.op("Expand", operand(e, value, computed_in(node.meta["val"].dtype)), e.shape(x))
 
 
 @moves(aten.scalar_tensor.default)
@@ -217,7 +217,7 @@ def arange(e: OnnxEmitter, node: fx.Node, start: Any, end: Any, step: Any = 1, *
     return e.op("Range", *(operand(e, x, dtype) for x in (start, end, step)))
 
 
-@moves(aten.copy.default)
+@computes(aten.copy.default)
 def copy(e: OnnxEmitter, node: fx.Node, x: Value, source: Value, *_: Any) -> Name:
     return e.op("Expand", e.cast(source, x.dtype), e.shape(x))
 

@@ -1,12 +1,35 @@
-"""Where OpenVINO's reading of ONNX differs: what it has of its own, and what it lacks."""
+"""Where OpenVINO's reading of ONNX differs: what of it is not exact enough to be used."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import torch
+from torch import fx
+
+from deeplink_vendors.cpu.onnx.conversion import Reason
 from deeplink_vendors.cpu.onnx.support import TYPES, table
 from deeplink_vendors.cpu.onnx.support import supports as onnx_supports
 
+aten = torch.ops.aten
 conversions = table()
-supports = onnx_supports(TYPES)
-fused = torch.ops.dicp
+
+
+def _rounded(node: fx.Node) -> str | None:
+    if not node.meta["val"].dtype.is_floating_point:
+        return None
+    return "OpenVINO takes the remainder of a quotient that was rounded"
+
+
+def _near_zero(node: fx.Node) -> str | None:
+    return "OpenVINO's erf is off by 1e-4 of its value near zero"
+
+
+OWN: dict[Any, Reason] = {
+    aten.erf.default: _near_zero,
+    aten.fmod.Tensor: _rounded,
+    aten.fmod.Scalar: _rounded,
+    aten.remainder.Tensor: _rounded,
+    aten.remainder.Scalar: _rounded,
+}
+supports = onnx_supports(TYPES, OWN)

@@ -41,7 +41,8 @@ class Compiled:
             ) from error
         self._request = self._model.create_infer_request()
         self._lock = threading.Lock()
-        places = {port.get_any_name(): at for at, port in enumerate(self._model.inputs)}
+        ports = enumerate(self._model.inputs)
+        places = {name: at for at, port in ports for name in port.get_names()}
         # an input that nothing reads is none of the compiled model's
         self._places = [places.get(name) for name in loading.inputs]
         self._results = loading.results

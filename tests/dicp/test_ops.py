@@ -1,0 +1,112 @@
+"""Every core-ATen overload that the real compilers map, judged against float64 on diopi's samples."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from deeplink_vendors.cpu import onnxrt, openvino
+from deeplink_vendors.cpu.onnx.conversion import computing
+from deeplink_vendors.cpu.onnx.support import table
+from dicp.backend import Backend
+from diopi.conformance.sample import Sample
+from tests.dicp.op_check import check
+from tests.dicp.overloads import Call, calls, core
+
+BACKENDS = {"onnxrt": onnxrt.backend, "openvino": openvino.backend}
+aten = torch.ops.aten
+# What no compiler is asked for: they draw, allocate, or look into memory; or belong to training.
+NEVER = """
+    _embedding_bag _fft_c2r _fft_r2c _local_scalar_dense _native_batch_norm_legit _pdist_forward
+    atan2.out avg_pool2d_backward convolution_backward empty.memory_format empty_strided
+    native_dropout rand randn randperm resize_ sym_is_contiguous sym_storage_offset sym_stride.int
+""".split()
+
+
+def outcomes(backend: Backend, dtype: str, dynamic: bool, most: int) -> tuple[set[Any], list[str]]:
+    """The overloads that are right at least once, and what was wrong."""
+    right, bad = set(), []
+    for overload in core():
+        if overload not in backend.conversions:
+            continue
+        for call in calls(overload, dtype)[:most]:
+            found = check(backend, call, dynamic)
+            if found.status == "right":
+                right.add(overload)
+            elif found.status == "wrong":
+                bad.append(f"{call.overload} {call.key}: {found.text}")
+    return right, bad
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return BACKENDS[request.param]
+
+
+def test_each_overload_is_right_on_its_largest_sample(backend: Backend) -> None:
+    right, bad = outcomes(backend, "float32", dynamic=False, most=1)
+
+    assert bad == []
+    assert len(right) >= LEAST[backend.name]
+
+
+LEAST = {"onnxrtgraph": 155, "openvinograph": 140}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_call_of_every_overload_is_right(backend: Backend, dtype: str, dynamic: bool) -> None:
+    right, bad = outcomes(backend, dtype, dynamic, most=4)
+
+    assert bad == []
+    assert right
+
+
+def test_every_core_overload_is_mapped_or_known_not_to_be() -> None:
+    names = {str(o).removeprefix("aten.").removesuffix(".default") for o in core()}
+    mapped = {
+        str(o).removeprefix("aten.").removesuffix(".default")
+        for o in core()
+        if o in onnxrt.backend.conversions
+    }
+
+    assert names - mapped == set(NEVER)
+
+
+def test_a_dynamic_graph_runs_on_other_sizes_than_it_was_compiled_for() -> None:
+    call = calls(aten.add.Tensor)[0]
+
+    assert check(onnxrt.backend, call, dynamic=True).grown
+
+
+def _wrong(emitter: Any, node: Any, x: Any) -> Any:
+    return emitter.op("Exp", x)
+
+
+def test_a_wrong_conversion_is_found() -> None:
+    conversions = table()
+    conversions.register_conversion(aten.tanh.default)(computing(_wrong))
+    broken = replace(onnxrt.backend, conversions=conversions)
+
+    assert check(broken, calls(aten.tanh.default)[0]).status == "wrong"
+
+
+def _call(overload: Any, *args: Any) -> Call:
+    return Call(overload, Sample(args))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (_call(aten.add.Tensor, torch.ones(2).double(), torch.ones(2)), "float64 is not"),
+        (_call(aten.add.Tensor, torch.ones(0), torch.ones(0)), "without elements"),
+        (_call(aten.nonzero.default, torch.tensor(1.0)), "no dimensions"),
+    ],
+)
+def test_what_stays_eager_has_its_reason(call: Call, text: str) -> None:
+    found = check(onnxrt.backend, call)
+
+    assert found.status == "eager"
+    assert text in found.text
