@@ -1,4 +1,4 @@
-"""How far each mapped overload is proved on the simulated backends; measured into `levels.csv`."""
+"""How far each mapped overload is proved on each backend; measured into `levels.csv`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from deeplink_vendors.ascend.graph import backend as ascendgraph
+from deeplink_vendors.cpu import onnxrt, openvino
 from deeplink_vendors.enflame.graph import backend as topsgraph
 from deeplink_vendors.enflame.graph.compiler import compile_sources
 from dicp.backend import Backend
@@ -23,7 +24,9 @@ from tests.dicp.overloads import Call
 
 FILE = Path(__file__).with_suffix(".csv")
 DTYPES = ("float32", "float16", "bfloat16")
-BACKENDS = {backend.name: backend for backend in (ascendgraph, topsgraph)}
+SIMULATED = {backend.name: backend for backend in (ascendgraph, topsgraph)}
+REAL = {module.backend.name: module.backend for module in (onnxrt, openvino)}
+BACKENDS = REAL | SIMULATED
 MOST = 3  # calls of an overload in each type
 
 
@@ -34,7 +37,7 @@ class Level:
     backend: str
     overload: str
     emitted: str  # types in which it was emitted and passed the check
-    simulated: str  # types in which every call that was emitted gave the right values
+    right: str  # types in which every call that was emitted gave the right values
     dynamic: str  # yes: right for symbolic sizes, too
     eager: str  # why some calls were left to eager
 

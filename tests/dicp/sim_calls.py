@@ -74,7 +74,7 @@ HAND: dict[Any, Callable[[Make], list[Arguments]]] = {
     fused.rope.default: lambda x: [(x(2, 3, 5, 8), x(5, 8), x(5, 8))],
     fused.swiglu.default: lambda x: [(x(2, 5, 8), x(2, 5, 8))],
     fused.sdpa.default: lambda x: [
-        (x(2, 3, 5, 8), x(2, 3, 7, 8), x(2, 3, 7, 8)),
+        (x(2, 4, 5, 8), x(2, 2, 7, 8), x(2, 2, 7, 8)),
         (x(2, 3, 5, 8), x(2, 3, 5, 8), x(2, 3, 5, 8), None, True),
         (x(2, 3, 5, 8), x(2, 3, 7, 8), x(2, 3, 7, 8), x(5, 7), False, 0.25),
     ],

@@ -20,8 +20,12 @@ ROOT = Path(__file__).parents[2]
 CONTRACT = next(contract for contract in pinned() if contract.vendor == "ascend")
 PROTOBUF = "protobuf==7.36.2"
 BLOCKS = ("llama", "resnet", "bert", "mixtral")
-# what torchair writes and the simulation does not have
-LACKING: dict[str, str] = {}
+# where there is nothing to compare: torchair has no conversion, or the simulation no such operator
+LACKING = {
+    "amax": "NotImplementedError: torch.ops.aten.amax.default ge_converter is not implemented",
+    "bert": "SimulationError: the simulation has no operator Gelu",  # exact or not? not published
+    "resnet": "SimulationError: the simulation has no operator MaxPoolWithArgmaxV1",
+}
 
 Said = dict[str, dict[str, str]]
 
@@ -67,7 +71,7 @@ def said(
 @pytest.mark.parametrize("name", [*CASES, *BLOCKS])
 def test_both_graphs_are_right_on_the_simulation(name: str, said: Said) -> None:
     assert said[name]["ours"] == "right"
-    assert said[name]["theirs"] == LACKING.get(name, "right")
+    assert said[name]["theirs"].startswith(LACKING.get(name, "right"))
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -18,6 +18,7 @@ from unittest.mock import MagicMock
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -104,6 +105,10 @@ CASES: dict[str, tuple[Program, tuple[Tensor, ...]]] = {
     "cast": (lambda a: a.to(torch.float16), (x(2, 3),)),
     "layer_norm": (lambda a, w, b: F.layer_norm(a, (3,), w, b), (x(2, 3), x(3), x(3))),
     "conv2d": (lambda a, w: F.conv2d(a, w, padding=1), (x(1, 2, 5, 5), x(3, 2, 3, 3))),
+    "residual": (
+        lambda a, w, m, v: F.relu(F.batch_norm(F.conv2d(a, w, padding=1), m, v) + a),
+        (x(1, 3, 5, 5), x(3, 3, 3, 3), x(3), positive(3)),
+    ),
     "bmm_half": (torch.bmm, (x(2, 3, 4).bfloat16(), x(2, 4, 5).bfloat16())),
     "softmax_half": (lambda a: F.softmax(a, -1), (x(2, 3).bfloat16(),)),
 }
@@ -132,8 +137,10 @@ def traced(program: Program, inputs: Sequence[Tensor], table: dict[Any, Any]) ->
         result = program(*given)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        return make_fx(whole, decomposition_table=table, tracing_mode="fake")(*inputs)
+    mode = FakeTensorMode()
+    fakes = [mode.from_tensor(tensor) for tensor in inputs]
+    with mode, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        return make_fx(whole, decomposition_table=table)(*fakes)
 
 
 def ours(program: Program, inputs: Sequence[Tensor]) -> Graph:
@@ -149,10 +156,11 @@ def theirs(program: Program, inputs: Sequence[Tensor]) -> Graph:
     from torchair.configs.compiler_config import CompilerConfig
     from torchair.npu_fx_compiler import _NpuGraphConverter
 
-    gm = traced(program, inputs, {})
+    gm = traced(program, inputs, NORM)
     graph = GeConcreteGraph(CompilerConfig(), name="graph")
     given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-    done = _NpuGraphConverter(gm, graph=graph, garbage_collect_values=False).run(*given)
+    with given[0].fake_mode:
+        done = _NpuGraphConverter(gm, graph=graph, garbage_collect_values=False).run(*given)
     read = Graph.from_bytes(done.graph._proto.SerializeToString())
     bare = [replace(node, output_descs=()) for node in read.nodes]
     return Graph(read.name, tuple(bare))

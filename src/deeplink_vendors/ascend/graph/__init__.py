@@ -12,6 +12,7 @@ import logging
 from deeplink_vendors.ascend.graph import (  # noqa: F401  # register their conversions
     elementwise,
     gradients,
+    pools,
     products,
     reductions,
     shapes,

@@ -51,8 +51,8 @@ class Simulation:
                 values[f"{node.name}:{index}"] = result
             for source in dead:
                 values[source] = None
-        results = [values[source] for source in self._outputs]
-        return fresh(results, [*self._known.values(), *args])
+        outputs = [values[source] for source in self._outputs]
+        return fresh(outputs, [*self._known.values(), *args])
 
     def _place(self, node: Node, constants: Mapping[str, Tensor]) -> None:
         if node.type == "NetOutput":

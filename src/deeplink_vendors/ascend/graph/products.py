@@ -277,8 +277,9 @@ def sdpa(
 
     PromptFlashAttention's prototype takes no bfloat16, and its mask must be of its own type.
     """
-    if q.dim != 4 or not isinstance(q.shape[-1], int) or k.shape[1] != q.shape[1]:
-        raise NotTaken("not [batch, heads, sequence, size] of as many heads in k and v as in q")
+    if q.dim != 4 or not isinstance(q.shape[-1], int):
+        raise NotTaken("not [batch, heads, sequence, size] of a size that is known")
+    k, v = (_for_each_query(b, value, q) for value in (k, v))
     dtype, wide = q.dtype, torch.float32 if q.dtype != torch.float64 else q.dtype
     by = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     shape = (*q.shape[:-1], k.shape[-2])
@@ -292,6 +293,23 @@ def sdpa(
         scores = b.op("Add", [scores, b.cast(mask, wide)], [(wide, shape)])
     weights = b.cast(b.op("SoftmaxV2", [scores], [(wide, shape)], axes=[-1]), dtype)
     return b.like(node, "BatchMatMulV2", weights, v, adj_x1=False, adj_x2=False)
+
+
+def _for_each_query(b: Builder, x: Value, q: Value) -> Value:
+    """Keys or values of fewer heads than q has, each repeated for its queries."""
+    if x.shape[1] == q.shape[1]:
+        return x
+    if not isinstance(x.shape[1], int) or not isinstance(q.shape[1], int):
+        raise NotTaken("numbers of heads that change")
+    times = q.shape[1] // x.shape[1]
+    batch, length, size = (b.size(x, dim) for dim in (0, 2, 3))
+    shape = (x.shape[0], x.shape[1], times, *x.shape[2:])
+    apart = b.op("Unsqueeze", [x], [(x.dtype, (*shape[:2], 1, *shape[3:]))], axes=[2])
+    sizes = b.ints([batch, x.shape[1], times, length, size])
+    spread = b.op("BroadcastTo", [apart, sizes], [(x.dtype, shape)])
+    whole = b.ints([batch, q.shape[1], length, size])
+    out = (x.dtype, (x.shape[0], q.shape[1], *x.shape[2:]))
+    return b.op("Reshape", [spread, whole], [out])
 
 
 def _hidden(b: Builder, scores: Value, seen: Value) -> Value:
@@ -311,73 +329,3 @@ def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
     )
     triangle = b.op("Tril", [ones], [(torch.float32, sizes)])
     return b.op("Greater", [triangle, b.scalar(0.0, torch.float32)], [(torch.bool, sizes)])
-
-
-def _windows(*parts: Sequence[int]) -> list[list[int]]:
-    return [list(part) * (3 - len(part)) for part in parts]
-
-
-@register_conversion(aten.avg_pool2d.default)
-def avg_pool2d(
-    b: Builder,
-    node: fx.Node,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor: int | None = None,
-) -> Value:
-    if x.dim != 4 or ceil_mode:
-        raise NotTaken("not of four dimensions, or rounded up")
-    (kh, kw), (sh, sw), (ph, pw) = _windows(kernel, stride or kernel, padding)
-    return b.like(
-        node,
-        "AvgPoolV2",
-        x,
-        ksize=[1, 1, kh, kw],
-        strides=[1, 1, sh, sw],
-        padding_mode="CALCULATED",
-        pads=[ph, ph, pw, pw],
-        data_format="NCHW",
-        exclusive=not count_include_pad,
-        divisor_override=divisor or 0,
-    )
-
-
-@register_conversion(aten._adaptive_avg_pool2d.default)
-def adaptive_avg_pool2d(b: Builder, node: fx.Node, x: Value, size: Sequence[Any]) -> Value:
-    if not all(isinstance(number, int) for number in size):
-        raise NotTaken("a size that changes")
-    return b.like(node, "AdaptiveAvgPool2d", x, output_size=list(size))
-
-
-@register_conversion(aten.max_pool2d_with_indices.default)
-def max_pool2d(
-    b: Builder,
-    node: fx.Node,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> list[Value]:
-    """The values; who asks for their places stays eager."""
-    asked = any(user.args[1] == 1 for user in node.users if user.users)
-    if x.dim != 4 or ceil_mode or set(dilation) != {1} or asked:
-        raise NotTaken("not of four dimensions, rounded up, dilated, or asked for places")
-    (kh, kw), (sh, sw), (ph, pw) = _windows(kernel, stride or kernel, padding)
-    value = node.meta["val"][0]
-    found = b.op(
-        "MaxPoolV3",
-        [x],
-        [(value.dtype, value.shape)],
-        ksize=[1, 1, kh, kw],
-        strides=[1, 1, sh, sw],
-        padding_mode="CALCULATED",
-        pads=[ph, ph, pw, pw],
-        data_format="NCHW",
-    )
-    return [found]

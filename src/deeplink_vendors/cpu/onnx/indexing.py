@@ -146,11 +146,6 @@ def nonzero(e: OnnxEmitter, node: fx.Node, x: Value) -> Name:
     return e.op("Transpose", e.op("NonZero", e.wide(x)), perm=[1, 0])
 
 
-@reason(aten.nonzero.default)
-def _why_not_nonzero(node: fx.Node) -> str | None:
-    return None if fake(node.args[0]).dim() else "a tensor of no dimensions"
-
-
 # Several positions at once: x[:, i, j].
 
 

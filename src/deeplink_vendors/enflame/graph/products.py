@@ -266,8 +266,9 @@ def sdpa(
     causal: bool = False,
     scale: float | None = None,
 ) -> Value:
-    if q.dim != 4 or k.shape[1] != q.shape[1]:
-        raise NotTaken("not [batch, heads, sequence, size] of as many heads in k and v as in q")
+    if q.dim != 4:
+        raise NotTaken("not [batch, heads, sequence, size]")
+    k, v = (_for_each_query(b, value, q) for value in (k, v))
     dtype, wide = q.dtype, wider(q.dtype)
     shape = (*q.shape[:-1], k.shape[-2])
     scores = b.cast(product(b, q, k, True, (dtype, shape)), wide)
@@ -282,6 +283,17 @@ def sdpa(
         scores = b.call("Add", scores, given, [], out=(wide, shape))
     weights = b.call("Softmax", scores, 3, False, False, 0.0, out=(wide, shape))
     return product(b, b.cast(weights, dtype), v, False, described(node))
+
+
+def _for_each_query(b: Source, x: Value, q: Value) -> Value:
+    """Keys or values of fewer heads than q has, each repeated for its queries."""
+    if x.shape[1] == q.shape[1]:
+        return x
+    batch, heads, *rest = x.shape
+    times = q.shape[1] // heads
+    apart = b.reshape(x, (batch, heads, 1, *rest))
+    spread = b.spread(apart, (batch, heads, times, *rest))
+    return b.reshape(spread, (batch, heads * times, *rest))
 
 
 def _hidden(b: Source, scores: Value, seen: Value) -> Value:
