@@ -9,9 +9,10 @@ import torch
 
 from dicp import Backend
 from tests.dicp import levels, sim_calls
-from tests.dicp.levels import BACKENDS, DTYPES, FILE, SIMULATED
+from tests.dicp.levels import BACKENDS, DTYPES, FILE, REAL, SIMULATED
 
 ROOT = Path(__file__).parents[2]
+SLOW = pytest.mark.slow
 aten, fused = torch.ops.aten, torch.ops.dicp
 # one of each family; the long tier has all
 FEW = (
@@ -58,7 +59,7 @@ def test_results_have_memory_of_their_own(backend: Backend) -> None:
     assert not (x == 0).any()
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [*SIMULATED, *(pytest.param(n, marks=SLOW) for n in REAL)])
 def test_the_table_has_every_operator_that_is_mapped(name: str) -> None:
     mapped = [str(target) for target in levels.targets(BACKENDS[name])]
     found = [row.overload for row in levels.kept() if row.backend == name]

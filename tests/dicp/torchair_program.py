@@ -106,8 +106,8 @@ CASES: dict[str, tuple[Program, tuple[Tensor, ...]]] = {
     "layer_norm": (lambda a, w, b: F.layer_norm(a, (3,), w, b), (x(2, 3), x(3), x(3))),
     "conv2d": (lambda a, w: F.conv2d(a, w, padding=1), (x(1, 2, 5, 5), x(3, 2, 3, 3))),
     "residual": (
-        lambda a, w, m, v: F.relu(F.batch_norm(F.conv2d(a, w, padding=1), m, v) + a),
-        (x(1, 3, 5, 5), x(3, 3, 3, 3), x(3), positive(3)),
+        lambda a, w, *norm: F.relu(F.batch_norm(F.conv2d(a, w, padding=1), *norm) + a),
+        (x(1, 3, 5, 5), x(3, 3, 3, 3), x(3), positive(3), x(3), x(3)),
     ),
     "bmm_half": (torch.bmm, (x(2, 3, 4).bfloat16(), x(2, 4, 5).bfloat16())),
     "softmax_half": (lambda a: F.softmax(a, -1), (x(2, 3).bfloat16(),)),
