@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from dicp import torch_internals
@@ -19,9 +18,6 @@ from dicp.dynamo_bridge.compile_fx import wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
-
-CONVOLUTIONS = (torch.conv2d, torch.nn.functional.conv2d, torch.ops.aten.convolution.default)
-HALF = (torch.float16, torch.bfloat16)
 
 
 def compile_whole(
@@ -33,7 +29,7 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
-    compiled = torch_internals.inductor(gm, inputs, patches(gm, inputs, training), cancel_permutes)
+    compiled = torch_internals.inductor(gm, inputs, patches(inputs, training), cancel_permutes)
     report.write()
     if _device(inputs) == "cuda":
         return compiled if training else _own(compiled)
@@ -47,15 +43,12 @@ def compile_whole(
     return TrainingChoice(compiled, gm.forward, decided)
 
 
-def patches(gm: fx.GraphModule, inputs: Sequence[Any], training: bool) -> dict[str, Any]:
-    """Inductor's settings for a graph: CUDA graphs, and NHWC for convolutions of half types."""
-    if _device(inputs) != "cuda":
-        return {}
-    found: dict[str, Any] = {"triton.cudagraphs": not training}
-    types = {x.dtype for x in inputs if isinstance(x, Tensor)}
-    if types & set(HALF) and any(node.target in CONVOLUTIONS for node in gm.graph.nodes):
-        found |= {"layout_optimization": True, "force_layout_optimization": True}
-    return found
+def patches(inputs: Sequence[Any], training: bool) -> dict[str, Any]:
+    """Inductor's settings for a graph: CUDA graphs for inference.
+
+    Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
+    """
+    return {"triton.cudagraphs": not training} if _device(inputs) == "cuda" else {}
 
 
 def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:
