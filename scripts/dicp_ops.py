@@ -1,8 +1,8 @@
 """Writes docs/dicp_ops.md: which operator is proved how far on which backend.
 
 `python scripts/dicp_ops.py` writes the page from tests/dicp/levels.csv; with `measure` it measures
-the table first: every call, in every type (minutes), or only those of the overloads and backends that
-are named after it.
+the table first: every call, in every type (minutes), or only those of the overloads and backends
+that are named after it.
 """
 
 from __future__ import annotations
