@@ -1,7 +1,8 @@
 """Writes docs/dicp_ops.md: which operator is proved how far on which backend.
 
-python scripts/dicp_ops.py            the page, from tests/dicp/levels.csv
-python scripts/dicp_ops.py measure    the table first: every call, in every type (minutes)
+`python scripts/dicp_ops.py` writes the page from tests/dicp/levels.csv; with `measure` it measures
+the table first: every call, in every type (minutes), or only those of the overloads and backends
+that are named after it.
 """
 
 from __future__ import annotations
