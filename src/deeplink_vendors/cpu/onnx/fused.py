@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 import dicp.fused  # noqa: F401  # declares torch.ops.dicp
-from deeplink_vendors.cpu.onnx.conversion import computes
+from deeplink_vendors.cpu.onnx.conversion import computes, known
 from deeplink_vendors.cpu.onnx.elementwise import one_and_exp
 from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.matmul import convolution
@@ -69,6 +69,18 @@ def swiglu(e: OnnxEmitter, node: fx.Node, gate: Value, up: Value) -> Name:
     return e.op("Mul", e.op("Div", gate, one_and_exp(e, gate, gate.dtype)), up)
 
 
+def _spread(e: OnnxEmitter, x: Value, q: Value) -> Value:
+    """Heads that several of q share, once for each of them."""
+    heads, shared = q.shape[-3], x.shape[-3]
+    if not (known(heads, shared) and heads != shared):
+        return x
+    front = [e.size(x, dim) for dim in range(x.rank - 3)]
+    back = [e.size(x, x.rank - 2), e.size(x, x.rank - 1)]
+    wide = e.op("Unsqueeze", x, e.array([x.rank - 2]))
+    wide = e.op("Expand", wide, e.ints([*front, shared, heads // shared, *back]))
+    return Value(e.op("Reshape", wide, e.ints([*front, heads, *back])), x.val, x.dtype)
+
+
 @computes(fused.sdpa.default)
 def sdpa(
     e: OnnxEmitter,
@@ -81,6 +93,7 @@ def sdpa(
     scale: float | None = None,
 ) -> Name:
     factor = scale if scale is not None else 1 / math.sqrt(int(q.shape[-1]))
+    k, v = _spread(e, k, q), _spread(e, v, q)
     turned = e.op("Transpose", k, perm=[*range(k.rank - 2), k.rank - 1, k.rank - 2])
     scores = e.op("MatMul", e.op("Mul", q, e.number(factor, q.dtype)), turned)
     if causal:

@@ -70,7 +70,7 @@ def expand(e: OnnxEmitter, node: fx.Node, x: Value, size: list[Any], **_: Any) -
     return e.op("Expand", x, e.ints([1 if known(s) and s == -1 else s for s in size]))
 
 
-@moves(aten.repeat.default)
+@computes(aten.repeat.default)
 def repeat(e: OnnxEmitter, node: fx.Node, x: Value, repeats: list[Any]) -> Name:
     added = list(range(len(repeats) - x.rank))
     lifted = e.op("Unsqueeze", x, e.array(added)) if added else x
