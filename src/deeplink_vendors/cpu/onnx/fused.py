@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 import dicp.fused  # noqa: F401  # declares torch.ops.dicp
-from deeplink_vendors.cpu.onnx.conversion import computes, known
+from deeplink_vendors.cpu.onnx.conversion import computes, fake, known, reason
 from deeplink_vendors.cpu.onnx.elementwise import one_and_exp
 from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.matmul import convolution
@@ -67,6 +67,14 @@ def rope(e: OnnxEmitter, node: fx.Node, x: Value, cos: Value, sin: Value) -> Nam
 @computes(fused.swiglu.default)
 def swiglu(e: OnnxEmitter, node: fx.Node, gate: Value, up: Value) -> Name:
     return e.op("Mul", e.op("Div", gate, one_and_exp(e, gate, gate.dtype)), up)
+
+
+@reason(fused.sdpa.default)
+def heads(node: fx.Node) -> str | None:
+    q, k = (fake(argument).shape[-3] for argument in node.args[:2])
+    if known(q, k) or str(q) == str(k):
+        return None
+    return "heads that are shared, in a number that changes from call to call"
 
 
 def _spread(e: OnnxEmitter, x: Value, q: Value) -> Value:
