@@ -29,8 +29,8 @@ SHIM = """
 #define __shared__ static
 struct Place { unsigned int x; };
 static thread_local Place threadIdx, blockIdx;
-static constexpr Place blockDim{8};
-static std::barrier<> all(8);
+static constexpr Place blockDim{2};
+static std::barrier<> all(2);
 static void __syncthreads() { all.arrive_and_wait(); }
 template <typename To, typename From> static To as(From from) {
   To to;
@@ -44,7 +44,7 @@ static long long __double_as_longlong(double value) { return as<long long>(value
 GRID = """
 extern "C" void run(const Row* table, Found* results, int rows) {
   std::vector<std::thread> threads;
-  for (unsigned int i = 0; i < 8; i++) threads.emplace_back([=] {
+  for (unsigned int i = 0; i < 2; i++) threads.emplace_back([=] {
     threadIdx.x = i;
     for (int row = 0; row < rows; row++) {
       blockIdx.x = row, reduce_pieces(table, results), __syncthreads();
