@@ -81,7 +81,10 @@ def sdpa(
     scale: float | None = None,
 ) -> Tensor:
     """softmax(q @ k.T * scale + mask) @ v, [batch, heads, sequence, size], as torch's own."""
-    result: Tensor = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale)
+    shared = q.shape[-3] != k.shape[-3]  # heads of k and v that several of q share
+    result: Tensor = F.scaled_dot_product_attention(
+        q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared
+    )
     return result.contiguous()
 
 

@@ -46,6 +46,19 @@ def test_a_llama_layer_becomes_fused_ops_in_one_partition() -> None:
     assert not {"mm", "silu", "cat"} & set(ops)
 
 
+def test_torch_s_own_rms_norm_and_heads_that_are_shared_are_known() -> None:
+    backend, norm = toy.make(), nn.RMSNorm(8)
+
+    def model(q: Tensor, k: Tensor) -> Tensor:
+        k = norm(k)
+        return nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    args = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    torch.testing.assert_close(run(backend, model, *args, verify=True), model(*args))
+    assert ops_of(backend)[-1] == "sdpa"
+    assert "rms_norm" in [line[1] for p in backend.programs for line in p["lines"]]  # type: ignore[attr-defined]
+
+
 def test_a_convolution_takes_its_norm_and_activation_in() -> None:
     backend = toy.make()
     model, args = blocks.convolutions()
@@ -84,6 +97,15 @@ def test_what_is_not_converted_stays_eager_with_its_reason_and_line() -> None:
     assert os.path.basename(__file__) in rows["aten.sin.default"][1]
     assert rows["aten.add.Tensor"][0] == "4 rows are too many"
     assert (record.parts, record.taken) == (2, 3)
+
+
+def test_what_is_eager_and_needs_inputs_alone_splits_nothing() -> None:
+    def model(x: Tensor, y: Tensor) -> Tensor:
+        return (x + x) * torch.sin(y)
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(run(toy.make("add", "mul"), model, x, x), model(x, x))
+    assert report.RECORDS[-1].parts == 1
 
 
 def _not_big(node: torch.fx.Node) -> str | None:

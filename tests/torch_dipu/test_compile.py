@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacfwd, jacrev, vmap
+
+from dicp.dynamo_bridge import report
+from tests.dicp import toy
 
 # torch imports and scripts its own decompositions on the first use of these
 pytestmark = [
@@ -137,6 +141,23 @@ def test_attention_can_be_compiled(backend: str, masked: bool) -> None:
         results.append((result.detach().cpu(), there.grad.cpu()))
     torch._dynamo.reset()
     torch.testing.assert_close(results[1], results[0])
+
+
+def test_a_graph_compiler_of_the_host_serves_the_device_where_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DICP_CACHE_DIR", str(tmp_path))
+    model, x = nn.Linear(4, 2).to("dipu"), torch.randn(3, 4).to("dipu")
+    reasons = []
+    for backend in (toy.make(through_host=True), toy.make()):
+        torch.compiler.reset()
+        with torch.no_grad():
+            compiled = torch.compile(model, backend=backend, options={"measure": False})
+            assert compiled(x).device == x.device
+            torch.testing.assert_close(compiled(x).cpu(), model(x).cpu())
+        reasons.append([row["reason"] for row in report.RECORDS[-1].eager])
+    torch.compiler.reset()  # what is compiled holds its weights
+    assert reasons == [[], ["on dipu, and toygraph is not"]]
 
 
 def test_dispatch_modes_see_the_ops() -> None:

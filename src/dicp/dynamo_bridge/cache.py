@@ -31,7 +31,7 @@ def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -
         names[node] = f"%{len(names)}"
         args, kwargs = tree_map(_written(names), (node.args, node.kwargs), is_leaf=_is_node)
         name = node.name if node.op == "placeholder" else ""  # constants come by their names
-        row = (node.op, name, str(node.target), args, kwargs, known(node.meta.get("val")))
+        row = (node.op, name, _name(node.target), args, kwargs, known(node.meta.get("val")))
         digest.update(repr(row).encode())
     for name, tensor in sorted(constants.items()):
         digest.update(repr((name, known(tensor))).encode())
@@ -41,8 +41,20 @@ def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -
 
 
 def head(backend: Backend) -> tuple[str, ...]:
-    """What every key of a backend starts with: the compiler, torch, and the code that emits."""
-    return backend.name, backend.version(), torch_internals.torch_version(), _code(backend)
+    """What every key of a backend starts with: the compiler, torch, the code that emits, and what
+    the backend takes.
+    """
+    taken = [_name(target) for target in (*backend.conversions, *backend.keep)]
+    fused = backend.patterns and sorted(backend.patterns), sorted(backend.activations)
+    form = backend.layout, backend.dynamic, backend.devices, backend.through_host
+    about = repr((sorted(taken), fused, form))
+    return (
+        backend.name,
+        backend.version(),
+        torch_internals.torch_version(),
+        _code(backend),
+        hashlib.sha256(about.encode()).hexdigest(),
+    )
 
 
 @lru_cache
@@ -56,6 +68,12 @@ def _code(backend: Backend) -> str:
         for path in sorted(folder.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def _name(target: Any) -> str:
+    """The same in any process: the text of a Python function has its address."""
+    plain = isinstance(target, (str, torch._ops.OpOverload))
+    return str(target) if plain else f"{target.__module__}.{target.__qualname__}"
 
 
 def _is_node(value: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from dicp.backend import Backend
+from dicp.dynamo_bridge import infer
 
 aten = torch.ops.aten
 
@@ -122,12 +123,25 @@ def _bound(node: fx.Node) -> dict[str, Any]:
 
 def _attention(node: fx.Node) -> tuple[Any, ...] | None:
     call = _bound(node)
+    q, k, v = call["query"], call["key"], call["value"]
+    heads, own = q.meta["val"].shape[1], k.meta["val"].shape[1]
     if call["dropout_p"]:
         return None
+    if heads != own:
+        if not all(isinstance(size, int) for x in (k, v) for size in x.meta["val"].shape):
+            return None
+        k, v = (_repeat(node, x, heads // own) for x in (k, v))
     mask = call.get("attn_mask", call.get("attn_bias"))
-    return (
-        call["query"], call["key"], call["value"], mask, bool(call["is_causal"]), call["scale"],
-    )  # fmt: skip
+    return q, k, v, mask, bool(call["is_causal"]), call["scale"]
+
+
+def _repeat(node: fx.Node, x: fx.Node, times: int) -> fx.Node:
+    """Each head `times` times: heads of queries that share one of keys and values."""
+    batch, heads, length, size = x.meta["val"].shape
+    wide = infer.insert(node, aten.unsqueeze.default, (x, 2))
+    wide = infer.insert(node, aten.expand.default, (wide, [batch, heads, times, length, size]))
+    shape = [batch, heads * times, length, size]
+    return infer.insert(node, aten.reshape.default, (wide, shape))
 
 
 def _layer_norm(node: fx.Node) -> tuple[Any, ...]:

@@ -74,7 +74,8 @@ def _regions(gm: fx.GraphModule, eager: dict[fx.Node, str]) -> Regions:
     for node in _calls(gm):
         taken = node not in eager
         before = [n for n in node.all_input_nodes if n in levels]
-        level = max((levels[n] + ((n not in eager) != taken) for n in before), default=0)
+        # what is eager and needs inputs alone runs first, so that it splits nothing
+        level = max([int(taken), *(levels[n] + ((n not in eager) != taken) for n in before)])
         if _draws(node):  # random numbers keep their order
             random = level = max(level, random)
         levels[node] = level

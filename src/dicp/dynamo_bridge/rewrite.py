@@ -113,7 +113,8 @@ def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 def _rms_norm(node: fx.Node, bound: Bound) -> tuple[Any, ...] | None:
     x, w = bound["x"], bound["w"]
-    fits = isinstance(w, fx.Node) and _same(_shape(w), _shape(x)[-1:])
+    last = bound["dims"] in ([-1], [len(_shape(x)) - 1])
+    fits = last and isinstance(w, fx.Node) and _same(_shape(w), _shape(x)[-1:])
     return (x, w, float(bound["eps"])) if fits else None
 
 
@@ -124,8 +125,9 @@ def _cast(pattern: Any) -> Either:
 
 def _normalised(x: Any) -> Call:
     square = Either((call(aten.pow.Tensor_Scalar, x, 2), call(aten.mul.Tensor, x, x)))
-    mean = call(aten.mean.dim, square, [-1], True)
-    root = call(aten.rsqrt.default, call(aten.add.Tensor, mean, Free("eps", _number)))
+    mean = call(aten.mean.dim, square, Free("dims"), True)
+    added = Call((aten.add.Tensor, aten.add.Scalar), (mean, Free("eps", _number)))
+    root = call(aten.rsqrt.default, added)
     return call(aten.mul.Tensor, x, root)
 
 

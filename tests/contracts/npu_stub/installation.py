@@ -70,14 +70,20 @@ def install(requirement: str, cache: Path, folder: Path) -> Installation:
     for tool in ("gcc", "nm"):
         if shutil.which(tool) is None:
             raise CannotInstall(f"the stub of the driver needs {tool}, and it is not here")
-    site = cache / f"{requirement}-{sys.implementation.cache_tag}"
-    if not site.exists():
-        _fetch(requirement, site)
+    site = unpacked(requirement, cache)
     library.build(site / "torch_npu", folder)
     for name, text in WRAPPED.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     return Installation(site, folder)
+
+
+def unpacked(requirement: str, cache: Path) -> Path:
+    """A folder of `cache` with the package, fetched once and never installed; or CannotInstall."""
+    site = cache / f"{requirement}-{sys.implementation.cache_tag}"
+    if not site.exists():
+        _fetch(requirement, site)
+    return site
 
 
 def _fetch(requirement: str, site: Path) -> None:

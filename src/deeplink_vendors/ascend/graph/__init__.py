@@ -1,0 +1,51 @@
+"""ascendgraph: torch.compile to GE's GraphDef for Ascend, run here by a simulation on the CPU.
+
+The graph is emitted, checked against GE's operator prototypes, and executed by an interpreter with
+torch's meaning of each operator: that shows its wiring, types and attributes. Nothing of it has run
+on an NPU, nor through GE: everything that names it says `sim`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from deeplink_vendors.ascend.graph import (  # noqa: F401  # register their conversions
+    elementwise,
+    gradients,
+    pools,
+    products,
+    reductions,
+    shapes,
+)
+from deeplink_vendors.ascend.graph.builder import Builder
+from deeplink_vendors.ascend.graph.conversions import conversions, register_conversion
+from deeplink_vendors.ascend.graph.graph import Graph
+from deeplink_vendors.ascend.graph.interpreter import Simulation
+from deeplink_vendors.ascend.graph.taken import supports
+from dicp import Backend, Executable, Loading
+
+__all__ = ["backend", "register_conversion"]
+
+PROTOTYPES = "torch_npu 2.13.0"  # where prototypes.csv is from
+log = logging.getLogger("dicp")
+
+
+def load(blob: bytes, loading: Loading) -> Executable:
+    """The simulation of a GraphDef."""
+    graph = Graph.from_bytes(blob)
+    log.info("ascendgraph (sim): %s, %d GE nodes, on the CPU", loading.name, len(graph.nodes))
+    return Simulation(graph, loading.constants)
+
+
+backend = Backend(
+    name="ascendgraph",
+    version=lambda: f"sim of {PROTOTYPES}",
+    conversions=conversions,
+    emitter=Builder,
+    load=load,
+    supports=supports,
+    dynamic="native",
+    training=True,
+    simulated=True,
+    options={"measure": False},  # a simulation is never faster
+)

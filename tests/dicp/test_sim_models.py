@@ -1,0 +1,92 @@
+"""Blocks of models through the simulated backends: inference, changing sizes, training; judged."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deeplink.judge import judge
+from dicp import Backend
+from dicp.dynamo_bridge import report
+from tests.dicp import blocks, sim_models
+from tests.dicp.levels import SIMULATED
+from tests.dicp.sim_models import BLOCKS
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
+
+
+@pytest.fixture(params=SIMULATED.values(), ids=SIMULATED.keys())
+def backend(request: pytest.FixtureRequest) -> Backend:
+    found: Backend = request.param
+    return found
+
+
+def typed(inputs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+
+
+def judged(result: Tensor, model: nn.Module, inputs: Sequence[Tensor]) -> str:
+    """What float64, and eager in the result's own type, say of a result; empty when it is right."""
+    with torch.no_grad():
+        plain = model(*inputs)
+        reference = model.double()(*typed(inputs, torch.float64))
+    model.to(result.dtype)
+    verdict = judge(result, reference, run_plain=lambda: plain)
+    return "" if verdict.passed else str(verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_is_one_partition_and_right(
+    backend: Backend, name: str, dtype: torch.dtype
+) -> None:
+    model, inputs = BLOCKS[name]()
+    model, given = model.to(dtype), typed(inputs, dtype)
+    with torch.no_grad():
+        result = torch.compile(model, backend=backend)(*given)
+    assert judged(result, model, given) == ""
+    record = report.RECORDS[-1]
+    assert (record.parts, record.eager) == (1, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [blocks.llama, sim_models.bert], ids=["llama", "bert"])
+def test_sizes_that_change_are_served(backend: Backend, make: Callable[..., Any]) -> None:
+    """Without compiling again, where the backend takes symbolic sizes."""
+    model, inputs = make()
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    graphs = []
+    for times in (1, 2, 3):
+        given = [torch.cat([x] * times) if x.shape[0] == 2 else x for x in inputs]
+        with torch.no_grad():
+            result = compiled(*given)
+        assert judged(result, model, given) == ""
+        graphs.append(len(report.RECORDS))
+    if backend.dynamic == "native":
+        assert len(set(graphs)) == 1  # none after the first call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOCKS)
+def test_gradients_are_right(backend: Backend, name: str) -> None:
+    model, inputs = BLOCKS[name]()
+    torch.compile(model, backend=backend)(*inputs).square().sum().backward()
+    result = {key: p.grad for key, p in model.named_parameters()}
+    plain = _gradients(model, inputs)
+    wide = _gradients(model.double(), typed(inputs, torch.float64))
+    kinds = {record.kind for record in report.RECORDS if record.taken}
+    assert {"forward", "backward"} <= kinds
+    for key, grad in result.items():
+        assert grad is not None
+        verdict = judge(grad, wide[key], run_plain=lambda key=key: plain[key])
+        assert verdict.passed, f"{key}: {verdict}"
+
+
+def _gradients(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(*inputs).square().sum().backward()
+    return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
