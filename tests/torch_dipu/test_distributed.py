@@ -117,8 +117,8 @@ def test_four_ranks_do_all_of_it(tmp_path: Path) -> None:
 def test_gloo_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As between hosts, where the chip's own communicator does not reach."""
     monkeypatch.setenv("DIPU_COLLECTIVES", "gloo")
-    lacks = {"carried by", "table bool", "table float8_e4m3fn", "table complex64", "table int16"}
-    names = [name for name in EXPECTED if name not in lacks]
+    # gloo has neither all of the types nor lists of unequal tensors in all_to_all
+    names = [n for n in EXPECTED if n != "carried by" and not n.startswith("table ")]
     first, second = run_ranks("dicl", [*names, "carried by"], tmp_path)
     found = {name: [first[name], second[name]] for name in names}
     assert {name: got for name, got in found.items() if got != EXPECTED[name]} == {}
