@@ -157,6 +157,18 @@ def _new_group(rank: int, device: torch.device) -> Any:
     return x.tolist()
 
 
+def _left_at_once(rank: int, device: torch.device) -> Any:
+    """Whoever hears first that it is done leaves; the other hears it all the same."""
+    found = []
+    for _ in range(40):
+        group = dist.new_group([0, 1])
+        x = torch.ones(1, device=device)
+        dist.all_reduce(x, group=group)
+        dist.destroy_process_group(group)
+        found.append(x.item())
+    return set(found)
+
+
 def _any_source(rank: int, device: torch.device) -> Any:
     x = torch.full((2,), 5.0 + rank, device=device)
     if rank == 0:
@@ -253,6 +265,7 @@ JOBS: dict[str, Job] = {
     "objects": _objects,
     "barrier": _barrier,
     "new_group": _new_group,
+    "left at once": _left_at_once,
     "ddp": _ddp(),
     "ddp times": _ddp_times,
     "ddp bucket views": _ddp(gradient_as_bucket_view=True),

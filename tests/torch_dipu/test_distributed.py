@@ -29,6 +29,7 @@ EXPECTED: dict[str, list[Any]] = {
     "objects": [[{"rank": 0}, {"rank": 1}]] * 2,
     "barrier": ["passed"] * 2,
     "new_group": [[2.0]] * 2,
+    "left at once": [{2.0}] * 2,
     "ddp": [True, True],
     "ddp times": [[True] * 3] * 2,
     "ddp bucket views": [True, True],

@@ -250,7 +250,6 @@ void ChipQueue::work() {
     run(*job);
     job.reset();  // with its tensors
     lock.lock();
-    running_ = false;
   }
 }
 
@@ -284,6 +283,10 @@ void ChipQueue::run(Job& job) {
     check(runtime().stream_synchronize(index, current_stream(index)), "stream_synchronize");
   } catch (...) {
     error = explained(job, std::current_exception());
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    running_ = false;  // before anybody hears that it is done, and leaves the group
   }
   job.work->done(error);
 }
