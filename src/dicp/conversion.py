@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from deeplink.errors import DeeplinkError
+
 Target = Callable[..., Any]  # an OpOverload, or a Python function such as operator.mul
 Conversion = Callable[..., Any]  # (emitter, node, *args, **kwargs) -> value, or values
+
+
+class NotTaken(DeeplinkError):
+    """A conversion finds no way to write this call; the text is the reason."""
 
 
 class Conversions:
@@ -49,6 +55,26 @@ class Conversions:
         """The function for a target; taking one of several results needs none."""
         return _getitem if target is operator.getitem else self._table.get(target)
 
+    def why_not(
+        self, emitter: Any, node: fx.Node, finish: Callable[[], Any] = lambda: None
+    ) -> str | None:
+        """Why a node cannot be written, by trying: alone, with an emitter of its own that gives a
+        value for a tensor by `of`, and then `finish`; None when it can.
+        """
+        try:
+            given = {n: _input(emitter, n) for n in node.all_input_nodes}
+            args = fx.map_arg(node.args, given.__getitem__)
+            kwargs = fx.map_arg(node.kwargs, given.__getitem__)
+            convert = self.get(node.target)
+            assert convert is not None, node.target
+            convert(emitter, node, *args, **kwargs)
+            finish()
+        except NotTaken as reason:
+            return reason.message
+        except Exception as error:  # a reason as good as any: it is counted and reported
+            return f"{type(error).__name__}: {error}"
+        return None
+
     def functions(self) -> set[Conversion]:
         """All that is registered."""
         return set(self._table.values())
@@ -61,6 +87,13 @@ class Conversions:
 
     def __len__(self) -> int:
         return len(self._table)
+
+
+def _input(emitter: Any, node: fx.Node) -> Any:
+    several = node.meta["val"]
+    if not isinstance(several, list | tuple):
+        return emitter.input(node)
+    return [emitter.of(value) for value in several]
 
 
 def _getitem(emitter: Any, node: fx.Node, values: Any, index: int) -> Any:

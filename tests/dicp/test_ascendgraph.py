@@ -9,11 +9,12 @@ import torch
 from torch import fx, nn
 
 from deeplink_vendors.ascend.graph import backend
-from deeplink_vendors.ascend.graph.builder import Builder, NotTaken
+from deeplink_vendors.ascend.graph.builder import Builder
 from deeplink_vendors.ascend.graph.graph import Attr, Desc, Graph, Node
 from deeplink_vendors.ascend.graph.interpreter import Simulation, SimulationError
 from deeplink_vendors.ascend.graph.prototypes import check
 from deeplink_vendors.ascend.graph.taken import supports
+from dicp.conversion import NotTaken
 
 aten = torch.ops.aten
 

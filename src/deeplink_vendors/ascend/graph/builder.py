@@ -9,18 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeplink.errors import DeeplinkError
 from deeplink_vendors.ascend.graph.graph import AS_ATTRIBUTE, Attr, Desc, Graph, Node
 from deeplink_vendors.ascend.graph.prototypes import TYPES, Port, check, ports, prototypes
+from dicp.conversion import NotTaken
 
 HALVES = (torch.float16, torch.bfloat16)
 CONSTANT = "_constant"  # on a Data node: its value is the frozen weight of that name
 
 Out = tuple[torch.dtype, Sequence[Any]]  # type and shape of a result
-
-
-class NotTaken(DeeplinkError):
-    """The node cannot be said in GE's operators; the text is the reason."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from deeplink_vendors.ascend.graph.builder import Builder, NotTaken, Value
+from deeplink_vendors.ascend.graph.builder import Builder, Value
 from deeplink_vendors.ascend.graph.conversions import register_conversion
+from dicp.conversion import NotTaken
 
 aten = torch.ops.aten
 

@@ -10,8 +10,9 @@ import torch
 from torch import fx
 
 import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
-from deeplink_vendors.ascend.graph.builder import Builder, NotTaken, Value, described
+from deeplink_vendors.ascend.graph.builder import Builder, Value, described
 from deeplink_vendors.ascend.graph.conversions import register_conversion
+from dicp.conversion import NotTaken
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 

@@ -11,7 +11,8 @@ from torch import fx
 
 from deeplink_vendors.enflame.graph.conversions import register_conversion
 from deeplink_vendors.enflame.graph.elementwise import truth
-from deeplink_vendors.enflame.graph.source import NotTaken, Source, Value, described
+from deeplink_vendors.enflame.graph.source import Source, Value, described
+from dicp.conversion import NotTaken
 
 aten = torch.ops.aten
 

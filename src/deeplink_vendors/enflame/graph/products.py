@@ -13,7 +13,8 @@ import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
 from deeplink_vendors.enflame.graph.conversions import register_conversion
 from deeplink_vendors.enflame.graph.folding import averaged, centred, wider
 from deeplink_vendors.enflame.graph.shapes import cut
-from deeplink_vendors.enflame.graph.source import Code, NotTaken, Source, Value, described, written
+from deeplink_vendors.enflame.graph.source import Code, Source, Value, described, written
+from dicp.conversion import NotTaken
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 

@@ -9,7 +9,8 @@ import torch
 from torch import fx
 
 from deeplink_vendors.enflame.graph.conversions import register_conversion
-from deeplink_vendors.enflame.graph.source import Code, NotTaken, Source, Value, described, written
+from deeplink_vendors.enflame.graph.source import Code, Source, Value, described, written
+from dicp.conversion import NotTaken
 
 aten = torch.ops.aten
 CONSTANT_PADDING = 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from deeplink.errors import DeeplinkError
+from dicp.conversion import NotTaken
 
 PRIMITIVES = {
     torch.bool: "PRED", torch.int8: "S8", torch.int16: "S16", torch.int32: "S32",
@@ -32,10 +32,6 @@ TAIL = """  return hlir_builder;
 """
 
 Out = tuple[torch.dtype, Sequence[int]]
-
-
-class NotTaken(DeeplinkError):
-    """The node cannot be said by the builder's functions; the text is the reason."""
 
 
 @dataclass(frozen=True)
