@@ -21,8 +21,11 @@ WIDE = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
-# Operators that only a device has: the host knows them as these, with the arguments that they lack.
+# Operators that only a device has, or has in more types: what stands for them on the host (kTargets
+# of csrc/operator.cpp), and the arguments that they lack.
 ON_HOST = {
+    "aten::histc": torch.ops.dipu_host.histc.default,
+    "aten::histc.out": torch.ops.dipu_host.histc.out,
     "aten::convolution_overrideable": torch.ops.aten.convolution.default,
     "aten::convolution_backward_overrideable": torch.ops.aten.convolution_backward.default,
 }

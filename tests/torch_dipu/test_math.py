@@ -149,6 +149,22 @@ def test_a_function_gives_what_the_cpu_gives(group: str, name: str) -> None:
         torch.testing.assert_close(mine.cpu(), cpu, equal_nan=True)
 
 
+# the CPU has no histogram of integers, CUDA has
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_a_histogram_of_integers(dtype: torch.dtype) -> None:
+    values = torch.tensor([0, 1, 1, 4, 9, 9], dtype=dtype, device="dipu")
+    counts = torch.histc(values, 3)
+    assert (counts.tolist(), counts.dtype) == ([3, 1, 2], dtype)
+    assert torch.histc(values, 4, min=1, max=9).tolist() == [2, 1, 0, 2]
+    out = torch.empty(0, dtype=dtype, device="dipu")
+    assert torch.histc(torch.full_like(values, 5), 2, out=out) is out
+    assert out.tolist() == [0, 6]  # one value only: one less and one more are the ends
+    with pytest.raises(RuntimeError, match="should have the same dtype"):
+        torch.histc(values, 3, out=torch.empty(3, device="dipu"))
+    many = torch.histc(values.repeat(100), 1, min=0, max=9)
+    assert many.item() == (600 % 256 if dtype is torch.uint8 else 600)
+
+
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
 def test_a_sparse_tensor_moves_there_and_back(layout: str) -> None:

@@ -1,6 +1,7 @@
 // What is known of each operator, found out once from its schema, and the list of them all.
 #include <ATen/core/ATenOpList.h>
 
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -33,6 +34,12 @@ static const std::set<std::string> kTakeHostTensors = {
     "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put",
     "_pack_padded_sequence", "_pad_packed_sequence", "_ctc_loss", "_ctc_loss_backward", "_foreach_copy_"};
 
+// Operators that another one stands for on the host.
+static const std::map<std::string, const char*> kTargets = {
+    {"convolution_overrideable", "aten::convolution"},
+    {"convolution_backward_overrideable", "aten::convolution_backward"},
+    {"histc", "dipu_host::histc"}};
+
 Operator::Operator(const c10::OperatorHandle& op) : handle(op), target(op) {
   const auto& schema = op.schema();
   const std::string base = schema.name().substr(schema.name().rfind("::") + 2);
@@ -57,12 +64,10 @@ Operator::Operator(const c10::OperatorHandle& op) : handle(op), target(op) {
     return_of.push_back(source);
   }
   for (auto tag : op.getTags()) seeded |= tag == at::Tag::nondeterministic_seeded;
-  auto& dispatcher = c10::Dispatcher::singleton();
-  if (base == "convolution_overrideable") target = dispatcher.findSchemaOrThrow("aten::convolution", "");
-  if (base == "convolution_backward_overrideable") {
-    target = dispatcher.findSchemaOrThrow("aten::convolution_backward", "");
-    wants_bias_sizes = true;
+  if (const auto other = kTargets.find(base); other != kTargets.end()) {
+    target = c10::Dispatcher::singleton().findSchemaOrThrow(other->second, schema.overload_name().c_str());
   }
+  wants_bias_sizes = base == "convolution_backward_overrideable";
   has_host_kernel = target.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
   takes_host_tensors = kTakeHostTensors.count(base) > 0;
   host_returns = base == "_pack_padded_sequence" ? 2u : 0u;

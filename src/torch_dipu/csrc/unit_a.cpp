@@ -14,3 +14,4 @@
 #include "sparse.cpp"
 #include "rnn.cpp"
 #include "batch_norm.cpp"
+#include "histogram.cpp"
