@@ -13,7 +13,7 @@ def runtime_library() -> native.Library:
         native.folder_of("torch_dipu") / "csrc" / "include",
         native.folder_of("diopi") / "include",
     )
-    units = (HERE / "runtime.cpp", HERE / "group.cpp")
+    units = tuple(HERE / f"{name}.cpp" for name in ("runtime", "memory", "streams", "group"))
     return native.Library("dipu_reference", units, (HERE, *headers), torch=False)
 
 

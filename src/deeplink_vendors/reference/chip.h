@@ -1,5 +1,5 @@
-// What the parts of the reference chip know of each other: runtime.cpp is the chip, group.cpp its
-// communicator.
+// What the parts of the reference chip know of each other: memory.cpp, streams.cpp, group.cpp (its
+// communicator), and runtime.cpp, which puts them into one table.
 #pragma once
 
 #include <dipu_runtime.h>
@@ -8,9 +8,42 @@
 
 namespace reference {
 
+constexpr int kMaxDevices = 16;
+constexpr size_t kPage = 4096;
+constexpr size_t pages(size_t bytes) {  // rounded up to whole ones
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+extern int g_count;  // of devices; set, with their capacity, before anything else is called
+extern size_t g_capacity;
+
 int fail(int code, std::string text);  // keeps the text for `last_error`, and returns the code
+
+int memory_allocate(int device, size_t bytes, void** out);
+int memory_free(int device, void* address);
+int memory_info(int device, size_t* free_bytes, size_t* total);
+int memory_window(int device, DipuWindow* window);
+int memory_export(int device, void* address, int* fd, uint64_t* offset);
+int memory_import(int device, int fd, uint64_t offset, size_t bytes, void** out);
+int host_allocate(size_t bytes, void** out);
+int host_free(void* address);
 void* host_address(int device, const void* address);
+int free_around(int device, void* address);  // the allocation that an address lies in
+
+int memory_copy(const DipuCopy* copy);
+int device_synchronize(int device);
+int stream_create(int device, int priority, void** out);
 int stream_synchronize(int device, void* stream);
+int stream_query(int device, void* stream);
+int stream_wait_event(int device, void* stream, void* event);
+int event_create(int device, int timing, void** out);
+int event_destroy(int device, void* event);
+int event_record(int device, void* event, void* stream);
+int event_query(void* event);
+int event_synchronize(void* event);
+int event_elapsed(void* start, void* end, double* milliseconds);
+void delay(int device, void* stream, int64_t nanoseconds);  // what is launched next is done later
+void set_late_copies(bool on);  // copies that nobody waits for arrive when somebody does
 
 int group_id(DipuGroupId* id);
 int group_create(int device, int rank, int size, const DipuGroupId* id, void** out);

@@ -135,7 +135,7 @@ int step(Group& g, Post& post) {
   const uint32_t sent = box.sent.load(), taken = box.taken.load();
   if (post.sends) {
     if (sent - taken == kLetters) return DIPU_OK;
-    const uint64_t offset = g.shared().end.fetch_add((bytes + kPage - 1) / kPage * kPage);
+    const uint64_t offset = g.shared().end.fetch_add(pages(bytes));
     if (!move(put, g.fd, static_cast<char*>(host_address(g.device, call.src)), bytes, offset)) {
       return fail(DIPU_ERROR, std::string("cannot send: ") + strerror(errno));
     }
@@ -153,7 +153,7 @@ int step(Group& g, Post& post) {
       return fail(DIPU_ERROR, std::string("cannot receive: ") + strerror(errno));
     }
     fallocate(g.fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, static_cast<off_t>(letter.offset),
-              static_cast<off_t>((bytes + kPage - 1) / kPage * kPage));
+              static_cast<off_t>(pages(bytes)));
     box.taken.store(taken + 1);
   }
   post.done = true;

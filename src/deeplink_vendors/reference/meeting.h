@@ -22,7 +22,7 @@
 namespace reference {
 namespace {
 
-constexpr size_t kPage = 4096, kSlot = size_t{1} << 20;
+constexpr size_t kSlot = size_t{1} << 20;
 constexpr uint32_t kLetters = 64;  // under way from one rank to another
 constexpr int kSpins = 64;         // before a rank sleeps
 constexpr int kNapMs = 50;         // after which a sleeper looks whether the others live
@@ -73,7 +73,7 @@ struct Group {
   size_t boxes_at() const { return seats_at() + sizeof(Seat) * static_cast<size_t>(size); }
   size_t slots_at() const {
     const size_t end = boxes_at() + sizeof(Box) * static_cast<size_t>(size * size);
-    return (end + kPage - 1) / kPage * kPage;
+    return pages(end);
   }
   Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
   Seat& seat(int r) const { return reinterpret_cast<Seat*>(memory + seats_at())[r]; }

@@ -1,4 +1,4 @@
-"""The reference chip's runtime: runtime.cpp, built on first use; gloo between hosts."""
+"""The reference chip's runtime, built from the C++ beside it on first use; gloo between hosts."""
 
 from __future__ import annotations
 
