@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from diopi import implementation
+from tests.torch_dipu.interpreter import output_of
 from torch_dipu import routes
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
@@ -239,3 +240,53 @@ def test_a_collective_is_a_row_of_the_device(tmp_path: Path) -> None:
     assert (about["Group size"], about["Rank"], about["stream"]) == (1, 0, 1)
     launches = {e["args"]["correlation"] for e in events if e.get("cat") == "privateuse1_runtime"}
     assert {args["correlation"] for args in work.values()} <= launches
+
+
+CLASSIC = """
+import warnings
+warnings.filterwarnings("ignore", "Warning. Profiler clears events")  # torch 2.11's
+import torch, torch_dipu
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).cuda()
+inputs = torch.randn(2, 3, 8, 8).cuda()
+with profile(activities=BOTH, record_shapes=True) as prof:
+    with record_function("model_inference"):
+        model(inputs)
+print(prof.key_averages().table(sort_by="cuda_time_total", row_limit=20))
+shapes = prof.key_averages(group_by_input_shape=True)
+print(shapes.table(sort_by="cpu_time_total", row_limit=20))
+verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
+with profile(activities=BOTH, with_stack=True, experimental_config=verbose) as prof:
+    model(inputs)
+stacks = prof.key_averages(group_by_stack_n=5)
+print(stacks.table(sort_by="self_cuda_time_total", row_limit=4))
+
+def trace_handler(p):
+    print(p.key_averages().table(sort_by="self_cuda_time_total", row_limit=10))
+    p.export_chrome_trace("trace_" + str(p.step_num) + ".json")
+
+steps = torch.profiler.schedule(wait=1, warmup=1, active=2)
+with profile(activities=BOTH, schedule=steps, on_trace_ready=trace_handler) as p:
+    for idx in range(8):
+        model(inputs)
+        p.step()
+"""
+
+
+def test_a_program_that_profiles_cuda_sees_the_device(tmp_path: Path) -> None:
+    source = f"import os; os.chdir({str(tmp_path)!r})\n{CLASSIC}"
+    printed = output_of(source, DIPU_MOCK_CUDA="True", DITORCH_QUIET="1")
+    for wanted in (
+        "model_inference",
+        "aten::convolution_overrideable",
+        "dipu_native_batch_norm",
+        "LaunchKernel_dipu_native_batch_norm",
+        "[[2, 3, 8, 8], [4, 3, 3, 3], ",
+        "_conv_forward",  # of a stack
+        "nn.Module: Conv2d_0",
+    ):
+        assert wanted in printed, printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace_4.json", "trace_8.json"]
