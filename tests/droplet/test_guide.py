@@ -1,4 +1,4 @@
-"""docs/new_chip.md: the commands of a vendor in C, as they are written there."""
+"""The guides to a new chip: their commands, as they are written there, on droplet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pytest
 
 from tests.droplet.conftest import ROOT, Python
 
-PAGES = [ROOT / "docs" / "new_chip.md", ROOT / "docs" / "zh" / "new_chip.md"]
+DOCS = ROOT / "docs"
 SECTION = re.compile(r"^## (\d).*?\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PREFIXES = {"python": [], "deeplink": ["-m", "deeplink"]}
-IN_C, SUITE, UNDER_PYTORCH = "3", "5", "7"
+# Pages, their sections with commands, and how many commands that are.
+KERNELS, FIRST_STEPS = "new_chip.md", "bring_up.md"
+IN_C, SUITE, UNDER_PYTORCH, TRY_IT = "3", "5", "7", "3"
+PAGES = {KERNELS: ((IN_C, SUITE, UNDER_PYTORCH), 7), FIRST_STEPS: ((TRY_IT,), 4)}
 
 
 def commands(page: Path, sections: tuple[str, ...]) -> list[str]:
@@ -25,17 +28,30 @@ def commands(page: Path, sections: tuple[str, ...]) -> list[str]:
     return [line for line in lines if re.match(r"([A-Z_]+=\S+ )*(python|deeplink) ", line)]
 
 
-def test_both_languages_have_the_same_commands() -> None:
-    english, chinese = (commands(page, (IN_C, SUITE, UNDER_PYTORCH)) for page in PAGES)
-    assert english == chinese and len(english) == 7
+@pytest.mark.parametrize("page", PAGES)
+def test_both_languages_have_the_same_commands(page: str) -> None:
+    sections, count = PAGES[page]
+    english, chinese = (commands(folder / page, sections) for folder in (DOCS, DOCS / "zh"))
+    assert english == chinese and len(english) == count
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", commands(PAGES[0], (IN_C, UNDER_PYTORCH)))
+@pytest.mark.parametrize("line", commands(DOCS / KERNELS, (IN_C, UNDER_PYTORCH)))
 def test_a_command_runs(line: str, site: Path, python: Python) -> None:
+    _runs(line, site.parent / "droplet", python)
+
+
+# its last command is the whole of op_db: `make opinfo` is that for the reference device
+@pytest.mark.slow
+@pytest.mark.parametrize("line", commands(DOCS / FIRST_STEPS, (TRY_IT,))[:-1])
+def test_a_first_step_runs(line: str, python: Python) -> None:
+    _runs(line, ROOT, python)
+
+
+def _runs(line: str, folder: Path, python: Python) -> None:
     words = shlex.split(line)
     count = next(at for at, word in enumerate(words) if word in PREFIXES)
     variables = dict(word.split("=", 1) for word in words[:count])
     arguments = [*PREFIXES[words[count]], *words[count + 1 :]]
-    done = python(*arguments, cwd=site.parent / "droplet", **variables)
+    done = python(*arguments, cwd=folder, **variables)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -1,10 +1,30 @@
-/* Products of matrices: all by one loop over batches, rows and columns. */
+/* Products of matrices: all by one loop over rows, which adds up the rows of the right matrix. */
 #include "tensor.h"
 
+/* Where the n-th matrix of a batch begins. */
+static int64_t matrix_of(const Tensor* tensor, int64_t batch) {
+    int64_t offset = 0;
+    for (int64_t d = tensor->rank - 3; d >= 0; --d) {
+        offset += batch % tensor->shape[d] * tensor->stride[d];
+        batch /= tensor->shape[d];
+    }
+    return offset;
+}
+
+/* One row of `a @ b` into `sums`; the rows of b lie one after the other. */
+static void multiply(const Tensor* a, int64_t from, const float* rows, int64_t width, double* sums) {
+    int64_t last = a->rank - 1;
+    for (int64_t j = 0; j < width; ++j) sums[j] = 0;
+    for (int64_t k = 0; k < a->shape[last]; ++k) {
+        double factor = load(a, from + k * a->stride[last]);
+        for (int64_t j = 0; j < width; ++j) sums[j] += factor * rows[k * width + j];
+    }
+}
+
 /* out = beta * bias + alpha * (a @ b), over the leading dimensions; no bias: bias is null. */
-static diopiError_t product(diopiTensorHandle_t out, diopiConstTensorHandle_t left,
-                            diopiConstTensorHandle_t right, diopiConstTensorHandle_t bias,
-                            double beta, double alpha) {
+static diopiError_t product(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                            diopiConstTensorHandle_t left, diopiConstTensorHandle_t right,
+                            diopiConstTensorHandle_t bias, double beta, double alpha) {
     Tensor to, a, b, c;
     TRY(view(out, &to));
     TRY(view(left, &a));
@@ -18,20 +38,23 @@ static diopiError_t product(diopiTensorHandle_t out, diopiConstTensorHandle_t le
         TRY(view(bias, &c));
         TRY(expand(&c, &to));
     }
+    int64_t height = to.shape[last - 1], width = to.shape[last], inner = a.shape[last];
+    diopiTensorHandle_t buffer; /* a row of sums in double, and the right matrix, row by row */
+    void* memory;
+    int64_t bytes = width * (int64_t)sizeof(double) + inner * width * (int64_t)sizeof(float);
+    TRY(diopiRequireBuffer(ctx, &buffer, bytes, diopi_device));
+    TRY(diopiGetTensorData(buffer, &memory));
+    double* sums = chip_memory(memory);
+    float* rows = (float*)(sums + width);
     for (int64_t i = 0; i < to.numel; ++i) {
-        int64_t element = i, from_a = 0, from_b = 0;
-        for (int64_t d = last; d >= 0; --d) {
-            int64_t at = element % to.shape[d];
-            element /= to.shape[d];
-            if (d != last) from_a += at * a.stride[d];
-            if (d != last - 1) from_b += at * b.stride[d];
+        int64_t column = i % width, row = i / width % height, batch = i / width / height;
+        for (int64_t k = 0; row == 0 && column == 0 && k < inner * width; ++k) {
+            rows[k] = load(&b, matrix_of(&b, batch) + k / width * b.stride[last - 1] +
+                                   k % width * b.stride[last]);
         }
-        double sum = 0;
-        for (int64_t k = 0; k < a.shape[last]; ++k) {
-            sum += (double)load(&a, from_a + k * a.stride[last]) *
-                   load(&b, from_b + k * b.stride[last - 1]);
-        }
-        sum *= alpha;
+        int64_t from = matrix_of(&a, batch) + row * a.stride[last - 1];
+        if (column == 0) multiply(&a, from, rows, width, sums);
+        double sum = alpha * sums[column];
         if (bias && beta != 0) sum += beta * load(&c, offset_of(&c, i)); /* 0 * NaN is no bias */
         store(&to, offset_of(&to, i), (float)sum);
     }
@@ -40,20 +63,17 @@ static diopiError_t product(diopiTensorHandle_t out, diopiConstTensorHandle_t le
 
 diopiError_t diopiMm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                      diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) {
-    (void)ctx;
-    return product(out, input, mat2, NULL, 0, 1);
+    return product(ctx, out, input, mat2, NULL, 0, 1);
 }
 
 diopiError_t diopiBmm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                       diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) {
-    (void)ctx;
-    return product(out, input, mat2, NULL, 0, 1);
+    return product(ctx, out, input, mat2, NULL, 0, 1);
 }
 
 diopiError_t diopiAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                         diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat1,
                         diopiConstTensorHandle_t mat2, const diopiScalar_t* beta,
                         const diopiScalar_t* alpha) {
-    (void)ctx;
-    return product(out, mat1, mat2, input, scalar(beta), scalar(alpha));
+    return product(ctx, out, mat1, mat2, input, scalar(beta), scalar(alpha));
 }
