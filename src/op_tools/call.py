@@ -103,6 +103,14 @@ def _collect(values: Any, found: list[Tensor]) -> None:
             _collect(value.values(), found)
 
 
+def bytes_of(tensor: Tensor) -> int:
+    """How much a tensor holds; of a sparse one its values."""
+    try:
+        return tensor.nbytes
+    except RuntimeError:  # torch 2.11 does not say it of a sparse one
+        return tensor._nnz() * tensor.element_size()
+
+
 def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
     """The device that a call works on, and a tensor of an unusual type; None where there is none.
 

@@ -88,7 +88,7 @@ def find(pid: int) -> Process:
         psutil = None
     try:
         found: Process = ProcProcess(pid) if psutil is None else PsutilProcess(psutil, pid)
-    except OSError:
+    except (OSError, ValueError):  # psutil takes no number below zero
         found = _none(pid)
     except Exception as error:  # psutil's own; it is not known by its type here
         if type(error).__name__ != "NoSuchProcess":

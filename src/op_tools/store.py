@@ -265,15 +265,20 @@ def _dataclass(parts: list[Any]) -> Any:
 def _sparse(parts: list[Any]) -> Any:
     layout, compressed, plain, values, shape = parts
     made = _of_torch(layout, torch.layout)
-    return torch.sparse_compressed_tensor(
-        compressed, plain, values, shape, layout=made, check_invariants=False
-    )
+    with _unchecked():
+        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=made)
 
 
 def _sparse_coo(parts: list[Any]) -> Any:
     indices, values, shape, coalesced = parts
-    made = torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
+    with _unchecked():
+        made = torch.sparse_coo_tensor(indices, values, shape)
     return made._coalesced_(coalesced)
+
+
+def _unchecked() -> Any:
+    """Without torch's check of a sparse tensor; torch 2.11 warns of `check_invariants=False`."""
+    return torch.sparse.check_sparse_tensor_invariants(False)
 
 
 def _function(name: str) -> Any:
