@@ -44,8 +44,14 @@ class WithoutInductor {
   py::object torch_;
 };
 
-// The same that torch.cuda._memory_viz leaves out, and functions without a name.
+bool has_no_file(const torch::unwind::Frame& frame) {  // no debug information: C or C++
+  return frame.filename.empty() || frame.filename == "??";
+}
+
+// The same that torch.cuda._memory_viz leaves out, the interpreter, and functions without a name.
 bool is_noise(const torch::unwind::Frame& frame) {
+  const auto begins = [&](const char* part) { return frame.funcname.rfind(part, 0) == 0; };
+  if (has_no_file(frame) && (begins("Py") || begins("_Py"))) return true;
   for (const char* part : {"unwind::unwind", "CapturedTraceback::gather", "_start", "__libc_start", "PyEval_", "PyObject_",
                            "_PyEval", "_PyObject", "PyFunction_", "_PyFunction", "pymain_", "Py_BytesMain", "Py_RunMain",
                            "_PyRun", "PyRun_", "run_mod", "pyrun_", "run_eval_code", "method_vectorcall", "cfunction_", "??",
@@ -59,7 +65,7 @@ bool is_noise(const torch::unwind::Frame& frame) {
 }
 
 bool is_python(const torch::unwind::Frame& frame) {
-  return frame.funcname.find("::") == std::string::npos && frame.funcname.find('(') == std::string::npos;
+  return !has_no_file(frame) && frame.funcname.find("::") == std::string::npos && frame.funcname.find('(') == std::string::npos;
 }
 
 std::string line_of(const torch::unwind::Frame& frame) {
