@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import torch
+
 from tests.opinfo.core import DTYPES, Outcome
 
 REFERENCE = Path(__file__).parents[2] / "src/deeplink_vendors/reference/gaps.toml"
@@ -23,6 +25,7 @@ class Gap:
     stage: str
     kind: str
     reason: str
+    since: str = ""  # the torch that has the op: an older one does not know it
 
     def covers(self, op: str, dtype: str, stage: str) -> bool:
         return self.op == op and self.dtype in ("*", dtype) and self.stage in ("*", stage)
@@ -53,6 +56,8 @@ def judge(outcomes: Sequence[Outcome], gaps: Sequence[Gap], known: Collection[st
     dtypes = {dtype for _, dtype in ran}
     for gap in gaps:
         wanted = set(DTYPES) if gap.dtype == "*" else {gap.dtype}
+        if gap.since and torch.__version__ < gap.since:
+            continue
         if gap.op not in known or not wanted <= set(DTYPES):
             complaints.append(f"{gap.op} {gap.dtype}: a gap that matches no op")
         elif wanted <= dtypes and any(op == gap.op for op, _ in ran):
@@ -64,8 +69,8 @@ def judge(outcomes: Sequence[Outcome], gaps: Sequence[Gap], known: Collection[st
 
 
 def _gap(entry: dict[str, str], path: Path) -> Gap:
-    names = {field.name for field in fields(Gap)}
-    if set(entry) != names:
+    names = {field.name for field in fields(Gap)} - {"since"}
+    if set(entry) - {"since"} != names:
         raise ValueError(f"{path.name}: {entry} should have exactly {', '.join(sorted(names))}")
     gap = Gap(**entry)
     if gap.stage not in STAGES or gap.kind not in KINDS or not gap.reason.strip():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def test_a_gap_that_passes_is_named() -> None:
 def test_a_gap_for_an_unknown_op_is_named() -> None:
     complaints = judge([], [GAP], ["mul"])
     assert complaints == ["add float32: a gap that matches no op"]
+
+
+def test_a_gap_for_an_op_of_a_later_torch_is_not_judged() -> None:
+    assert judge([], [replace(GAP, since="99.0")], ["mul"]) == []
+    assert judge([], [replace(GAP, since="2.0")], ["mul"]) != []
 
 
 def test_a_gap_whose_op_was_not_run_is_not_judged() -> None:
