@@ -1,0 +1,19 @@
+"""dlinfer: fused operators for serving large models, one interface for frameworks and chips."""
+
+from dlinfer import ops
+from dlinfer.cache import Layout, cache_layout, new_cache
+from dlinfer.kernels import Fallback, fallbacks, routes, using
+from dlinfer.op import OPS, FusedOp
+
+__all__ = [
+    "OPS",
+    "Fallback",
+    "FusedOp",
+    "Layout",
+    "cache_layout",
+    "fallbacks",
+    "new_cache",
+    "ops",
+    "routes",
+    "using",
+]
