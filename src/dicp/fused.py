@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from diopi import fused as meanings
+from diopi import meanings
 
 _LIBRARY = torch.library.Library("dicp", "DEF")  # lives as long as the process
 

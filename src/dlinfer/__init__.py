@@ -1,6 +1,6 @@
 """dlinfer: fused operators for serving large models, one interface for frameworks and chips."""
 
-from dlinfer import ops
+from dlinfer import fused, ops
 from dlinfer.cache import Layout, cache_layout, new_cache
 from dlinfer.kernels import Fallback, fallbacks, routes, using
 from dlinfer.op import OPS, FusedOp
@@ -12,6 +12,7 @@ __all__ = [
     "Layout",
     "cache_layout",
     "fallbacks",
+    "fused",
     "new_cache",
     "ops",
     "routes",

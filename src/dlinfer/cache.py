@@ -27,7 +27,7 @@ def new_cache(
     device: torch.device | str,
     layout: Layout | None = None,
 ) -> Tensor:
-    """A cache, not initialised: [blocks, block_size, heads, size], in memory as the vendor wants."""
+    """A cache, not initialised: [blocks, block_size, heads, size], laid out as the vendor wants."""
     wanted = layout or cache_layout(device)
     if wanted.block_sizes and block_size not in wanted.block_sizes:
         allowed = ", ".join(map(str, wanted.block_sizes))

@@ -44,7 +44,7 @@ class Served:
     vendor: str
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     native: frozenset[str] = frozenset()
-    layout: Layout = Layout()
+    layout: Layout = field(default_factory=Layout)
     lacks: str = ""
 
 
@@ -220,7 +220,7 @@ def _loaded(device: str, name: str) -> Served:
 
 
 def checked(module: Any, vendor: str) -> dict[str, Kernel]:
-    """The kernels of a module by their ops' names; SignatureError when one takes other arguments."""
+    """The kernels of a module by their ops' names; SignatureError when one takes other things."""
     from dlinfer.op import OPS
 
     found = {name: getattr(module, name) for name in OPS if hasattr(module, name)}

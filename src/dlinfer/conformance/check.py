@@ -60,9 +60,7 @@ def conformance(vendor: str, ops: tuple[str, ...] = ()) -> Callable[..., None]:
     device = vendors.choose(vendor).vendor.device
     rows = [(op, dtype) for op in ops or tuple(OPS) for dtype in DTYPES]
 
-    @pytest.mark.parametrize(
-        ("op", "dtype"), rows, ids=lambda v: str(v).removeprefix("torch.")
-    )
+    @pytest.mark.parametrize(("op", "dtype"), rows, ids=lambda v: str(v).removeprefix("torch."))
     def test(op: str, dtype: torch.dtype) -> None:
         with kernels.using(vendor):
             found = [f"{case}: {what}" for case, what in failures(op, dtype, device)]

@@ -22,7 +22,11 @@ HEADS = ((4, 4, 16), (4, 2, 64), (8, 2, 32), (7, 1, 20), (8, 1, 128), (12, 1, 8)
 SEEN: dict[str, dict[str, Any]] = {
     "window": {"window": 3},
     "softcap": {"softcap": 5.0},
-    "all of them": {"window": 6, "softcap": 20.0, "alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 1])},
+    "all of them": {
+        "window": 6,
+        "softcap": 20.0,
+        "alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 1]),
+    },
 }
 
 
@@ -32,9 +36,7 @@ def bounds(lengths: Sequence[int]) -> Tensor:
 
 
 def _cache(dtype: torch.dtype, blocks: int, heads: int, size: int, order: str) -> Tensor:
-    cache = new_cache(
-        blocks, BLOCK, heads, size, dtype=dtype, device="cpu", layout=Layout(order)
-    )
+    cache = new_cache(blocks, BLOCK, heads, size, dtype=dtype, device="cpu", layout=Layout(order))
     return cache.copy_(draw(dtype, blocks, BLOCK, heads, size))
 
 
@@ -110,11 +112,14 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
         given["block_table"] = given["block_table"].long()
         given["kv_lens"] = given["kv_lens"].long()
         yield f"views, int64 {order}", {"q": packed[:, 2:6], **given}
-    yield "no rows", {
-        "q": draw(dtype, 0, 4, 32),
-        **paged(dtype, (), 2, 32, "NBHD"),
-        "scale": 0.2,
-    }
+    yield (
+        "no rows",
+        {
+            "q": draw(dtype, 0, 4, 32),
+            **paged(dtype, (), 2, 32, "NBHD"),
+            "scale": 0.2,
+        },
+    )
     given = paged(dtype, (200, 3), 2, 32, "NBHD", value_size=48)
     yield "long, other values", {"q": draw(dtype, 2, 4, 32), **given, "scale": 0.2}
     given = paged(torch.float32, LENGTHS, 2, 16, "NBHD")

@@ -80,13 +80,16 @@ def _moe_gating(dtype: torch.dtype) -> Cases:
 @makes("fused_moe")
 def _fused_moe(dtype: torch.dtype) -> Cases:
     for tokens, activation in ((5, "silu"), (3, "gelu"), (0, "silu")):
-        yield f"{tokens} tokens, {activation}", {
-            "x": draw(dtype, tokens, 16),
-            "gate_up": draw(dtype, 4, 24, 16) / 4,
-            "down": draw(dtype, 4, 16, 12) / 4,
-            "weights": torch.rand(tokens, 2),
-            "experts": torch.stack([torch.randperm(4)[:2] for _ in range(tokens)])
-            if tokens
-            else torch.zeros(0, 2, dtype=torch.int64),
-            "activation": activation,
-        }
+        yield (
+            f"{tokens} tokens, {activation}",
+            {
+                "x": draw(dtype, tokens, 16),
+                "gate_up": draw(dtype, 4, 24, 16) / 4,
+                "down": draw(dtype, 4, 16, 12) / 4,
+                "weights": torch.rand(tokens, 2),
+                "experts": torch.stack([torch.randperm(4)[:2] for _ in range(tokens)])
+                if tokens
+                else torch.zeros(0, 2, dtype=torch.int64),
+                "activation": activation,
+            },
+        )

@@ -12,8 +12,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from dlinfer.fused.cache import restored
 from dlinfer.op import op, wide
-from dlinfer.ops.cache import restored
 
 # How keys are seen, the same in every op: `window` is how many, to and with the query's own, of a
 # causal one (0: all); scores become softcap * tanh(score / softcap) unless it is 0; alibi_slopes
@@ -58,7 +58,7 @@ def attend(
     weights = scores.masked_fill(nothing, 0.0).softmax(-1).masked_fill(nothing, 0.0)
     parts = weights.unflatten(1, (shared, group))
     out = torch.einsum("bkgts,bskd->btkgd", parts, wide(v))
-    return out.reshape(batch, tokens, heads, v.shape[-1]).to(q.dtype)
+    return out.reshape(batch, tokens, heads, v.shape[-1]).to(q.dtype).contiguous()
 
 
 def hides(distance: Tensor, causal: bool, window: int) -> Tensor:
@@ -100,7 +100,7 @@ def prefill_attention(
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
 ) -> Tensor:
-    """Attention inside each of the packed sequences, whose bounds cu_q and cu_kv [sequences + 1] are.
+    """Attention inside each packed sequence; cu_q and cu_kv [sequences + 1] are their bounds.
 
     max_q and max_kv are the longest ones' lengths, or more: a kernel sizes its grid by them.
     """

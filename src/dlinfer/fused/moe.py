@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ def moe_gating(
     bias: Tensor | None = None,
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """(weights in float32, experts in int64), [tokens, top_k], best first, of logits [tokens, experts].
+    """(weights in float32, experts in int64) [tokens, top_k], best first; logits [tokens, experts].
 
     scoring: softmax or sigmoid. A bias [experts] counts for the choice, not in the weights. With
     groups, only experts of the best top_groups are chosen: by a group's best expert, with a bias by
@@ -53,13 +54,15 @@ def _outside(wanted: Tensor, groups: int, top_groups: int, bias: Tensor | None) 
     return outside[..., None].expand_as(parts).flatten(-2)
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu}
+
+
 def _as_x(x: Tensor, *_: Any, **__: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
 @op(
-    "Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor experts, "
-    'str activation="silu"',
+    'Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor experts, str activation="silu"',
     fake=_as_x,
 )
 def fused_moe(
@@ -75,7 +78,7 @@ def fused_moe(
     gate_up [experts, 2 * inner, size], down [experts, size, inner]; weights and experts are
     [tokens, chosen], as moe_gating gives them. activation: silu or gelu.
     """
-    act = {"silu": F.silu, "gelu": F.gelu}[activation]
+    act = ACTIVATIONS[activation]
     out = torch.zeros(x.shape, dtype=wide(x).dtype, device=x.device)
     for expert in experts.unique().tolist():
         token, place = (experts == expert).nonzero(as_tuple=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from diopi import fused
+from diopi import meanings
 from dlinfer.op import op
 
 
@@ -13,7 +13,7 @@ from dlinfer.op import op
 def silu_and_mul(x: Tensor) -> Tensor:
     """silu(first half) * second half, along the last dimension."""
     gate, up = x.chunk(2, -1)
-    return fused.swiglu(gate, up)
+    return meanings.swiglu(gate, up)
 
 
 @op('Tensor x, str approximate="none"')

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from diopi import fused
+from diopi import meanings
 from dlinfer.op import op, wide
 
 
@@ -84,7 +84,7 @@ def linear_w8a8(
 @op("Tensor x, Tensor weight, float eps", "(Tensor, Tensor)")
 def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """dynamic_quant of rms_norm."""
-    numbers, scale = dynamic_quant(fused.rms_norm(x, weight, eps))
+    numbers, scale = dynamic_quant(meanings.rms_norm(x, weight, eps))
     return numbers, scale
 
 
@@ -94,5 +94,5 @@ def add_rms_norm_w8a8(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(int8, scale, x + residual): dynamic_quant of add_rms_norm."""
     total = (x + residual).contiguous()
-    numbers, scale = dynamic_quant(fused.rms_norm(total, weight, eps))
+    numbers, scale = dynamic_quant(meanings.rms_norm(total, weight, eps))
     return numbers, scale, total

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from diopi import fused
+from diopi import meanings
 from dlinfer.op import op
 
 
 @op("Tensor x, Tensor weight, float eps")
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x over the root of its mean square along the last dimension, times weight [size]."""
-    return fused.rms_norm(x, weight, eps)
+    return meanings.rms_norm(x, weight, eps)
 
 
 @op("Tensor x, Tensor residual, Tensor weight, float eps", "(Tensor, Tensor)")
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """(rms_norm of x + residual, x + residual); neither argument is changed."""
     total = (x + residual).contiguous()
-    return fused.rms_norm(total, weight, eps), total
+    return meanings.rms_norm(total, weight, eps), total

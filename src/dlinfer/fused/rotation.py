@@ -15,7 +15,7 @@ from dlinfer.op import op
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """q [tokens, heads, size] and k [tokens, fewer heads, size], turned by the angles of each token.
+    """q and k [tokens, heads, size], turned by the angles of each token; k may have fewer heads.
 
     cos and sin are [tokens, turned], a value for each element of the result; what lies beyond
     `turned` stays. Pairs are an element and that half of `turned` further on; neighbours when
