@@ -9,7 +9,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+from torch.nn import functional as F
+
 from deeplink import native as parts
+from diopi.resolve import limited
 from dlinfer.layout import Layout
 
 CACHE = Layout("NHBD")  # the keys of a head and block one after another: fewer pages to walk
@@ -35,3 +39,34 @@ def native(refused: Callable[..., Any]) -> tuple[str, ...]:
 def bypass(on: bool) -> None:
     """While on, every call goes to what `native` was given."""
     parts.load_extension(__name__).bypass(on)
+
+
+def _takes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float = 0.0,
+) -> bool:
+    """torch's own knows no softcap, and has the first query see the first key."""
+    return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
+
+
+@limited(_takes)
+def dense_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """torch's own blocked kernel."""
+    first = (t.transpose(1, 2) for t in (q, k, v))
+    out: Tensor = F.scaled_dot_product_attention(
+        *first, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+    )
+    return out.transpose(1, 2).contiguous()
