@@ -3,18 +3,21 @@
 Plain torch is what a framework does without fused kernels: transformers' formulas, and attention by
 gathering the cached keys and values for torch's own scaled_dot_product_attention. One thread, the
 thread's CPU time, each pair in turns: the ratio of medians, and the geometric mean of the ratios.
-Then what torch's dispatch adds to calling a kernel directly and, where transformers is installed, its
-`generate` of a small model with and without `dlinfer.apply`.
+Then what torch's dispatch adds to calling a kernel directly and, where transformers is installed,
+its `generate` of a small model with and without `dlinfer.apply`.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -49,6 +52,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return weight * wide.to(x.dtype)
 
 
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The sum, and its norm."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total
+
+
+def silu(both: Tensor) -> Tensor:
+    """The gate of a merged product, and what it gates."""
+    return F.silu(both[..., :INNER]) * both[..., INNER:]
+
+
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """As transformers' apply_rotary_pos_emb."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
@@ -71,9 +85,9 @@ def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, scale: fl
 
 def prefill(q: Tensor, k: Tensor, v: Tensor, length: int, scale: float) -> Tensor:
     """Sequences of one length, as a batch of torch's attention."""
-    parts = (t.unflatten(0, (-1, length)).transpose(1, 2) for t in (q, k, v))
+    q, k, v = (t.unflatten(0, (-1, length)).transpose(1, 2) for t in (q, k, v))
     done: Tensor = F.scaled_dot_product_attention(
-        *parts, is_causal=True, scale=scale, enable_gqa=True
+        q, k, v, is_causal=True, scale=scale, enable_gqa=True
     )
     return done.transpose(1, 2).flatten(0, 1)
 
@@ -87,26 +101,29 @@ def rows(dtype: torch.dtype) -> Iterator[Row]:
     weight = draw(HIDDEN)
     for tokens in (1, 8, 32):
         x, residual = draw(tokens, HIDDEN), draw(tokens, HIDDEN)
+        normed = (x, weight, 1e-6)
         yield Row(
-            f"rms_norm {tokens}",
-            lambda x=x: rms_norm(x, weight, 1e-6),
-            lambda x=x: fused.rms_norm(x, weight, 1e-6),
+            f"rms_norm {tokens}", partial(rms_norm, *normed), partial(fused.rms_norm, *normed)
         )
+        added = (x, residual, weight, 1e-6)
         yield Row(
             f"add_rms_norm {tokens}",
-            lambda x=x, r=residual: rms_norm(x + r, weight, 1e-6),
-            lambda x=x, r=residual: fused.add_rms_norm(x, r, weight, 1e-6),
+            partial(add_rms_norm, *added),
+            partial(fused.add_rms_norm, *added),
         )
         both = draw(tokens, 2 * INNER)
+        yield Row(f"silu_and_mul {tokens}", partial(silu, both), partial(fused.silu_and_mul, both))
+        turned = (draw(tokens, HEADS, SIZE), draw(tokens, SHARED, SIZE))
+        angles = (draw(tokens, SIZE), draw(tokens, SIZE))
         yield Row(
-            f"silu_and_mul {tokens}",
-            lambda x=both: F.silu(x[..., :INNER]) * x[..., INNER:],
-            lambda x=both: fused.silu_and_mul(x),
+            f"rotary {tokens}",
+            partial(rotary, *turned, *angles),
+            partial(fused.rotary, *turned, *angles),
         )
-        turn = (draw(tokens, HEADS, SIZE), draw(tokens, SHARED, SIZE))
-        turn += (draw(tokens, SIZE), draw(tokens, SIZE))
-        yield Row(f"rotary {tokens}", lambda a=turn: rotary(*a), lambda a=turn: fused.rotary(*a))
         yield _filling(dtype, tokens)
+    for tokens in (1, 4, 8):
+        given = (draw(tokens, HIDDEN), draw(INNER, HIDDEN))
+        yield Row(f"linear {tokens}", partial(F.linear, *given), partial(fused.linear, *given))
     for count, length in ((1, 2048), (8, 512), (32, 128)):
         yield _decoding(dtype, count, length)
     for count, length in ((1, 256), (8, 32)):
@@ -114,10 +131,8 @@ def rows(dtype: torch.dtype) -> Iterator[Row]:
         bounds = torch.arange(0, count * length + 1, length, dtype=torch.int32)
         yield Row(
             f"prefill_attention {count} x {length}",
-            lambda a=(q, k, v), n=length: prefill(*a, n, SIZE**-0.5),
-            lambda a=(q, k, v), b=bounds, n=length: fused.prefill_attention(
-                *a, b, b, n, n, SIZE**-0.5
-            ),
+            partial(prefill, q, k, v, length, SIZE**-0.5),
+            partial(fused.prefill_attention, q, k, v, bounds, bounds, length, length, SIZE**-0.5),
             decode=False,
         )
 
@@ -176,8 +191,7 @@ def _calls(call: Call) -> int:
 
 def generating(batch: int) -> tuple[float, float]:
     """Milliseconds of CPU time for a token of a small Qwen2, stock and with dlinfer: medians."""
-    import transformers
-
+    transformers: Any = importlib.import_module("transformers")
     config = transformers.Qwen2Config(
         vocab_size=8192,
         hidden_size=512,

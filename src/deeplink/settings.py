@@ -496,7 +496,7 @@ DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line."
 DLINFER_VENDOR = text(
     "DLINFER_VENDOR",
     "",
-    "Whose fused kernels dlinfer runs; empty: those of the device's vendor; reference: plain torch.",
+    "Whose fused kernels dlinfer runs; empty: the device's vendor's; reference: plain torch.",
     "a vendor's name",
 )
 DLINFER_STRICT = boolean(

@@ -133,8 +133,7 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
 
 @makes("paged_prefill_attention")
 def _paged_prefill(dtype: torch.dtype) -> Cases:
-    new = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1)  # of LENGTHS, the last; one has queries and no keys
-    lengths = (1, BLOCK - 1, BLOCK, BLOCK + 1, 0, 5 * BLOCK + 2)
+    new, lengths = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1), LENGTHS  # the last ones of each
     for at, (heads, shared, size) in enumerate(HEADS[1:6:2]):
         order = ORDERS[at % 2]
         given = paged(dtype, lengths, shared, size, order) | {"cu_q": bounds(new)}

@@ -1,4 +1,4 @@
-"""Adaptors of frameworks: one model at a time is given dlinfer's ops, and nothing else is touched."""
+"""Adaptors of frameworks: a model is given dlinfer's ops, and nothing else is touched."""
 
 from __future__ import annotations
 

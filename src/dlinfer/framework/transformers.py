@@ -7,6 +7,7 @@ that only this model's config asks for. Where gradients are wanted, the layers d
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -14,18 +15,20 @@ from types import MethodType
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from deeplink.errors import DeeplinkError
 from dlinfer import fused
 from dlinfer.framework.applied import Applied
 
 log = logging.getLogger("dlinfer")
+
+# An extra: not installed everywhere, so its types are not known.
+transformers: Any = importlib.import_module("transformers")
+modeling: Any = importlib.import_module("transformers.modeling_utils")
+masking: Any = importlib.import_module("transformers.masking_utils")
+stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
 
 NAME = "dlinfer"
 TESTED = ("5.22",)  # releases that the tests ran with
@@ -44,14 +47,15 @@ def apply(model: Any, *, check: bool = True) -> Applied:
             f"dlinfer knows no layer of {type(model).__name__}.",
             f"known: {', '.join(sorted(FORWARDS))}.",
         )
+    found += [(module, product) for module in model.modules() if type(module) is nn.Linear]
     before = _logits(model) if check else None
     undoing: list[Callable[[], None]] = []
     implementation = model.config._attn_implementation
     for module, forward in found:
         module.forward = MethodType(forward, module)
         undoing.append(functools.partial(delattr, module, "forward"))
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    modeling.AttentionInterface.register(NAME, attention)
+    masking.AttentionMaskInterface.register(NAME, masking.sdpa_mask)
     model.set_attn_implementation(NAME)
     undoing.append(functools.partial(model.set_attn_implementation, implementation))
     difference = None if before is None else _difference(_logits(model), before)
@@ -76,11 +80,7 @@ def _known(module: nn.Module) -> str:
         return ""
     parts = PARTS.get(name.removeprefix("Llama").removeprefix("Qwen2"), ())
     plain = all(type(getattr(module, part)) is nn.Linear for part in parts)
-    silu = (
-        not hasattr(module, "act_fn")
-        or isinstance(module.act_fn, nn.SiLU)
-        or (type(module.act_fn).__name__ == "SiLUActivation")
-    )
+    silu = type(getattr(module, "act_fn", nn.SiLU())).__name__ in ("SiLU", "SiLUActivation")
     return name if plain and silu else ""
 
 
@@ -114,29 +114,30 @@ class Merged:
 
     def __init__(self, parts: tuple[nn.Linear, ...]) -> None:
         self.parts = parts
-        self.weight: Tensor = parts[0].weight
-        self.bias: Tensor | None = None
+        self.held: list[Tensor] = []  # kept, so that nothing else comes to lie at their addresses
+        self.addresses: list[int] = []
 
-    def __call__(self, x: Tensor) -> Tensor:
-        first, last = self.parts[0].weight, self.parts[-1].weight
-        end = self.weight.data_ptr() + self.weight.nbytes
-        # moved, cast or replaced since: they are parts of something else now
-        if first.data_ptr() != self.weight.data_ptr() or last.data_ptr() + last.nbytes != end:
+    def __call__(self, x: Tensor) -> Any:
+        if self._addresses() != self.addresses:  # the first time, or moved, cast or replaced since
             self._merge()
-        return F.linear(x, self.weight, self.bias)
+        return fused.linear(x, *self.held)
+
+    def _addresses(self) -> list[int]:
+        tensors = [t for part in self.parts for t in (part.weight, part.bias) if t is not None]
+        return [tensor.data_ptr() for tensor in tensors]
 
     @torch.no_grad()
     def _merge(self) -> None:
-        self.weight = torch.cat([part.weight for part in self.parts])
         sizes = [part.out_features for part in self.parts]
-        for part, piece in zip(self.parts, self.weight.split(sizes), strict=True):
-            part.weight.data = piece
-        biases = [part.bias for part in self.parts]
-        self.bias = None
-        if biases[0] is not None:
-            self.bias = torch.cat(biases)
-            for part, piece in zip(self.parts, self.bias.split(sizes), strict=True):
-                part.bias.data = piece
+        names = ("weight", "bias") if self.parts[0].bias is not None else ("weight",)
+        self.held = []
+        for name in names:
+            pieces: list[Tensor] = [getattr(part, name) for part in self.parts]
+            whole = torch.cat(pieces)
+            for piece, place in zip(pieces, whole.split(sizes), strict=True):
+                piece.data = place
+            self.held.append(whole)
+        self.addresses = self._addresses()
 
 
 def _merged(module: Any, *names: str) -> Merged:
@@ -151,19 +152,26 @@ def _wants_gradients(x: Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def norm(self: Any, hidden_states: Tensor) -> Tensor:
+def norm(self: Any, hidden_states: Tensor) -> Any:
     """`rms_norm`."""
     if _wants_gradients(hidden_states):
-        return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
-    return fused.rms_norm(hidden_states, self.weight, self.variance_epsilon)  # type: ignore[no-any-return]
+        return type(self).forward(self, hidden_states)
+    return fused.rms_norm(hidden_states, self.weight, self.variance_epsilon)
 
 
-def mlp(self: Any, x: Tensor) -> Tensor:
+def product(self: Any, input: Tensor) -> Any:
+    """`linear`."""
+    if torch.is_grad_enabled():
+        return F.linear(input, self.weight, self.bias)
+    return fused.linear(input, self.weight, self.bias)
+
+
+def mlp(self: Any, x: Tensor) -> Any:
     """One product for the gate and what it gates, then `silu_and_mul`."""
     if _wants_gradients(x):
-        return type(self).forward(self, x)  # type: ignore[no-any-return]
+        return type(self).forward(self, x)
     both = _merged(self, "gate_proj", "up_proj")(x)
-    return self.down_proj(fused.silu_and_mul(both))  # type: ignore[no-any-return]
+    return self.down_proj(fused.silu_and_mul(both))
 
 
 def self_attention(
@@ -173,10 +181,10 @@ def self_attention(
     attention_mask: Tensor | None = None,
     past_key_values: Any = None,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> Any:
     """One product for queries, keys and values, `rotary`, and the attention of the config."""
     if _wants_gradients(hidden_states):
-        return type(self).forward(  # type: ignore[no-any-return]
+        return type(self).forward(
             self, hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs
         )
     batch, tokens, _ = hidden_states.shape
@@ -188,8 +196,8 @@ def self_attention(
     q, k, v = (t.unflatten(0, (batch, tokens)).transpose(1, 2) for t in (q, k, v))
     if past_key_values is not None:
         k, v = past_key_values.update(k, v, self.layer_idx)
-    interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-        self.config._attn_implementation, sdpa_attention_forward
+    interface = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
+        self.config._attn_implementation, stock.sdpa_attention_forward
     )
     window = getattr(self, "sliding_window", None)
     out, weights = interface(
@@ -198,16 +206,16 @@ def self_attention(
     return self.o_proj(out.reshape(batch, tokens, -1)), weights
 
 
-def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Any:
     """`add_rms_norm` between attention and the rest."""
     after = self.post_attention_layernorm
     if _wants_gradients(hidden_states) or after._forward_hooks or after._forward_pre_hooks:
-        return type(self).forward(self, hidden_states, **kwargs)  # type: ignore[no-any-return]
+        return type(self).forward(self, hidden_states, **kwargs)
     attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     normed, total = fused.add_rms_norm(
         attended, hidden_states, after.weight, after.variance_epsilon
     )
-    return total + self.mlp(normed)  # type: ignore[no-any-return]
+    return total + self.mlp(normed)
 
 
 def attention(
@@ -220,10 +228,10 @@ def attention(
     scaling: float | None = None,
     is_causal: bool | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> Any:
     """[batch, heads, tokens, size] as transformers has it; the result with tokens before heads."""
     if dropout or _wants_gradients(query):
-        return sdpa_attention_forward(  # type: ignore[no-any-return]
+        return stock.sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -258,13 +266,12 @@ PARTS = {
     "MLP": ("gate_proj", "up_proj", "down_proj"),
     "Attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
+_KINDS: dict[str, Forward] = {
+    "RMSNorm": norm,
+    "MLP": mlp,
+    "Attention": self_attention,
+    "DecoderLayer": layer,
+}
 FORWARDS: dict[str, Forward] = {
-    f"{family}{kind}": forward
-    for family in ("Llama", "Qwen2")
-    for kind, forward in {
-        "RMSNorm": norm,
-        "MLP": mlp,
-        "Attention": self_attention,
-        "DecoderLayer": layer,
-    }.items()
+    f"{family}{kind}": forward for family in ("Llama", "Qwen2") for kind, forward in _KINDS.items()
 }

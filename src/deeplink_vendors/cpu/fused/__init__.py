@@ -23,6 +23,7 @@ NATIVE = (
     "silu_and_mul",
     "rotary",
     "fill_kv_cache",
+    "linear",
     "prefill_attention",
     "paged_prefill_attention",
     "paged_decode_attention",
@@ -65,8 +66,9 @@ def dense_attention(
     softcap: float = 0.0,
 ) -> Tensor:
     """torch's own blocked kernel."""
-    first = (t.transpose(1, 2) for t in (q, k, v))
+    shared = q.shape[2] != k.shape[2]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     out: Tensor = F.scaled_dot_product_attention(
-        *first, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared
     )
     return out.transpose(1, 2).contiguous()

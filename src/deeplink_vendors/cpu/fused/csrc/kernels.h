@@ -38,6 +38,9 @@ struct Kernels {
   // one head's result from the parts of its keys, which lie `heads` heads apart
   void (*merge[2])(float* out, const float* largest, const float* total, int64_t parts, int64_t heads,
                    int64_t value_size, void* result);
+  // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
+  void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
+                    int64_t to, int64_t inner, int64_t outer);
 };
 
 const Kernels& plain_kernels();

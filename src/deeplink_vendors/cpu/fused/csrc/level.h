@@ -13,6 +13,11 @@ typedef int32_t I __attribute__((vector_size(W * 4)));
 typedef uint32_t U __attribute__((vector_size(W * 4)));
 typedef uint16_t H __attribute__((vector_size(W * 2)));
 
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
 constexpr float kInfinity = __builtin_inff();
 constexpr int kTile = 64;  // keys whose scores are held
 
@@ -84,7 +89,6 @@ inline F exponential(F x) {
   x = x < all(-104.f) ? all(-104.f) : x;
   x = x > all(104.f) ? all(104.f) : x;
   const F shifted = x * 1.44269504f + 12582912.f;  // adding 1.5 * 2^23 rounds to a whole number
-  const I n = (I)shifted - 0x4b400000;
   const F whole = shifted - 12582912.f;
   const F r = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
   F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -93,8 +97,12 @@ inline F exponential(F x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.f;
-  const I half = n >> 1;  // in two steps: the power itself may not be a normal number
+#if WIDTH == 16
+  return __builtin_ia32_scalefps512_mask(p, whole, p, -1, 4);  // times 2 to the whole, in the rounding that is set
+#else
+  const I n = (I)shifted - 0x4b400000, half = n >> 1;  // in two steps: the power itself may not be a normal number
   return p * (F)((half + 127) << 23) * (F)((n - half + 127) << 23);
+#endif
 }
 inline float exponential(float x) { return exponential(all(x))[0]; }
 
@@ -317,6 +325,52 @@ void attend(const Attend& call) {
   for (; head < call.group; head++) attend_heads<T, 1>(call, head);
 }
 
+// y[m, n] = x[m] . w[n] + bias[n] for M rows of x and the rows of w from `from` on, R at a time
+template <class T, int M>
+void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to, int64_t inner,
+                 int64_t outer) {
+  constexpr int R = WIDTH == 16 ? (M < 8 ? 4 : 2) : (M < 4 ? 4 : 8 / M);
+  const auto block = [&](int64_t n, auto rows) {
+    constexpr int count = decltype(rows)::value;
+    F sums[count][M] = {};
+    int64_t k = 0;
+    for (; k + W <= inner; k += W) {
+      F weight[count];
+      for (int r = 0; r < count; r++) weight[r] = load(w + (n + r) * w_row + k);
+      for (int m = 0; m < M; m++) {
+        const F value = load(x + m * inner + k);
+        for (int r = 0; r < count; r++) sums[r][m] += weight[r] * value;
+      }
+    }
+    for (int r = 0; r < count; r++)
+      for (int m = 0; m < M; m++) {
+        float total = sum(sums[r][m]);
+        for (int64_t rest = k; rest < inner; rest++) total += one(w + (n + r) * w_row + rest) * x[m * inner + rest];
+        put(y + m * outer + n + r, total + (bias ? one(bias + n + r) : 0.f));
+      }
+  };
+  int64_t n = from;
+  for (; n + R <= to; n += R) block(n, Count<R>{});
+  for (; n < to; n++) block(n, Count<1>{});
+}
+
+template <class T>
+void linear(const float* x, const void* w_, int64_t w_row, const void* bias, void* y_, int64_t rows, int64_t from,
+            int64_t to, int64_t inner, int64_t outer) {
+  const T* w = (const T*)w_;
+  T* y = (T*)y_;
+  int64_t m = 0;
+  const auto part = [&](auto count) {
+    constexpr int M = decltype(count)::value;
+    for (; m + M <= rows; m += M)
+      linear_rows<T, M>(x + m * inner, w, w_row, (const T*)bias, y + m * outer, from, to, inner, outer);
+  };
+  part(Count<8>{});
+  part(Count<4>{});
+  part(Count<2>{});
+  part(Count<1>{});
+}
+
 // Into the first part's room, then into the result.
 template <class T>
 void merge(float* out, const float* largest, const float* total, int64_t parts, int64_t heads, int64_t value_size,
@@ -345,6 +399,7 @@ const Kernels table = {
     {rotary<float, float>, rotary<bf16, bf16>, rotary<bf16, float>},
     {attend<float>, attend<bf16>},
     {merge<float>, merge<bf16>},
+    {linear<float>, linear<bf16>},
 };
 
 }  // namespace LEVEL

@@ -1,6 +1,6 @@
 // The ops over tokens, on the dispatch key of the CPU, and what Python sees.
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
 #include <c10/util/irange.h>
 #include <torch/library.h>
 
@@ -155,6 +155,34 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
   });
 }
 
+constexpr int64_t kFew = 8;  // rows up to which reading the weights is what a product costs
+constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
+
+bool is_few(const Tensor& x, const Tensor& weight, const Maybe& bias) {
+  if (x.dim() == 0 || weight.dim() != 2 || !x.size(-1) || x.size(-1) != weight.size(1)) return false;
+  if (!mixed({&x, &weight}).empty() || x.numel() == 0 || x.numel() / x.size(-1) > kFew) return false;
+  if (bias && (bias->dim() != 1 || bias->size(0) != weight.size(0) || bias->scalar_type() != x.scalar_type())) return false;
+  return weight.stride(1) == 1 && weight.stride(0) >= weight.size(1);
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::string_view group) {
+  if (bypassed || !group.empty())
+    return otherwise<Tensor>("linear", bypassed ? "" : "its kernel does not sum over a group", x, weight, bias, std::string(group));
+  if (!is_few(x, weight, bias)) return at::linear(x, weight, bias);
+  const Tensor in = x.contiguous().to(at::kFloat), added = bias ? bias->contiguous() : Tensor();
+  const int64_t inner = weight.size(1), outer = weight.size(0), rows = x.numel() / inner, steps = (outer + kTogether - 1) / kTogether;
+  auto sizes = x.sizes().vec();
+  sizes.back() = outer;
+  Tensor y = at::empty(sizes, x.options());
+  const auto kernel = kernels().linear[kind(x)];
+  at::parallel_for(0, steps, grain(kTogether * inner), [&](int64_t begin, int64_t end) {
+    for (const auto step : c10::irange(begin, end))
+      kernel(in.const_data_ptr<float>(), address(weight), weight.stride(0), bias ? address(added) : nullptr, address(y), rows,
+             step * kTogether, std::min(outer, (step + 1) * kTogether), inner, outer);
+  });
+  return y;
+}
+
 std::string not_fill(const Tensor& rows, const Tensor& cache, const Tensor& slots, const Maybe& scales) {
   if (scales) return "its kernel does not quantise";
   const std::string why = mixed({&rows, &cache});
@@ -187,6 +215,7 @@ TORCH_LIBRARY_IMPL(dlinfer, CPU, m) {
   m.impl("silu_and_mul", TORCH_FN(silu_and_mul));
   m.impl("rotary", TORCH_FN(rotary));
   m.impl("fill_kv_cache", TORCH_FN(fill_kv_cache));
+  m.impl("linear", TORCH_FN(linear));
 }
 
 }  // namespace dlinfer
