@@ -23,6 +23,7 @@ GUIDES = [
     "op_tools.md",
     "wrong_loss.md",
     "dicp.md",
+    "dlinfer.md",
 ]
 BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
 PAGES = [page for pair in BILINGUAL for page in pair]

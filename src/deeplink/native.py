@@ -36,6 +36,7 @@ class Library:
     units: tuple[Path, ...]
     folders: tuple[Path, ...]
     torch: bool  # a torch extension (module `_C`), or plain C++
+    flags: tuple[str, ...] = ()  # for its units, beside those of all
 
     def path(self) -> Path:
         """Where it lies once built."""
@@ -68,7 +69,7 @@ class Library:
         return path
 
     def _hash(self) -> str:
-        digest = hashlib.sha256(" ".join(FLAGS + TORCH_FLAGS).encode())
+        digest = hashlib.sha256(" ".join(FLAGS + TORCH_FLAGS + self.flags).encode())
         for folder in self.folders:
             for file in sorted(folder.rglob("*")):
                 if file.suffix in {".cpp", ".h"}:
@@ -80,7 +81,7 @@ class Library:
         often = "about a minute, once" if self.torch else "once"
         say(f"building the native part {self.name} ({often}) into {path.parent}")
         compiler = _compiler(self.name)
-        command = [compiler, *FLAGS, *(f"-I{folder}" for folder in self.folders)]
+        command = [compiler, *FLAGS, *self.flags, *(f"-I{folder}" for folder in self.folders)]
         if self.torch:
             command += [*TORCH_FLAGS, *_torch_includes()]
         scratch = path.with_suffix(f".{os.getpid()}.tmp")
@@ -117,11 +118,15 @@ def load_extension(package: str, say: Say = lambda line: None) -> ModuleType:
 
 
 def extension(package: str) -> Library:
-    """The torch extension in a package's `csrc` folder: every `unit_*.cpp` is a unit."""
+    """The torch extension in a package's `csrc` folder: every `unit_*.cpp` is a unit, and the words
+    of `flags.txt`, where there is one, are for their compiler.
+    """
     csrc = folder_of(package) / "csrc"
     headers = (folder_of(other) / "include" for other in HEADERS_OF.get(package, ()))
     units = tuple(sorted(csrc.glob("unit_*.cpp")))
-    return Library(package, units, (csrc, *headers), torch=True)
+    own = csrc / "flags.txt"
+    flags = tuple(own.read_text("utf-8").split()) if own.is_file() else ()
+    return Library(package, units, (csrc, *headers), torch=True, flags=flags)
 
 
 def folder_of(package: str) -> Path:

@@ -19,7 +19,7 @@ from deeplink.errors import SettingError
 
 T = TypeVar("T")
 
-PREFIXES = ("DEEPLINK_", "DICP_", "DIPU_", "DITORCH", "OP_", "AUTOCOMPARE_")
+PREFIXES = ("DEEPLINK_", "DICP_", "DIPU_", "DITORCH", "DLINFER_", "OP_", "AUTOCOMPARE_")
 
 
 @dataclass(frozen=True)
@@ -493,6 +493,15 @@ DITORCH_FLOAT32_REDUCE = boolean(
     "Reductions between ranks of float16 and bfloat16 add up in float32 and round once.",
 )
 DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line.")
+DLINFER_VENDOR = text(
+    "DLINFER_VENDOR",
+    "",
+    "Whose fused kernels dlinfer runs; empty: the device's vendor's; reference: plain torch.",
+    "a vendor's name",
+)
+DLINFER_STRICT = boolean(
+    "DLINFER_STRICT", False, "An op without a kernel of the vendor raises, and does not fall back."
+)
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
 # op_tools. Each tool has a list of what it takes and a list of what it leaves.

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from diopi import meanings
+
 _LIBRARY = torch.library.Library("dicp", "DEF")  # lives as long as the process
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -45,9 +47,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "") 
 @_op("Tensor x, Tensor w, float eps")
 def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
     """x over the root of its mean square along the last dimension, times w; in float32 at least."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (scaled.to(x.dtype) * w).contiguous()
+    return meanings.rms_norm(x, w, eps)
 
 
 @_op("Tensor x, int dims, Tensor? w, Tensor? b, float eps")
@@ -66,7 +66,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 @_op("Tensor gate, Tensor up")
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up."""
-    return (F.silu(gate) * up).contiguous()
+    return meanings.swiglu(gate, up)
 
 
 @_op(

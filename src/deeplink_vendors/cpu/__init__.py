@@ -6,6 +6,7 @@ vendor = Vendor(
     "cpu",
     "cpu",
     lambda: True,
+    fused="deeplink_vendors.cpu.fused",
     collective="gloo",
     gaps="deeplink_vendors/cpu/gaps.toml",
     accelerator=False,

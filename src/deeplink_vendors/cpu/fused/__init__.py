@@ -1,0 +1,74 @@
+"""Fused kernels of the CPU, in C++ on its dispatch key: float32 and bfloat16.
+
+They are built on first use (`deeplink.native`) and take what vector instructions the processor has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from deeplink import native as parts
+from diopi.resolve import limited
+from dlinfer.layout import Layout
+
+CACHE = Layout("NHBD")  # the keys of a head and block one after another: fewer pages to walk
+NATIVE = (
+    "rms_norm",
+    "add_rms_norm",
+    "silu_and_mul",
+    "rotary",
+    "fill_kv_cache",
+    "linear",
+    "prefill_attention",
+    "paged_prefill_attention",
+    "paged_decode_attention",
+)
+log = logging.getLogger("dlinfer")
+
+
+def native(refused: Callable[..., Any]) -> tuple[str, ...]:
+    """Puts the kernels on the dispatch key; BuildError where they cannot be built."""
+    parts.load_extension(__name__, say=log.warning).start(refused)
+    return NATIVE
+
+
+def bypass(on: bool) -> None:
+    """While on, every call goes to what `native` was given."""
+    parts.load_extension(__name__).bypass(on)
+
+
+def _takes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float = 0.0,
+) -> bool:
+    """torch's own knows no softcap, and has the first query see the first key."""
+    return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
+
+
+@limited(_takes)
+def dense_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """torch's own blocked kernel."""
+    shared = q.shape[2] != k.shape[2]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out: Tensor = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared
+    )
+    return out.transpose(1, 2).contiguous()

@@ -1,0 +1,51 @@
+// The kernels as functions over memory: a table of them for each level of vector instructions.
+#pragma once
+
+#include <cstdint>
+
+namespace dlinfer {
+
+struct bf16 {
+  uint16_t bits;
+};
+
+// One query's heads that share a head of keys and values, over a part of the keys.
+struct Attend {
+  const void* q;  // [group, size], `q_head` elements from head to head
+  const void *k, *v;  // of this head
+  int64_t q_head, k_block, k_token, v_block, v_token;  // strides, in elements
+  const void* table;  // which block holds which part; null: everything is one block
+  bool wide_table;  // of int64, not int32
+  int64_t block;  // keys in a block
+  int64_t from, to;  // the keys that are seen
+  int64_t last;  // the key at the query's own place, for distances
+  int64_t group, size, value_size;
+  float scale, softcap;
+  const float* slopes;  // [group], or null
+  float* queries;  // room for [group, size]
+  float *out, *largest, *total;  // [group, value_size] before division by total, [group], [group]
+};
+
+// Of two types: 0 is float, 1 is bfloat16; a mixture at 2 is bfloat16 with float cos and sin.
+struct Kernels {
+  const char* name;
+  // y = norm of x; with a residual, sum = x + residual and y its norm
+  void (*rms_norm[2])(const void* x, const void* residual, void* sum, const void* w, void* y, int64_t n, float eps);
+  void (*silu_and_mul[2])(const void* gate, const void* up, void* out, int64_t n);
+  void (*rotary[3])(const void* x, const void* cos, const void* sin, void* y, int64_t heads, int64_t head_stride,
+                    int64_t size, int64_t turned, bool interleaved);
+  void (*attend[2])(const Attend& call);
+  // one head's result from the parts of its keys, which lie `heads` heads apart
+  void (*merge[2])(float* out, const float* largest, const float* total, int64_t parts, int64_t heads,
+                   int64_t value_size, void* result);
+  // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
+  void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
+                    int64_t to, int64_t inner, int64_t outer);
+};
+
+const Kernels& plain_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+const Kernels& kernels();  // of this processor
+
+}  // namespace dlinfer

@@ -1,0 +1,406 @@
+// The kernels, once for each level: LEVEL names it, WIDTH is how many floats a vector has.
+// Nothing of the standard library is used here: its templates, compiled for one level, could be
+// taken by the linker for the code of another.
+#include "kernels.h"
+
+namespace dlinfer {
+namespace LEVEL {
+namespace {
+
+constexpr int W = WIDTH;
+typedef float F __attribute__((vector_size(W * 4)));
+typedef int32_t I __attribute__((vector_size(W * 4)));
+typedef uint32_t U __attribute__((vector_size(W * 4)));
+typedef uint16_t H __attribute__((vector_size(W * 2)));
+
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+constexpr float kInfinity = __builtin_inff();
+constexpr int kTile = 64;  // keys whose scores are held
+
+inline F load(const float* p) {
+  F v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+inline F load(const bf16* p) {
+  H h;
+  __builtin_memcpy(&h, p, sizeof h);
+  return (F)(__builtin_convertvector(h, U) << 16);
+}
+inline void store(float* p, F v) { __builtin_memcpy(p, &v, sizeof v); }
+inline void store(bf16* p, F v) {
+  const U u = (U)v;
+  const U rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  const H h = __builtin_convertvector(v != v ? U{} + 0x7fc0 : rounded, H);
+  __builtin_memcpy(p, &h, sizeof h);
+}
+inline float one(const float* p) { return *p; }
+inline float one(const bf16* p) {
+  const uint32_t u = uint32_t(p->bits) << 16;
+  float v;
+  __builtin_memcpy(&v, &u, 4);
+  return v;
+}
+inline void put(float* p, float v) { *p = v; }
+inline void put(bf16* p, float v) {
+  uint32_t u;
+  __builtin_memcpy(&u, &v, 4);
+  p->bits = v != v ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+}
+// A value as it is once stored.
+inline F rounded(const float*, F v) { return v; }
+inline F rounded(const bf16*, F v) {
+  const U u = (U)v;
+  return v != v ? v : (F)((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
+}
+inline float rounded(const float*, float v) { return v; }
+inline float rounded(const bf16*, float v) {
+  bf16 room;
+  put(&room, v);
+  return one(&room);
+}
+
+inline F all(float v) { return F{} + v; }
+inline F larger(F a, F b) { return a > b ? a : b; }
+
+inline float sum(F v) {
+#if WIDTH == 16
+  typedef float F8 __attribute__((vector_size(32)));
+  const F8 eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif WIDTH == 8
+  const F eight = v;
+#endif
+  typedef float F4 __attribute__((vector_size(16)));
+#if WIDTH == 4
+  const F4 four = v;
+#else
+  const F4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+#endif
+  const F4 two = four + __builtin_shufflevector(four, four, 2, 3, 0, 1);
+  return two[0] + two[1];
+}
+
+// e to the x within 2 steps of float; 0 and infinity where they are due, NaN for NaN.
+inline F exponential(F x) {
+  x = x < all(-104.f) ? all(-104.f) : x;
+  x = x > all(104.f) ? all(104.f) : x;
+  const F shifted = x * 1.44269504f + 12582912.f;  // adding 1.5 * 2^23 rounds to a whole number
+  const F whole = shifted - 12582912.f;
+  const F r = (x - whole * 0.693145752f) - whole * 1.42860677e-6f;
+  F p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+#if WIDTH == 16
+  return __builtin_ia32_scalefps512_mask(p, whole, p, -1, 4);  // times 2 to the whole, in the rounding that is set
+#else
+  const I n = (I)shifted - 0x4b400000, half = n >> 1;  // in two steps: the power itself may not be a normal number
+  return p * (F)((half + 127) << 23) * (F)((n - half + 127) << 23);
+#endif
+}
+inline float exponential(float x) { return exponential(all(x))[0]; }
+
+template <class T>
+void rms_norm(const void* x_, const void* residual_, void* sum_, const void* w_, void* y_, int64_t n, float eps) {
+  const T *x = (const T*)x_, *residual = (const T*)residual_, *w = (const T*)w_;
+  T *total = (T*)sum_, *y = (T*)y_;
+  F square[4] = {};
+  float rest = 0;
+  int64_t i = 0;
+  if (residual) {
+    for (; i + W <= n; i += W) {
+      const F v = rounded(total, load(x + i) + load(residual + i));
+      store(total + i, v);
+      square[0] += v * v;
+    }
+    for (; i < n; i++) {
+      const float v = rounded(total, one(x + i) + one(residual + i));
+      put(total + i, v);
+      rest += v * v;
+    }
+    x = total;
+  } else {
+    for (; i + 4 * W <= n; i += 4 * W)
+      for (int part = 0; part < 4; part++) {
+        const F v = load(x + i + part * W);
+        square[part] += v * v;
+      }
+    for (; i + W <= n; i += W) {
+      const F v = load(x + i);
+      square[0] += v * v;
+    }
+    for (; i < n; i++) rest += one(x + i) * one(x + i);
+  }
+  const float squares = sum((square[0] + square[1]) + (square[2] + square[3])) + rest;
+  const float inverse = 1.f / __builtin_sqrtf(squares / float(n) + eps);
+  for (i = 0; i + W <= n; i += W) store(y + i, rounded(y, load(x + i) * inverse) * load(w + i));
+  for (; i < n; i++) put(y + i, rounded(y, one(x + i) * inverse) * one(w + i));
+}
+
+// 1 / x for x from 1 to 2
+inline F inverse(F x) {
+#if WIDTH == 16
+  const F near = __builtin_ia32_rcp14ps512_mask(x, F{}, -1);  // a division costs as much as all the rest
+  return near * (2.f - x * near);
+#else
+  return 1.f / x;
+#endif
+}
+
+template <class V>
+inline V silu(V v) {
+  if constexpr (sizeof(V) == sizeof(float)) {
+    return silu(all(v))[0];
+  } else {
+    const F e = exponential(v < 0 ? v : -v), share = inverse(e + 1.f);  // of numbers that never overflow
+    return v * (v < 0 ? e * share : share);
+  }
+}
+
+template <class T>
+void silu_and_mul(const void* gate_, const void* up_, void* out_, int64_t n) {
+  const T *gate = (const T*)gate_, *up = (const T*)up_;
+  T* out = (T*)out_;
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store(out + i, silu(load(gate + i)) * load(up + i));
+  for (; i < n; i++) put(out + i, silu(one(gate + i)) * one(up + i));
+}
+
+template <class T, class C>
+void rotary(const void* x_, const void* cos_, const void* sin_, void* y_, int64_t heads, int64_t head_stride,
+            int64_t size, int64_t turned, bool interleaved) {
+  const C *c = (const C*)cos_, *s = (const C*)sin_;
+  const int64_t half = turned / 2;
+  for (int64_t head = 0; head < heads; head++) {
+    const T* x = (const T*)x_ + head * head_stride;
+    T* y = (T*)y_ + head * size;
+    if (interleaved) {
+      for (int64_t i = 0; i < turned; i += 2) {
+        const float a = one(x + i), b = one(x + i + 1);
+        put(y + i, a * one(c + i) - b * one(s + i));
+        put(y + i + 1, b * one(c + i + 1) + a * one(s + i + 1));
+      }
+    } else {
+      int64_t i = 0;
+      for (; i + W <= half; i += W) {
+        const F a = load(x + i), b = load(x + i + half);
+        store(y + i, a * load(c + i) - b * load(s + i));
+        store(y + i + half, b * load(c + i + half) + a * load(s + i + half));
+      }
+      for (; i < half; i++) {
+        const float a = one(x + i), b = one(x + i + half);
+        put(y + i, a * one(c + i) - b * one(s + i));
+        put(y + i + half, b * one(c + i + half) + a * one(s + i + half));
+      }
+    }
+    for (int64_t i = turned; i < size; i++) y[i] = x[i];
+  }
+}
+
+// scores[g][j] = q[g] . k[j] for G queries and KEYS keys at a time
+template <class T, int G, int KEYS>
+inline void scores(const float* q, const T* k, int64_t token, int64_t size, float (*out)[kTile], int64_t j) {
+  F sums[G][KEYS] = {};
+  int64_t d = 0;
+  for (; d + W <= size; d += W) {
+    F key[KEYS];
+    for (int n = 0; n < KEYS; n++) key[n] = load(k + n * token + d);
+    for (int g = 0; g < G; g++) {
+      const F query = load(q + g * size + d);
+      for (int n = 0; n < KEYS; n++) sums[g][n] += query * key[n];
+    }
+  }
+  for (int g = 0; g < G; g++)
+    for (int n = 0; n < KEYS; n++) {
+      float total = sum(sums[g][n]);
+      for (int64_t rest = d; rest < size; rest++) total += q[g * size + rest] * one(k + n * token + rest);
+      out[g][j + n] = total;
+    }
+}
+
+// out[g] += weights[g][j] * v[j] for VECTORS vectors of the values' size
+template <class T, int G, int VECTORS>
+inline void values(float (*weights)[kTile], const T* v, int64_t token, int64_t count, float* out, int64_t stride) {
+  F sums[G][VECTORS];
+  for (int g = 0; g < G; g++)
+    for (int n = 0; n < VECTORS; n++) sums[g][n] = load(out + g * stride + n * W);
+  for (int64_t j = 0; j < count; j++) {
+    F value[VECTORS];
+    for (int n = 0; n < VECTORS; n++) value[n] = load(v + j * token + n * W);
+    for (int g = 0; g < G; g++)
+      for (int n = 0; n < VECTORS; n++) sums[g][n] += weights[g][j] * value[n];
+  }
+  for (int g = 0; g < G; g++)
+    for (int n = 0; n < VECTORS; n++) store(out + g * stride + n * W, sums[g][n]);
+}
+
+// The scores as softmax takes them, their exponentials in their place, the rest scaled to match.
+inline void softmax(float* s, int64_t count, float& largest, float& total, float* out, int64_t value_size) {
+  float top = largest;
+  for (int64_t j = 0; j < count; j++) top = s[j] > top ? s[j] : top;
+  for (int64_t j = count; j % W; j++) s[j] = -kInfinity;
+  const float shrink = top == largest ? 1.f : exponential(largest - top);
+  largest = top;
+  F sums = {};
+  for (int64_t j = 0; j < count; j += W) {
+    const F e = exponential(load(s + j) - top);
+    store(s + j, e);
+    sums += e;
+  }
+  total = total * shrink + sum(sums);
+  if (shrink == 1.f) return;
+  int64_t d = 0;
+  for (; d + W <= value_size; d += W) store(out + d, load(out + d) * shrink);
+  for (; d < value_size; d++) out[d] *= shrink;
+}
+
+inline void shape_scores(const Attend& call, float* s, int64_t from, int64_t count, int64_t head) {
+  if (call.softcap != 0.f) {
+    for (int64_t j = 0; j < count; j++) {
+      const float e = exponential(2.f * s[j] / call.softcap);  // tanh by it
+      s[j] = call.softcap * (1.f - 2.f / (e + 1.f));
+    }
+  }
+  if (call.slopes) {
+    for (int64_t j = 0; j < count; j++) {
+      const int64_t far = call.last - (from + j);
+      s[j] -= call.slopes[head] * float(far < 0 ? -far : far);
+    }
+  }
+}
+
+template <class T, int G>
+void attend_heads(const Attend& call, int64_t first) {
+  const float* q = call.queries + first * call.size;
+  float* out = call.out + first * call.value_size;
+  float *largest = call.largest + first, *total = call.total + first;
+  alignas(64) float s[G][kTile];
+  constexpr int KEYS = WIDTH == 16 ? 16 / (G > 2 ? G : 2) : (G < 4 ? 2 : 1);
+  constexpr int VECTORS = WIDTH == 16 ? (G < 8 ? 4 : 2) : (G < 8 ? 2 : 1);
+  for (int g = 0; g < G; g++) largest[g] = -kInfinity, total[g] = 0;
+  __builtin_memset(out, 0, sizeof(float) * G * call.value_size);
+  for (int64_t at = call.from; at < call.to;) {
+    const int64_t number = at / call.block, inside = at - number * call.block;
+    int64_t count = call.block - inside;
+    count = count < call.to - at ? count : call.to - at;
+    count = count < kTile ? count : kTile;
+    int64_t block = 0;
+    if (call.table) block = call.wide_table ? ((const int64_t*)call.table)[number] : ((const int32_t*)call.table)[number];
+    const T* k = (const T*)call.k + block * call.k_block + inside * call.k_token;
+    const T* v = (const T*)call.v + block * call.v_block + inside * call.v_token;
+    int64_t j = 0;
+    for (; j + KEYS <= count; j += KEYS) scores<T, G, KEYS>(q, k + j * call.k_token, call.k_token, call.size, s, j);
+    for (; j < count; j++) scores<T, G, 1>(q, k + j * call.k_token, call.k_token, call.size, s, j);
+    for (int g = 0; g < G; g++) {
+      shape_scores(call, s[g], at, count, first + g);
+      softmax(s[g], count, largest[g], total[g], out + g * call.value_size, call.value_size);
+    }
+    int64_t d = 0;
+    for (; d + VECTORS * W <= call.value_size; d += VECTORS * W)
+      values<T, G, VECTORS>(s, v + d, call.v_token, count, out + d, call.value_size);
+    for (; d + W <= call.value_size; d += W) values<T, G, 1>(s, v + d, call.v_token, count, out + d, call.value_size);
+    for (; d < call.value_size; d++)
+      for (int g = 0; g < G; g++)
+        for (int64_t n = 0; n < count; n++) out[g * call.value_size + d] += s[g][n] * one(v + n * call.v_token + d);
+    at += count;
+  }
+}
+
+template <class T>
+void attend(const Attend& call) {
+  for (int64_t g = 0; g < call.group; g++) {
+    const T* q = (const T*)call.q + g * call.q_head;
+    for (int64_t d = 0; d < call.size; d++) call.queries[g * call.size + d] = one(q + d) * call.scale;
+  }
+  int64_t head = 0;
+  for (; head + 8 <= call.group; head += 8) attend_heads<T, 8>(call, head);
+  for (; head + 4 <= call.group; head += 4) attend_heads<T, 4>(call, head);
+  for (; head + 2 <= call.group; head += 2) attend_heads<T, 2>(call, head);
+  for (; head < call.group; head++) attend_heads<T, 1>(call, head);
+}
+
+// y[m, n] = x[m] . w[n] + bias[n] for M rows of x and the rows of w from `from` on, R at a time
+template <class T, int M>
+void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to, int64_t inner,
+                 int64_t outer) {
+  constexpr int R = WIDTH == 16 ? (M < 8 ? 4 : 2) : (M < 4 ? 4 : 8 / M);
+  const auto block = [&](int64_t n, auto rows) {
+    constexpr int count = decltype(rows)::value;
+    F sums[count][M] = {};
+    int64_t k = 0;
+    for (; k + W <= inner; k += W) {
+      F weight[count];
+      for (int r = 0; r < count; r++) weight[r] = load(w + (n + r) * w_row + k);
+      for (int m = 0; m < M; m++) {
+        const F value = load(x + m * inner + k);
+        for (int r = 0; r < count; r++) sums[r][m] += weight[r] * value;
+      }
+    }
+    for (int r = 0; r < count; r++)
+      for (int m = 0; m < M; m++) {
+        float total = sum(sums[r][m]);
+        for (int64_t rest = k; rest < inner; rest++) total += one(w + (n + r) * w_row + rest) * x[m * inner + rest];
+        put(y + m * outer + n + r, total + (bias ? one(bias + n + r) : 0.f));
+      }
+  };
+  int64_t n = from;
+  for (; n + R <= to; n += R) block(n, Count<R>{});
+  for (; n < to; n++) block(n, Count<1>{});
+}
+
+template <class T>
+void linear(const float* x, const void* w_, int64_t w_row, const void* bias, void* y_, int64_t rows, int64_t from,
+            int64_t to, int64_t inner, int64_t outer) {
+  const T* w = (const T*)w_;
+  T* y = (T*)y_;
+  int64_t m = 0;
+  const auto part = [&](auto count) {
+    constexpr int M = decltype(count)::value;
+    for (; m + M <= rows; m += M)
+      linear_rows<T, M>(x + m * inner, w, w_row, (const T*)bias, y + m * outer, from, to, inner, outer);
+  };
+  part(Count<8>{});
+  part(Count<4>{});
+  part(Count<2>{});
+  part(Count<1>{});
+}
+
+// Into the first part's room, then into the result.
+template <class T>
+void merge(float* out, const float* largest, const float* total, int64_t parts, int64_t heads, int64_t value_size,
+           void* result_) {
+  T* result = (T*)result_;
+  float top = -kInfinity, whole = 0;
+  for (int64_t p = 0; p < parts; p++) top = largest[p * heads] > top ? largest[p * heads] : top;
+  for (int64_t p = 0; p < parts; p++)
+    if (total[p * heads] != 0) whole += total[p * heads] * exponential(largest[p * heads] - top);
+  for (int64_t p = 0; p < parts; p++) {
+    const float share = total[p * heads] == 0 ? 0.f : exponential(largest[p * heads] - top) / whole;
+    const float* part = out + p * heads * value_size;
+    int64_t d = 0;
+    for (; d + W <= value_size; d += W) store(out + d, p ? load(out + d) + load(part + d) * share : load(out + d) * share);
+    for (; d < value_size; d++) out[d] = p ? out[d] + part[d] * share : out[d] * share;
+  }
+  for (int64_t d = 0; d < value_size; d++) put(result + d, out[d]);
+}
+
+}  // namespace
+
+const Kernels table = {
+    LEVEL_NAME,
+    {rms_norm<float>, rms_norm<bf16>},
+    {silu_and_mul<float>, silu_and_mul<bf16>},
+    {rotary<float, float>, rotary<bf16, bf16>, rotary<bf16, float>},
+    {attend<float>, attend<bf16>},
+    {merge<float>, merge<bf16>},
+    {linear<float>, linear<bf16>},
+};
+
+}  // namespace LEVEL
+}  // namespace dlinfer

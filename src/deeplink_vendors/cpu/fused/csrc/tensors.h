@@ -1,0 +1,74 @@
+// What the ops share: types that the kernels have, calls they do not take, numbers of either size.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "kernels.h"
+
+namespace dlinfer {
+
+using at::Tensor;
+using Maybe = std::optional<Tensor>;
+
+extern std::atomic<bool> bypassed;  // another vendor's kernels, or the reference, are wanted
+extern PyObject* refused;  // (op, reason, *arguments) -> what the op returns
+
+// What the op returns for a call that its kernel does not take.
+template <class Result, class... Arguments>
+Result otherwise(const char* op, const std::string& reason, const Arguments&... arguments) {
+  pybind11::gil_scoped_acquire gil;
+  pybind11::object result = pybind11::handle(refused)(op, reason, arguments...);
+  if constexpr (!std::is_void_v<Result>) return result.cast<Result>();
+}
+
+inline int kind(const Tensor& t) { return t.scalar_type() == at::kFloat ? 0 : 1; }
+
+inline std::string wrong_type(const Tensor& t) {
+  if (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16) return "";
+  return std::string("its kernel has float32 and bfloat16, not ") + c10::toString(t.scalar_type());
+}
+
+inline std::string mixed(std::initializer_list<const Tensor*> tensors) {
+  const Tensor& first = **tensors.begin();
+  for (const Tensor* t : tensors) {
+    if (t->scalar_type() != first.scalar_type())
+      return std::string("its kernel does not mix ") + c10::toString(first.scalar_type()) + " and " + c10::toString(t->scalar_type());
+    if (!t->device().is_cpu()) return "an argument is not on the CPU";
+  }
+  return wrong_type(first);
+}
+
+// The last dimension dense, as the kernels read it.
+inline Tensor dense(const Tensor& t) { return t.size(-1) == 1 || t.stride(-1) == 1 ? t : t.contiguous(); }
+
+inline char* address(const Tensor& t) { return static_cast<char*>(const_cast<void*>(t.const_data_ptr())); }
+
+// Whole numbers of a tensor, of int32 or int64.
+struct Whole {
+  Tensor held;
+  const void* data;
+  bool wide;
+
+  explicit Whole(const Tensor& t) : held(t.contiguous()) {
+    if (held.scalar_type() != at::kInt && held.scalar_type() != at::kLong) held = held.to(at::kLong);
+    data = held.const_data_ptr();
+    wide = held.scalar_type() == at::kLong;
+  }
+  int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+  const void* row(int64_t i, int64_t columns) const {
+    return static_cast<const char*>(data) + i * columns * (wide ? 8 : 4);
+  }
+};
+
+// How many items a thread should have at least, when each is so many elements.
+inline int64_t grain(int64_t elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(elements, 1)); }
+
+}  // namespace dlinfer

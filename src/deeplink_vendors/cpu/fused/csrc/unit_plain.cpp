@@ -1,0 +1,9 @@
+// The kernels with what every processor has.
+#define LEVEL plain
+#define LEVEL_NAME "plain"
+#define WIDTH 4
+#include "level.h"
+
+namespace dlinfer {
+const Kernels& plain_kernels() { return plain::table; }
+}  // namespace dlinfer

@@ -1,0 +1,19 @@
+"""Meanings of fused operators that several parts have as torch ops: plain torch functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def rms_norm(x: Tensor, w: Tensor, eps: float) -> Tensor:
+    """x over the root of its mean square along the last dimension, times w; in float32 at least."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (scaled.to(x.dtype) * w).contiguous()
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up."""
+    return (F.silu(gate) * up).contiguous()

@@ -1,0 +1,23 @@
+"""dlinfer: fused operators for serving large models, one interface for frameworks and chips."""
+
+from dlinfer import fused, ops
+from dlinfer.cache import Layout, cache_layout, new_cache
+from dlinfer.framework import Applied, apply
+from dlinfer.kernels import Fallback, fallbacks, routes, using
+from dlinfer.op import OPS, FusedOp
+
+__all__ = [
+    "OPS",
+    "Applied",
+    "Fallback",
+    "FusedOp",
+    "Layout",
+    "apply",
+    "cache_layout",
+    "fallbacks",
+    "fused",
+    "new_cache",
+    "ops",
+    "routes",
+    "using",
+]

@@ -1,0 +1,40 @@
+"""A cache of keys and values as the vendor of a device wants it in memory: asked, not assumed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deeplink.errors import DeeplinkError
+from dlinfer import kernels
+from dlinfer.layout import DIMENSIONS, Layout
+
+__all__ = ["Layout", "cache_layout", "new_cache"]
+
+
+def cache_layout(device: torch.device | str) -> Layout:
+    """What the kernels for a device want of a cache."""
+    return kernels.served(torch.device(device).type).layout
+
+
+def new_cache(
+    blocks: int,
+    block_size: int,
+    heads: int,
+    size: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    layout: Layout | None = None,
+) -> Tensor:
+    """A cache, not initialised: [blocks, block_size, heads, size], laid out as the vendor wants."""
+    wanted = layout or cache_layout(device)
+    if wanted.block_sizes and block_size not in wanted.block_sizes:
+        allowed = ", ".join(map(str, wanted.block_sizes))
+        raise DeeplinkError(
+            f"the kernels for {device} have no blocks of {block_size} tokens; allowed: {allowed}.",
+            "dlinfer.cache_layout(device).block_sizes tells.",
+        )
+    sizes = dict(zip(DIMENSIONS, (blocks, block_size, heads, size), strict=True))
+    memory = torch.empty([sizes[name] for name in wanted.order], dtype=dtype, device=device)
+    return memory.permute([wanted.order.index(name) for name in DIMENSIONS])

@@ -1,0 +1,12 @@
+"""Is each op right on a device? Hard cases of every op, judged against its meaning in float64.
+
+A vendor's own test file has two lines:
+
+from dlinfer.conformance import conformance
+test_fused_ops = conformance("acme")
+"""
+
+from dlinfer.conformance.case import CASES, Case, cases
+from dlinfer.conformance.check import conformance, wrong
+
+__all__ = ["CASES", "Case", "cases", "conformance", "wrong"]

@@ -1,0 +1,130 @@
+"""Runs a case on a device and judges what it gives, what it writes and what it leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from deeplink import vendor as vendors
+from deeplink.judge import envelope, judge
+from deeplink.judge.formats import FORMATS
+from dlinfer import kernels
+from dlinfer.conformance.case import DTYPES, Case, cases
+from dlinfer.op import OPS, FusedOp
+
+Arguments = dict[str, Any]
+# Whole numbers that are rounded, or chosen among values: what they are depends on the type.
+BY_TYPE = frozenset("dynamic_quant rms_norm_w8a8 add_rms_norm_w8a8 moe_gating".split())
+SAMPLES = 4  # of the envelope, of which most cases need none
+ONE_STEP = (1.0, 0.0)  # of int8: either side of a half is right
+
+
+def wrong(case: Case, device: str = "cpu") -> str:
+    """What is wrong with a case on a device; empty when it is right."""
+    op = OPS[case.op]
+    before = _copied(case.arguments)
+    given = _copied(case.arguments, device)
+    found = [*_results(op.overload(**given)), *_written(op, given)]
+    for name, value in given.items():
+        if isinstance(value, Tensor) and name not in op.written and not _same(value, before[name]):
+            return f"it changed {name}"
+    expected = _expected(op, case, torch.float64)
+    if len(found) != len(expected):
+        return f"{len(found)} results, expected {len(expected)}"
+    plain = _expected(op, case, None)
+    if case.op in BY_TYPE:
+        expected = plain
+    for at, (result, reference) in enumerate(zip(found, expected, strict=True)):
+        if result.dtype != plain[at].dtype:
+            return f"result {at} is {result.dtype}, expected {plain[at].dtype}"
+        verdict = judge(
+            result.cpu(),
+            reference,
+            tolerance=ONE_STEP if result.dtype == torch.int8 else None,
+            run_plain=lambda at=at: plain[at],  # type: ignore[misc]
+            run_envelope=lambda at=at: _sigma(op, case)[at],  # type: ignore[misc]
+        )
+        if not verdict.passed:
+            return f"result {at}: {verdict}"
+    return ""
+
+
+def conformance(vendor: str, ops: tuple[str, ...] = ()) -> Callable[..., None]:
+    """A test of a vendor's ops, parametrized by op and type."""
+    import pytest
+
+    device = vendors.choose(vendor).vendor.device
+    rows = [(op, dtype) for op in ops or tuple(OPS) for dtype in DTYPES]
+
+    @pytest.mark.parametrize(("op", "dtype"), rows, ids=lambda v: str(v).removeprefix("torch."))
+    def test(op: str, dtype: torch.dtype) -> None:
+        with kernels.using(vendor):
+            found = [f"{case}: {what}" for case, what in failures(op, dtype, device)]
+        if found:
+            pytest.fail("\n".join(found), pytrace=False)
+
+    return test
+
+
+def failures(op: str, dtype: torch.dtype, device: str) -> Iterator[tuple[Case, str]]:
+    """The cases of an op that are wrong on a device, and why."""
+    for case in cases(op, dtype):
+        what = wrong(case, device)
+        if what:
+            yield case, what
+
+
+def _expected(op: FusedOp, case: Case, dtype: torch.dtype | None) -> list[Tensor]:
+    arguments = _copied(case.arguments)
+    if dtype is not None:
+        arguments = {name: _wide(value, dtype) for name, value in arguments.items()}
+    return [*_results(op.meaning(**arguments)), *_written(op, arguments)]
+
+
+def _sigma(op: FusedOp, case: Case) -> list[Tensor | None]:
+    reference = [t if t.dtype in FORMATS else None for t in _expected(op, case, torch.float64)]
+
+    def run() -> list[Tensor | None]:
+        drawn = _expected(op, case, torch.float64)
+        return [d if r is not None else None for d, r in zip(drawn, reference, strict=True)]
+
+    return envelope(run, reference, between=FORMATS[case.dtype].roundoff, samples=SAMPLES)
+
+
+def _wide(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.dtype):
+        return dtype
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _results(result: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def _written(op: FusedOp, arguments: Arguments) -> list[Tensor]:
+    return [arguments[name] for name in op.written]
+
+
+def _copied(arguments: Arguments, device: str = "cpu") -> Arguments:
+    """Copies on a device, laid out as they are: what the memory between rows holds stays NaN."""
+    return {
+        name: _laid(value, device) if isinstance(value, Tensor) else value
+        for name, value in arguments.items()
+    }
+
+
+def _laid(tensor: Tensor, device: str) -> Tensor:
+    reach = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if not tensor.numel():
+        return tensor.clone().to(device)
+    memory = torch.as_strided(tensor, (reach,), (1,)).clone().to(device)
+    return torch.as_strided(memory, tensor.shape, tensor.stride())
+
+
+def _same(after: Tensor, before: Tensor) -> bool:
+    after = after.cpu()
+    return bool(((after == before) | (after.isnan() & before.isnan())).all())

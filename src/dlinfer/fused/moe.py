@@ -1,0 +1,88 @@
+"""Mixtures of experts: which ones, and what they make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dlinfer.op import op, wide
+
+
+@op(
+    'Tensor logits, int top_k, bool renormalize=False, str scoring="softmax", int groups=1, '
+    "int top_groups=1, Tensor? bias=None, float scale=1.0",
+    "(Tensor, Tensor)",
+)
+def moe_gating(
+    logits: Tensor,
+    top_k: int,
+    renormalize: bool = False,
+    scoring: str = "softmax",
+    groups: int = 1,
+    top_groups: int = 1,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """(weights in float32, experts in int64) [tokens, top_k], best first; logits [tokens, experts].
+
+    scoring: softmax or sigmoid. A bias [experts] counts for the choice, not in the weights. With
+    groups, only experts of the best top_groups are chosen: by a group's best expert, with a bias by
+    the sum of its best two. The weights are made to sum to 1 when `renormalize`, then times scale.
+    """
+    scores = wide(logits)
+    scores = scores.softmax(-1) if scoring == "softmax" else scores.sigmoid()
+    wanted = scores if bias is None else scores + bias
+    if groups > 1:
+        wanted = wanted.masked_fill(_outside(wanted, groups, top_groups, bias), -torch.inf)
+    chosen = wanted.topk(top_k, -1).indices
+    weights = scores.gather(-1, chosen)
+    if renormalize:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return (weights * scale).float().contiguous(), chosen.contiguous()
+
+
+def _outside(wanted: Tensor, groups: int, top_groups: int, bias: Tensor | None) -> Tensor:
+    """Which experts are in none of the best groups."""
+    parts = wanted.unflatten(-1, (groups, -1))
+    worth = parts.amax(-1) if bias is None else parts.topk(2, -1).values.sum(-1)
+    best = worth.topk(top_groups, -1).indices
+    outside = torch.ones_like(worth, dtype=torch.bool).scatter(-1, best, False)
+    return outside[..., None].expand_as(parts).flatten(-2)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu}
+
+
+def _as_x(x: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@op(
+    'Tensor x, Tensor gate_up, Tensor down, Tensor weights, Tensor experts, str activation="silu"',
+    fake=_as_x,
+)
+def fused_moe(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str = "silu",
+) -> Tensor:
+    """The weighted sum of what the chosen experts make of each token, x [tokens, size].
+
+    gate_up [experts, 2 * inner, size], down [experts, size, inner]; weights and experts are
+    [tokens, chosen], as moe_gating gives them. activation: silu or gelu.
+    """
+    act = ACTIVATIONS[activation]
+    out = torch.zeros(x.shape, dtype=wide(x).dtype, device=x.device)
+    for expert in experts.unique().tolist():
+        token, place = (experts == expert).nonzero(as_tuple=True)
+        gate, up = F.linear(x[token], gate_up[expert]).chunk(2, -1)
+        made = F.linear(act(gate) * up, down[expert])
+        out.index_add_(0, token, made.to(out.dtype) * weights[token, place, None].to(out.dtype))
+    return out.to(x.dtype)

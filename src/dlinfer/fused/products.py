@@ -1,0 +1,98 @@
+"""Matrix products: plain, of several processes, of weights and of both sides in few bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diopi import meanings
+from dlinfer.op import op, wide
+
+
+@op('Tensor x, Tensor weight, Tensor? bias=None, str group=""')
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
+    """x @ weight.T + bias, weight [out, in]; summed over the process group of that name, if any."""
+    product = F.linear(x, weight, bias).contiguous()
+    return summed(product, group) if group else product
+
+
+def summed(x: Tensor, group: str) -> Tensor:
+    """The sum over a process group."""
+    functional = torch.ops._c10d_functional
+    done: Tensor = functional.wait_tensor(functional.all_reduce(x, "sum", group))
+    return done
+
+
+@op(
+    "Tensor x, Tensor weight, Tensor scale, Tensor? offset=None, Tensor? bias=None, "
+    "int group_size=0",
+)
+def weight_quant_matmul(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    group_size: int = 0,
+) -> Tensor:
+    """x @ ((weight + offset) * scale).T + bias, weight [out, in] of int8.
+
+    uint8 is two numbers of 4 bits in one, [out, in / 2], the lower bits first. scale and offset are
+    [out, in / group_size]; one group when it is 0.
+    """
+    if weight.dtype == torch.uint8:
+        weight = torch.stack((weight & 15, weight >> 4), -1).flatten(-2)
+    size = group_size or weight.shape[1]
+    groups = wide(scale).repeat_interleave(size, 1)
+    numbers = weight.to(groups.dtype)
+    if offset is not None:
+        numbers = numbers + wide(offset).repeat_interleave(size, 1)
+    return F.linear(x, (numbers * groups).to(x.dtype), bias).contiguous()
+
+
+@op("Tensor x", "(Tensor, Tensor)")
+def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(int8, scale [..., 1] in float32): x / scale, rounded; each row's largest becomes 127."""
+    rows = wide(x)
+    scale = rows.abs().amax(-1, keepdim=True) / 127
+    # a row of zeros has no scale, and stays zeros
+    numbers = (rows / torch.where(scale == 0, 1.0, scale)).round().clamp(-127, 127)
+    return numbers.to(torch.int8).contiguous(), scale.float()
+
+
+@op(
+    "Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype, Tensor? bias=None",
+)
+def linear_w8a8(
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    out_dtype: torch.dtype,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """(a @ b.T) * a_scale * b_scale + bias; a [..., in] and b [out, in] of int8.
+
+    a_scale is [..., 1], b_scale [out] or [out, 1]; the product is exact in int32.
+    """
+    product = F.linear(a.double(), b.double())  # exact: 53 bits hold every sum of these products
+    scaled = product * a_scale * b_scale.reshape(-1)
+    return (scaled if bias is None else scaled + bias).to(out_dtype).contiguous()
+
+
+@op("Tensor x, Tensor weight, float eps", "(Tensor, Tensor)")
+def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """dynamic_quant of rms_norm."""
+    numbers, scale = dynamic_quant(meanings.rms_norm(x, weight, eps))
+    return numbers, scale
+
+
+@op("Tensor x, Tensor residual, Tensor weight, float eps", "(Tensor, Tensor, Tensor)")
+def add_rms_norm_w8a8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(int8, scale, x + residual): dynamic_quant of add_rms_norm."""
+    total = (x + residual).contiguous()
+    numbers, scale = dynamic_quant(meanings.rms_norm(total, weight, eps))
+    return numbers, scale, total

@@ -1,0 +1,236 @@
+"""Whose kernel runs an op: that of the vendor who serves the tensors' device, else the reference.
+
+A vendor's record names its module by `fused`. In it are kernels as functions, named as their op and
+with its arguments; what one cannot do is a predicate (`diopi.resolve.limited`). `CACHE` is the
+`Layout` that they want. It may also have `native(refused)`, which registers kernels in C++ on the
+device's dispatch key, so that calls reach them without Python, and returns their ops' names; they
+call `refused` for what they cannot do, and for everything while `bypass(True)` holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from deeplink import settings
+from deeplink import vendor as vendors
+from deeplink.errors import DeeplinkError, NoKernelError, NoVendorError, SignatureError
+from deeplink.vendor import Vendor
+from dlinfer.layout import Layout
+
+if TYPE_CHECKING:
+    from dlinfer.op import FusedOp
+
+log = logging.getLogger("dlinfer")
+
+REFERENCE = "reference"
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The fused kernels for one kind of device; `lacks` says why there are none."""
+
+    device: str
+    vendor: str
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    native: frozenset[str] = frozenset()
+    layout: Layout = field(default_factory=Layout)
+    lacks: str = ""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """An op that ran by its reference although a vendor serves the device."""
+
+    op: str
+    vendor: str
+    reason: str
+
+
+_fallbacks: dict[Fallback, int] = {}
+_forced = ""  # by `using`
+_native: dict[str, Any] = {}  # vendor -> its module, whose kernels stand on the dispatch key
+_loading = threading.RLock()  # kernels are registered once, whichever thread comes first
+
+
+def served(device: str) -> Served:
+    """Who serves a kind of device now; the first call loads the vendor's kernels."""
+    return _served(device, _wanted())
+
+
+def routes(device: str) -> dict[str, str]:
+    """Op -> whose kernel runs it on a kind of device."""
+    from dlinfer.op import OPS
+
+    found = served(device)
+    own = found.native | found.kernels.keys()
+    return {name: found.vendor if name in own else REFERENCE for name in OPS}
+
+
+def fallbacks() -> dict[Fallback, int]:
+    """What ran by its reference although a vendor serves the device, and how many times."""
+    return dict(_fallbacks)
+
+
+@contextmanager
+def using(vendor: str) -> Iterator[None]:
+    """Ops run by one vendor's kernels, or by `reference`, in the whole process inside the block."""
+    global _forced
+    before, _forced = _forced, vendor
+    try:
+        _follow()
+        yield
+    finally:
+        _forced = before
+        _follow()
+
+
+def entry(op: FusedOp) -> Kernel:
+    """What torch calls where no kernel stands on the device's key: it finds the one to run."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _run(op, args, kwargs)
+
+    return call
+
+
+def refused(vendor: str, name: str, reason: str, *args: Any) -> Any:
+    """What a native kernel returns for a call that it does not take; no reason: it is bypassed."""
+    from dlinfer.op import OPS
+
+    if reason:
+        return _by_reference(OPS[name], vendor, reason, args, {})
+    return _run(OPS[name], args, {})
+
+
+def _run(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    found = served(_device(args, kwargs))
+    if op.name in found.native:  # it stands on the key since `served` loaded it, just now
+        return op.overload(*args, **kwargs)
+    kernel = found.kernels.get(op.name)
+    if kernel is None:
+        reason = found.lacks or "it has no kernel for it"
+        return _by_reference(op, found.vendor, reason, args, kwargs)
+    supports = getattr(kernel, "supports", None)
+    if supports is not None and not supports(*args, **kwargs):
+        reason = f"its kernel does not take {_described(args, kwargs)}"
+        return _by_reference(op, found.vendor, reason, args, kwargs)
+    return kernel(*args, **kwargs)
+
+
+def _by_reference(
+    op: FusedOp, vendor: str, reason: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    if vendor != REFERENCE:
+        _tell(Fallback(op.name, vendor, reason))
+    return op.meaning(*args, **kwargs)
+
+
+def _tell(row: Fallback) -> None:
+    if settings.DLINFER_STRICT.get():
+        raise NoKernelError(
+            f"vendor {row.vendor!r} does not run {row.op}: {row.reason}.",
+            f"unset {settings.DLINFER_STRICT.name} to run it by its reference, in plain torch.",
+        )
+    if row not in _fallbacks:
+        log.warning("%s runs by its reference, not by %s: %s", row.op, row.vendor, row.reason)
+    _fallbacks[row] = _fallbacks.get(row, 0) + 1
+
+
+def _wanted() -> str:
+    return _forced or settings.DLINFER_VENDOR.get()
+
+
+def _follow() -> None:
+    """Tells the kernels on dispatch keys, which torch calls without asking here, who is wanted."""
+    wanted = _wanted()
+    for name, module in _native.items():
+        module.bypass(bool(wanted) and wanted != name)
+
+
+def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return next(tensors).device.type  # every op has one
+
+
+def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def shown(value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return str(value)
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+    return ", ".join([*map(shown, args), *(f"{k}={shown(v)}" for k, v in kwargs.items())])
+
+
+@functools.cache
+def _served(device: str, wanted: str) -> Served:
+    record = None if wanted == REFERENCE else _vendor(device, wanted)
+    if record is None:  # nobody has fused kernels for it: nothing is missing
+        return Served(device, REFERENCE)
+    with _loading:
+        return _loaded(device, record.name)
+
+
+def _vendor(device: str, wanted: str) -> Vendor | None:
+    """Who has fused kernels for the device: the one asked for, else the one in force, else any."""
+    rows = vendors.discover()
+    names = [row.name for row in rows]
+    if wanted and wanted not in names:
+        raise NoVendorError(
+            f"dlinfer was asked for vendor {wanted!r}; installed: {', '.join(names)}.",
+            f"{REFERENCE!r} runs every op in plain torch.",
+        )
+    usable = [row.vendor for row in rows if row.vendor and row.status == "available"]
+    serving = [v for v in usable if v.device == device and v.fused]
+    chosen = wanted or settings.DEEPLINK_VENDOR.get()
+    otherwise = serving[0] if serving and not wanted else None
+    return next((v for v in serving if v.name == chosen), otherwise)
+
+
+@functools.cache
+def _loaded(device: str, name: str) -> Served:
+    """The kernels of a vendor's module; what is wrong with it is told, and the reference runs."""
+    row = vendors.find(name)
+    assert row is not None and row.vendor is not None  # `_vendor` just found it
+    native: frozenset[str] = frozenset()
+    try:
+        module = importlib.import_module(row.vendor.fused)
+        kernels = checked(module, name)
+        if hasattr(module, "native"):
+            native = frozenset(module.native(functools.partial(refused, name)))
+    except DeeplinkError as error:
+        return Served(device, name, lacks=error.message.splitlines()[0].rstrip("."))
+    except Exception as error:  # another's module: whatever it raises is told as its state
+        return Served(device, name, lacks=f"{type(error).__name__}: {error}")
+    if native:
+        _native[name] = module
+        settings.watch(settings.DLINFER_VENDOR, _follow)
+        _follow()
+    return Served(device, name, kernels, native, getattr(module, "CACHE", Layout()))
+
+
+def checked(module: Any, vendor: str) -> dict[str, Kernel]:
+    """The kernels of a module by their ops' names; SignatureError when one takes other things."""
+    from dlinfer.op import OPS
+
+    found = {name: getattr(module, name) for name in OPS if hasattr(module, name)}
+    for name, kernel in found.items():
+        wanted, given = (
+            ", ".join(inspect.signature(f).parameters) for f in (OPS[name].meaning, kernel)
+        )
+        if wanted != given:
+            raise SignatureError(
+                f"{vendor}'s kernel {name} takes ({given}), and its op ({wanted}).",
+                "a kernel repeats the arguments of its op, in their order.",
+            )
+    return found

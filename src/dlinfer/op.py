@@ -1,0 +1,67 @@
+"""What a fused op is, and how one is declared: a plain torch function, once, as a torch op.
+
+The function is the op's meaning, its definition of right (the vendor `reference`) and, where its
+values do not decide the shapes, its shape and type inference. Whose kernel runs is `kernels.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlinfer import kernels
+
+Function = Callable[..., Any]
+
+_LIBRARY = torch.library.Library("dlinfer", "DEF")  # lives as long as the process
+OPS: dict[str, FusedOp] = {}  # in the order of their declaration
+
+
+@dataclass(frozen=True, eq=False)  # there is one of each: compared and hashed as itself
+class FusedOp:
+    """One op of the interface."""
+
+    name: str
+    schema: str  # what torch is told, with `(a!)` at what is written
+    meaning: Function = field(repr=False)
+    doc: str = ""
+
+    @cached_property
+    def overload(self) -> torch._ops.OpOverload[..., Any]:
+        """The torch op."""
+        found: torch._ops.OpOverload[..., Any] = getattr(torch.ops.dlinfer, self.name).default
+        return found
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that the op changes."""
+        arguments = self.overload._schema.arguments
+        return tuple(a.name for a in arguments if a.alias_info and a.alias_info.is_write)
+
+
+def op(
+    parameters: str, returns: str = "Tensor", fake: Function | None = None
+) -> Callable[[Function], Function]:
+    """Declares an op by its meaning; `fake` gives the results' shapes where values decide."""
+
+    def declare(meaning: Function) -> Function:
+        name = meaning.__name__
+        schema = f"{name}({parameters}) -> {returns}"
+        tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+        _LIBRARY.define(schema, tags=tags)
+        declared = OPS[name] = FusedOp(name, schema, meaning, (meaning.__doc__ or "").strip())
+        _LIBRARY.impl(name, kernels.entry(declared), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"dlinfer::{name}", fake or meaning, lib=_LIBRARY)
+        return meaning
+
+    return declare
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least: how the meanings compute what they then round once."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

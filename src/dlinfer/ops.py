@@ -1,0 +1,374 @@
+"""The published call signatures: what frameworks written for the classic interface call.
+
+Each binds to an op of `dlinfer.fused`, with its one meaning: nothing is changed that the op does
+not write, lengths are plain or cumulative as each call has them, a cache is [blocks, block size,
+heads, size] or, by its block size, [blocks, heads, block size, size]. Where the classic calls were
+changed between releases of a framework, the number of arguments tells which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink.errors import DeeplinkError
+from dlinfer import fused
+
+
+def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """The op, as it is."""
+    return _one(fused.rms_norm(hidden_states, weight, epsilon))
+
+
+def add_rms_norm(
+    hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor]:
+    """The op, as it is."""
+    return _two(fused.add_rms_norm(hidden_states, residual, weight, epsilon))
+
+
+def apply_rotary_pos_emb(
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor]:
+    """query and key [..., heads, size], turned by halves; cos and sin [..., turned]."""
+    angles = (t.reshape(-1, t.shape[-1]) for t in (cos, sin))
+    q, k = _two(fused.rotary(_heads(query), _heads(key), *angles))
+    return q.view(query.shape), k.view(key.shape)
+
+
+def silu_and_mul(x: Tensor, dim: int = -1) -> Tensor:
+    """The op, along any dimension."""
+    return _one(fused.silu_and_mul(x.movedim(dim, -1))).movedim(-1, dim)
+
+
+def fill_kv_cache(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    kv_indices: Tensor,
+    k_scales_zeros: Sequence[Tensor | None] = (),
+    v_scales_zeros: Sequence[Tensor | None] = (),
+    quant_bits: int | None = 0,
+) -> tuple[Tensor, Tensor]:
+    """Writes to the caches, and returns them; with quant_bits, by (scales, zeros) of each."""
+    scales: list[Tensor | None] = [None] * 4
+    if quant_bits:
+        (scales[0], scales[2]), (scales[1], scales[3]) = k_scales_zeros, v_scales_zeros
+    fused.fill_kv_cache(key, value, key_cache, value_cache, kv_indices.reshape(-1), *scales)
+    return key_cache, value_cache
+
+
+# What comes after query, key, value by position: as releases of LMDeploy have it.
+_CACHES = ("key_cache", "value_cache")
+_HEADS = ("num_q_heads", "num_kv_heads", "attn_mask")
+PREFILL: dict[int, tuple[str, ...]] = {
+    9: (*_CACHES, "q_start_loc", "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # to 0.17
+    8: (*_CACHES, "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # 0.18
+    6: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS),  # the first ones
+    5: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS[:2]),  # the first ones, of images
+}
+_BLOCKS = (*_CACHES, "block_table", "block_size")
+_LONGEST = ("max_q_seq_len", "max_kv_seq_len", *_HEADS)
+PAGED_PREFILL: dict[int, tuple[str, ...]] = {
+    13: (*_BLOCKS, "q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_kv", *_LONGEST),
+    11: (*_BLOCKS, "q_seq_len", "kv_seq_len", *_LONGEST),  # 0.18: q_seq_len is cumulative
+}
+
+
+def prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
+    attn_mask: Sequence[Tensor | None] = (),
+    softmax_scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    attn_output: Tensor | None = None,
+    actual_seq_lengths_cpu: Tensor | None = None,
+) -> Tensor:
+    """Attention inside packed sequences: causal, as a language model's; not causal where neither
+    caches nor a mask are given, as images' are.
+    """
+    given = {"attn_mask": attn_mask} | _named("prefill_attention", PREFILL, rest)
+    causal = given.get("key_cache") is not None or bool(given["attn_mask"])
+    if actual_seq_lengths_cpu is not None:
+        bounds = _from_zero(actual_seq_lengths_cpu)
+    else:
+        bounds = _from_zero(given["q_seq_len"].cumsum(0))
+    longest = int(given["max_q_seq_len"] or (bounds[1:] - bounds[:-1]).max())
+    done = fused.prefill_attention(
+        _heads(query),
+        _heads(key),
+        _heads(value),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        _scale(softmax_scale, query),
+        causal,
+        alibi_slopes=alibi_slopes,
+    )
+    return _put(done, attn_output)
+
+
+def paged_prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
+    head_size_v: int | None = None,
+    softmax_scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    attn_output: Tensor | None = None,
+    kv_scales: Tensor | None = None,
+    kv_zeros: Tensor | None = None,
+    quant_bits: int | None = 0,
+) -> Tensor:
+    """Attention of new tokens over the cache, which holds their own keys and values already."""
+    del key, value, head_size_v, kv_scales, kv_zeros
+    _not_quantised("paged_prefill_attention", quant_bits)
+    given = _named("paged_prefill_attention", PAGED_PREFILL, rest)
+    lengths = given["q_seq_len"]
+    bounds = _from_zero(lengths.cumsum(0) if "q_start_loc" in given else lengths)
+    done = fused.paged_prefill_attention(
+        _heads(query),
+        *_cached(given["key_cache"], given["value_cache"], given["block_size"]),
+        given["block_table"],
+        bounds,
+        given["kv_seq_len"],
+        int(given["max_q_seq_len"] or query.shape[0]),
+        int(given["max_kv_seq_len"] or given["kv_seq_len"].max()),
+        _scale(softmax_scale, query),
+        alibi_slopes=alibi_slopes,
+    )
+    return _put(done, attn_output)
+
+
+def paged_decode_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    block_size: int,
+    q_seq_len: Tensor | None,
+    kv_seq_len: Tensor,
+    max_kv_seq_len: int,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_size_v: int | None = None,
+    softmax_scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    attn_output: Tensor | None = None,
+    kv_scales: Tensor | None = None,
+    kv_zeros: Tensor | None = None,
+    quant_bits: int | None = 0,
+) -> Tensor:
+    """The op, with what the tensors say themselves left out."""
+    del q_seq_len, num_q_heads, num_kv_heads, head_size_v, kv_scales, kv_zeros
+    _not_quantised("paged_decode_attention", quant_bits)
+    done = fused.paged_decode_attention(
+        _heads(query),
+        *_cached(key_cache, value_cache, block_size),
+        block_table,
+        kv_seq_len,
+        int(max_kv_seq_len or kv_seq_len.max()),
+        _scale(softmax_scale, query),
+        alibi_slopes=alibi_slopes,
+    )
+    return _put(done, attn_output)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    all_reduce: bool = False,
+    group: str = "",
+) -> Tensor:
+    """The op; with all_reduce, summed over the group of that name, or over the default one."""
+    return _one(fused.linear(x, weight, bias, (group or _default_group()) if all_reduce else ""))
+
+
+def moe_gating_topk_softmax(
+    router_logits: Tensor, topk: int, moe_metadata: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Weights by softmax over all experts; a bool in the metadata's place asks for a sum of 1."""
+    return _two(fused.moe_gating(router_logits, topk, moe_metadata is True))
+
+
+def fused_moe(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    down_weights: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    topk: int,
+    renormalize: bool,
+    moe_metadata: Any = None,
+    chunked_moe_layout: Any = None,
+) -> Tensor:
+    """The op on one device: how experts are spread over several is not taken from the metadata."""
+    del topk, moe_metadata, chunked_moe_layout
+    if renormalize:
+        topk_weights = topk_weights / topk_weights.sum(-1, keepdim=True)
+    rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+    done = _one(fused.fused_moe(rows, gate_up_weights, down_weights, topk_weights, topk_ids))
+    return done.view(hidden_states.shape)
+
+
+def dynamic_quant(
+    x: Tensor, quant_dtype: torch.dtype = torch.int8, quant_granularity: str = "PER_TOKEN"
+) -> tuple[Tensor, Tensor]:
+    """The op: int8, by token."""
+    _only_int8("dynamic_quant", quant_dtype)
+    if quant_granularity != "PER_TOKEN":
+        raise DeeplinkError(f"dynamic_quant: {quant_granularity!r}; allowed: PER_TOKEN.")
+    return _two(fused.dynamic_quant(x))
+
+
+def per_token_quant_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`dynamic_quant` by its first name."""
+    return _two(fused.dynamic_quant(x))
+
+
+def linear_w8a8(
+    a: Tensor,
+    b: Tensor,
+    rms_scale: Tensor,
+    linear_scale: Tensor,
+    out_dtype: torch.dtype,
+    quant_dtype: torch.dtype = torch.int8,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """The op; the result is of the type that is asked for."""
+    _only_int8("linear_w8a8", quant_dtype)
+    return _one(fused.linear_w8a8(a, b, rms_scale, linear_scale, out_dtype, bias))
+
+
+def smooth_quant_matmul(
+    a: Tensor,
+    a_scale: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    out_dtype: torch.dtype,
+    bias: Tensor | None = None,
+    all_reduce: bool = False,
+) -> Tensor:
+    """`linear_w8a8` by its first name."""
+    done = _one(fused.linear_w8a8(a, b, a_scale, b_scale, out_dtype, bias))
+    if all_reduce:
+        torch.distributed.all_reduce(done)
+    return done
+
+
+def rms_norm_w8a8(
+    hidden_states: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    quant_dtype: torch.dtype = torch.int8,
+) -> tuple[Tensor, Tensor]:
+    """The op, as it is."""
+    _only_int8("rms_norm_w8a8", quant_dtype)
+    return _two(fused.rms_norm_w8a8(hidden_states, weight, epsilon))
+
+
+def add_rms_norm_w8a8(
+    hidden_states: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    quant_dtype: torch.dtype = torch.int8,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The op, as it is."""
+    _only_int8("add_rms_norm_w8a8", quant_dtype)
+    numbers, scale, total = fused.add_rms_norm_w8a8(hidden_states, residual, weight, epsilon)
+    return numbers, scale, total
+
+
+def weight_quant_matmul(
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    bias: Tensor | None = None,
+    all_reduce: bool = False,
+    group_size: int = 0,
+) -> Tensor:
+    """The op for x2 [in, out] of int8, with scale and offset [in / group_size, out]."""
+    turned = None if offset is None else _columns(offset).t()
+    weight, scales = x2.t().contiguous(), _columns(scale).t()
+    done = _one(fused.weight_quant_matmul(x1, weight, scales, turned, bias, group_size))
+    if all_reduce:
+        torch.distributed.all_reduce(done)
+    return done
+
+
+def _columns(t: Tensor) -> Tensor:
+    return t if t.dim() == 2 else t[None]
+
+
+def _one(result: Any) -> Tensor:
+    found: Tensor = result
+    return found
+
+
+def _two(result: Any) -> tuple[Tensor, Tensor]:
+    first, second = result
+    return first, second
+
+
+def _named(op: str, forms: dict[int, tuple[str, ...]], rest: tuple[Any, ...]) -> dict[str, Any]:
+    """The arguments after query, key and value by their names in the form that has so many."""
+    if len(rest) not in forms:
+        known = "; ".join(f"query, key, value, {', '.join(names)}" for names in forms.values())
+        raise TypeError(f"{op} takes by position: {known}; got {3 + len(rest)} arguments")
+    return dict(zip(forms[len(rest)], rest, strict=True))
+
+
+def _scale(given: float | None, query: Tensor) -> float:
+    return float(given or query.shape[-1] ** -0.5)
+
+
+def _heads(t: Tensor) -> Tensor:
+    """[tokens, heads, size]."""
+    return t.reshape(-1, *t.shape[-2:])
+
+
+def _from_zero(ends: Tensor) -> Tensor:
+    """Cumulative lengths with the 0 before them, where it is not there."""
+    return torch.nn.functional.pad(ends, (1, 0))
+
+
+def _cached(key_cache: Tensor, value_cache: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """With places before heads, as the ops have it, whichever comes first in memory."""
+    if key_cache.shape[1] != block_size and key_cache.shape[2] == block_size:
+        return key_cache.transpose(1, 2), value_cache.transpose(1, 2)
+    return key_cache, value_cache
+
+
+def _put(done: Any, attn_output: Tensor | None) -> Tensor:
+    if attn_output is None:
+        return _one(done)
+    return attn_output.copy_(_one(done).view(attn_output.shape))
+
+
+def _default_group() -> str:
+    found: str = torch.distributed.group.WORLD.group_name  # type: ignore[union-attr]
+    return found
+
+
+def _not_quantised(op: str, quant_bits: int | None) -> None:
+    if quant_bits:
+        raise DeeplinkError(
+            f"{op}: a cache of {quant_bits} bits is not read by the published call.",
+            f"call torch.ops.dlinfer.{op} with k_scales and v_scales.",
+        )
+
+
+def _only_int8(op: str, quant_dtype: torch.dtype) -> None:
+    if quant_dtype != torch.int8:
+        raise DeeplinkError(f"{op}: quantises to {quant_dtype}; allowed: torch.int8.")
