@@ -11,9 +11,11 @@ which connects, says and receives:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -45,17 +47,20 @@ class Worker:
         self.pipe, theirs = Pipe()
         self.since = time.monotonic()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
-        number = theirs.fileno()
+        life, ours = os.pipe()  # nobody writes to it: it closes when we end, however we do
+        self._life = open(ours, "wb")  # noqa: SIM115
+        numbers = theirs.fileno(), life
         line = [sys.executable, "-X", "faulthandler", "-m", module]
         self._process = subprocess.Popen(
-            [*line, str(number), json.dumps(dict(options))],
+            [*line, *map(str, numbers), json.dumps(dict(options))],
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
-            pass_fds=(number,),
+            pass_fds=numbers,
             start_new_session=True,  # so that what it starts can be ended with it
         )
         theirs.close()
+        os.close(life)
 
     def give(self, what: Any) -> None:
         """Something to do; its time begins."""
@@ -69,6 +74,7 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._life.close()
         self._said.close()
 
     def how(self) -> str:
@@ -147,4 +153,20 @@ class Line:
 
 def connect() -> tuple[Line, dict[str, Any]]:
     """The line of a worker process, and the options that it was started with."""
-    return Line(Connection(int(sys.argv[1]))), json.loads(sys.argv[2])
+    _, pipe, life, options = sys.argv
+    _end_with(int(life))
+    return Line(Connection(int(pipe))), json.loads(options)
+
+
+def _end_with(life: int) -> None:
+    """Lets the system end this process and what it starts when the other end of a pipe closes.
+
+    No thread waits for that: a kernel that hangs may never let one run.
+    """
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    ended = select.poll()
+    ended.register(life, 0)
+    if ended.poll(0):  # before we asked
+        sys.exit(1)
