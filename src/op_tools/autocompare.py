@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from op_tools import (
     gradients,
     host,
     interception,
+    kernels,
     memory,
     names,
     reference,
     report,
 )
+from op_tools.accepted import Accepted
 from op_tools.background import Background
 from op_tools.call import Call, tensors
 from op_tools.comparison import Item, Taken
@@ -38,6 +41,7 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
+from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
@@ -104,8 +108,18 @@ class OpAutoCompare(Observer):
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
         self._background = Background() if self._how.background else None
+        helper = kernels.helper() if self._how.mode == "signature" else None
+        self._accepted = Accepted() if self._how.standard == "calibrated" else None
+        self._known = helper and helper.Known(interception.local, interception.ids)
 
     # Which calls.
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        """Natively, where a call of a signature that has been seen is none of our business."""
+        if self._known is None or self._how.recheck or self.picks:
+            return None
+        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        return self._known.once(plan.name, python)  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
         return super().selects(call) and self._chosen(call)
@@ -190,6 +204,7 @@ class OpAutoCompare(Observer):
             wants,
             str(device),
             device_rows(call, result) if report.verbose() else [],
+            accepted=self._accepted,
         )
         if not wrote and memory.lies_in_arguments(result, call):  # nothing was computed
             with self._lock:

@@ -20,7 +20,7 @@ from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from op_tools import diagnostics, kernels, modules, names, report, steps, watching
+from op_tools import diagnostics, kernels, modules, names, optimizers, report, steps, watching
 from op_tools.call import Call, Level
 from op_tools.interception import Plan, after, before, local, run, selected, unseen
 
@@ -196,6 +196,8 @@ def _changed() -> None:
     watching.install(bool(_tools), _around_backward, _in_thread)
     steps.count(bool(_tools), _progress)
     modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
+    host = any("cpu" in tool.started.options.devices for tool in _tools)
+    optimizers.unasked(_function_mode, "api" in levels, host)
     _set_modes(levels)
 
 

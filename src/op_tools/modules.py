@@ -69,7 +69,9 @@ def follow(around: Around | None, paths: bool) -> None:
 def _enter(module: nn.Module, args: Any) -> None:
     stack = local.stack
     known = _paths.get(module)
-    if not stack or known is None:
+    if known is None:
+        if stack:  # it may have come in after its root was named
+            _name(stack[0][0], "")
         _name(module, stack[-1][1] if stack else "")
         known = _paths.get(module, "")
     stack.append((module, known))

@@ -18,6 +18,7 @@ from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
 Types = dict[torch.dtype, torch.dtype]
+HOST = torch.device("cpu")
 
 WIDE: Types = {
     torch.float16: torch.float64,
@@ -122,14 +123,14 @@ class Run:
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each argument, from those of the results; None where none flows."""
         pairs = [
-            (result, grad.to(result.dtype))
+            (result, grad.to(result.device, result.dtype))
             for result, grad in zip(self.results, outputs, strict=False)
             if grad is not None and result.requires_grad
         ]
         wanted = list({id(leaf): leaf for leaf in self.leaves if leaf.requires_grad}.values())
         if not pairs or not wanted:
             return [None] * len(self.leaves)
-        with host.no_autocast(torch.device("cpu")):
+        with host.no_autocast(pairs[0][0].device):
             found = torch.autograd.grad(
                 [result for result, _ in pairs],
                 wanted,
@@ -153,6 +154,7 @@ class Again:
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
+    place: torch.device = HOST  # where the arguments are
 
     @property
     def stored(self) -> torch.dtype:
@@ -163,6 +165,14 @@ class Again:
         if self.rounded is not None:
             found = coarser(found, self.rounded)
         return found
+
+    def on(self, device: torch.device) -> Again:
+        """The same on copies of the arguments that lie on a device."""
+        copies = host.Copies(lambda tensor: tensor.to(device))
+        args, kwargs = copies.of(self.call.args), copies.of(self.call.kwargs)
+        requires = frozenset(id(copy) for own, copy in copies if id(own) in self.requires)
+        call = replace(self.call, args=args, kwargs=kwargs)
+        return replace(self, call=call, requires=requires, place=device)
 
     def reference(self, grad: bool) -> Run:
         """In the wider type; in its own where a kernel has no wider one."""
@@ -202,11 +212,12 @@ class Again:
                 return used[id(value)]
             if isinstance(value, torch.dtype):
                 return types.get(value, value)
-            return torch.device("cpu") if isinstance(value, torch.device) else value
+            return self.place if isinstance(value, torch.device) else value
 
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
-        with _quiet(grad, autocast, self.draws_nothing) as state, _module_kept(self.call):
-            args, kwargs = _for_host(self.call, stand_in)
+        quiet = _quiet(grad, autocast, self.draws_nothing, self.place)
+        with quiet as state, _module_kept(self.call):
+            args, kwargs = _again(self.call, stand_in, self.place)
             result = function_on_host(self.call)(*args, **kwargs)
             if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
                 raise NoReferenceError("it draws random numbers")
@@ -237,15 +248,17 @@ def _why(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Iterator[Tensor]:
+def _quiet(
+    grad: bool, autocast: torch.dtype | None, draws_nothing: bool, place: torch.device
+) -> Iterator[Tensor]:
     """Nothing of the program's state is used or changed: randomness, autocast, default device."""
     with ExitStack() as stack:
         if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
             stack.enter_context(host.random_state_kept())
         stack.enter_context(host.own_graph())  # inside a checkpoint, what is saved is counted
-        stack.enter_context(host.no_autocast(torch.device("cpu")))
+        stack.enter_context(host.no_autocast(place))
         if watching.default_device(torch.empty) is not None:
-            stack.enter_context(torch.device("cpu"))
+            stack.enter_context(place)
         if autocast is not None:
             stack.enter_context(torch.autocast("cpu", autocast))
         stack.enter_context(torch.set_grad_enabled(grad))
@@ -275,12 +288,14 @@ def _module_kept(call: Call) -> Iterator[None]:
             vars(module).update(attributes)
 
 
-def _for_host(call: Call, stand_in: Callable[[Any], Any]) -> tuple[Any, Any]:
+def _again(
+    call: Call, stand_in: Callable[[Any], Any], place: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     args, kwargs = host.mapped(call.args, stand_in), host.mapped(call.kwargs, stand_in)
     if kwargs.get("device") is not None:
-        kwargs["device"] = torch.device("cpu")
+        kwargs["device"] = place
     if names.last(call.name) == "to":
-        moved = (torch.device("cpu") if isinstance(a, (str, int)) else a for a in args[1:2])
+        moved = (place if isinstance(a, (str, int)) else a for a in args[1:2])
         args = (*args[:1], *moved, *args[2:])
     if names.last(call.name) == "rms_norm" and len(args) < 4 and kwargs.get("eps") is None:
         # without an epsilon it takes that of the type, which is another one here

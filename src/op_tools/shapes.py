@@ -46,16 +46,20 @@ class _Long(tuple[Any, ...]):
 
 def brief(values: Iterable[Any]) -> Hashable:
     """Of an optimizer's lists, which are the parameters of a model, the ends stand for the rest.
-    They have no graph.
+    They have no graph, and their numbers (a learning rate, what corrects a bias) change each step.
     """
     return tuple(
         [
-            _Long((len(value), shape_of(value[0]), shape_of(value[-1])))
+            _Long((len(value), _brief(value[0]), _brief(value[-1])))
             if isinstance(value, (tuple, list)) and value
-            else shape_of(value)
+            else _brief(value)
             for value in values
         ]
     )
+
+
+def _brief(value: Any) -> Hashable:
+    return "float" if isinstance(value, float) else shape_of(value)
 
 
 class _Named(tuple[Any, ...]):

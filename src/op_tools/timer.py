@@ -99,11 +99,8 @@ class NativeTimer:
         lines: list[tuple[int, str]]
         lines, times = self._timer.take(everything, cells)
         for number, (forward, backward) in times.items():
-            known = group(number)
-            for ms in forward:
-                known.forward.add(ms)
-            for ms in backward:
-                known.backward.add(ms)
+            group(number).forward.add_sums(*forward)
+            group(number).backward.add_sums(*backward)
         self._timer.limit = max(limit, 2 * self.waiting)
         return lines
 

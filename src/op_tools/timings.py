@@ -38,6 +38,20 @@ class Times:
         number = round(log(ms) * _STEPS) if ms > 0 else -(10**6)
         self.classes[number] = self.classes.get(number, 0) + 1
 
+    def add_sums(
+        self,
+        count: int,
+        total: float,
+        first: float,
+        least: float,
+        most: float,
+        classes: dict[int, int],
+    ) -> None:
+        """The same for many, which the native part has summed up."""
+        if self.count:
+            least = min(first, least)
+        self.merge(Times(count, total, first, least, most, classes))
+
     def merge(self, other: Times) -> None:
         """Takes in the times of others; the first call is the one that was there first."""
         if not other.count:

@@ -67,6 +67,7 @@ class Tool:
             more=more,
         )
         self._active: Started | None = None
+        self.picks = True  # whether it was asked to take some calls and leave others
         self.selective = True  # whether `selects` has to be asked
 
     # Life.
@@ -78,7 +79,8 @@ class Tool:
             ops, disabled = Names(options.ops), Names(options.disable)
             self._active = Started(options, ops, disabled, Selector(options.select))
             own = type(self).selects is not Tool.selects
-            self.selective = own or self._condition is not None or not options.select.is_all
+            self.picks = self._condition is not None or not options.select.is_all
+            self.selective = own or self.picks
             try:
                 self.begin(options)
             except BaseException:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics
+from op_tools import OpAutoCompare, diagnostics, kernels
 
 CSV = "op_tools_results/op_autocompare_result"
 
@@ -471,6 +471,23 @@ def test_one_call_of_each_signature() -> None:
             x * (number + 0.5)
         x[:2] * 2.0
     assert tool.compared == 2
+
+
+def test_a_call_of_a_known_signature_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+    x, looked = leaf(4, 4), []
+    chosen = OpAutoCompare._chosen
+    watched = lambda tool, call: looked.append(call.name) or chosen(tool, call)  # noqa: E731
+    monkeypatch.setattr(OpAutoCompare, "_chosen", watched)
+    with OpAutoCompare(mode="signature") as tool:
+        for _ in range(4):
+            (x * 2.5).sin().sum().backward()
+        x.t() * 2.5  # other strides
+        with torch.no_grad():
+            x * 2.5
+    assert looked.count("torch.Tensor.sin") == 1 and looked.count("torch.Tensor.mul") == 3
+    assert tool.compared == len([name for name in looked if "backward" not in name])
 
 
 def test_a_sample() -> None:

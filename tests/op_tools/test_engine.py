@@ -120,6 +120,16 @@ def test_the_aten_level_sees_backward_and_optimizer_with_module_and_line() -> No
     assert "aten.add_.Tensor" in seen.names  # of the optimizer
 
 
+def test_a_module_that_came_in_later_has_its_path() -> None:
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Tanh()])}).to("dipu")
+    model.forward = lambda x: [block(x) for block in model["blocks"]]  # type: ignore[method-assign]
+    with Watcher() as seen:
+        model(vector(1))
+        model["blocks"].append(nn.Sigmoid())
+        model(vector(1))
+    assert [call.module for call in seen.calls][-2:] == ["blocks.0", "blocks.1"]
+
+
 def test_the_module_level_sees_modules_by_their_paths() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Tanh())).to("dipu")
     with Watcher(level="module") as seen:

@@ -50,7 +50,8 @@ def envelope(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> list[Tensor | None]:
-    """The standard deviation of each result of `run`, which computes in float64 on the CPU.
+    """The standard deviation of each result of `run`, which computes in float64 where `reference`
+    lies.
 
     `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
     hands its result to the next; `entering`: that to which factors of products are rounded, as
@@ -64,7 +65,8 @@ def envelope(
     if order.count > LONG:
         samples = min(samples, FEWER)
     sums = [None if r is None else _zeros(r) for r in reference]
-    generator = torch.Generator().manual_seed(seed)
+    places = (r.device for r in reference if r is not None)
+    generator = torch.Generator(next(places, torch.device("cpu"))).manual_seed(seed)
     for _ in range(samples):
         with _Noise(generator, amounts, last):
             drawn = run()
@@ -77,7 +79,7 @@ def envelope(
 
 
 def _zeros(like: Tensor) -> Tensor:
-    return torch.zeros(like.shape, dtype=torch.float64)
+    return torch.zeros(like.shape, dtype=torch.float64, device=like.device)
 
 
 class _Order(TorchDispatchMode):
@@ -253,10 +255,10 @@ class _Noise(TorchDispatchMode):
             return
         tensor = tensor.detach()
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        noise = torch.rand(real.shape, generator=self._generator, dtype=torch.float64)
-        noise.mul_(2 * amount).sub_(amount)
+        noise = torch.empty(real.shape, dtype=torch.float64, device=real.device)
+        noise.uniform_(-amount, amount, generator=self._generator)
         size = torch.nan_to_num(size, nan=0.0, posinf=0.0)
-        real.add_(noise.mul_(size.unsqueeze(-1) if tensor.is_complex() else size))
+        real.addcmul_(noise, size.unsqueeze(-1) if tensor.is_complex() else size)
 
 
 def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:

@@ -25,7 +25,8 @@ struct Seen {
   Words words;
   std::vector<const at::Tensor*> tensors;
   bool plain = true;  // nothing among them that Python has to look at
-  bool brief = false;  // of a list, its ends stand for the rest
+  bool brief = false;  // of a list, its ends stand for the rest, and the value of a float does not count
+  bool work = false;   // what tells two kinds of work apart: strides count, and the value of a float does not
 };
 
 inline void see(PyObject* value, Seen& seen);
@@ -40,6 +41,10 @@ inline void see_tensor(PyObject* value, Seen& seen) {
   auto& words = seen.words;
   words.push_back((uint64_t(tensor.scalar_type()) << 32) | uint64_t(tensor.dim()) << 8 | 1);
   for (int64_t size : tensor.sizes()) words.push_back(uint64_t(size));
+  if (!seen.work) return;
+  for (int64_t stride : tensor.strides()) words.push_back(uint64_t(stride));
+  const c10::Device device = tensor.device();
+  words.push_back(uint64_t(device.type()) << 32 | uint64_t(uint8_t(device.index())) << 8 | uint64_t(tensor.requires_grad()));
 }
 
 inline void see_list(PyObject* list, Seen& seen) {
@@ -55,7 +60,7 @@ inline void see_list(PyObject* list, Seen& seen) {
 inline void see_number(PyObject* value, Seen& seen) {
   uint64_t bits = 0;
   if (PyFloat_CheckExact(value)) {
-    const double number = PyFloat_AS_DOUBLE(value);
+    const double number = seen.work || seen.brief ? 0.0 : PyFloat_AS_DOUBLE(value);
     std::memcpy(&bits, &number, sizeof bits);
     seen.words.insert(seen.words.end(), {5, bits});
     return;

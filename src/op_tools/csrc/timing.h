@@ -4,6 +4,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
+#include <dlfcn.h>
+
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -22,15 +24,33 @@ struct Mark {
   int64_t time = 0;
 };
 
+// What CUDA's driver does with events, asked without the layers between: that costs half as much.
+struct Driver {
+  int (*record)(void* event, void* stream) = nullptr;
+  int (*elapsed)(float* ms, void* start, void* end) = nullptr;
+
+  static Driver of(c10::Device device) {
+    void* library = device.is_cuda() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr;
+    if (library == nullptr) return {};
+    const Driver found{reinterpret_cast<int (*)(void*, void*)>(dlsym(library, "cuEventRecord")),
+                       reinterpret_cast<int (*)(float*, void*, void*)>(dlsym(library, "cuEventElapsedTime"))};
+    return found.record != nullptr && found.elapsed != nullptr ? found : Driver();
+  }
+};
+
 // Marks in the current stream of one device; events are used again and again.
 class Clock {
  public:
-  explicit Clock(c10::Device device) : device_(device) {}
+  explicit Clock(c10::Device device) : device_(device), driver_(Driver::of(device)) {}
 
   Mark mark() {
     if (device_.is_cpu()) return {nullptr, now()};
     c10::Event* event = take();
-    event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    const c10::impl::VirtualGuardImpl guard(device_.type());
+    const c10::Stream stream = guard.getStream(device_);
+    // its first time is torch's, which makes it; the driver knows the default stream of the current device as null
+    const bool known = driver_.record != nullptr && event->eventId() != nullptr && stream.id() == 0;
+    if (!known || guard.getDevice() != device_ || driver_.record(event->eventId(), nullptr) != 0) event->record(stream);
     return {event, 0};
   }
 
@@ -38,6 +58,8 @@ class Clock {
 
   double between(const Mark& start, const Mark& end) const {
     if (end.event == nullptr) return (end.time - start.time) / 1e6;
+    float ms = 0;
+    if (driver_.elapsed != nullptr && driver_.elapsed(&ms, start.event->eventId(), end.event->eventId()) == 0) return ms;
     end.event->synchronize();
     return start.event->elapsedTime(*end.event);
   }
@@ -61,6 +83,7 @@ class Clock {
   }
 
   c10::Device device_;
+  Driver driver_;
   std::mutex lock_;
   std::vector<std::unique_ptr<c10::Event>> all_;
   std::vector<c10::Event*> free_;

@@ -12,6 +12,7 @@ void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_reach(py::module_& m);     // unit_reach.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
+void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
 
 static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
@@ -38,6 +39,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_kernels(m);
   op_tools::bind_reach(m);
   op_tools::bind_recorder(m);
+  op_tools::bind_signature(m);
   op_tools::bind_timing(m);
   m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of host memory");
   m.def("hash", &op_tools::hash_address, "the hash of so many bytes at an address");

@@ -12,6 +12,7 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <cmath>
 #include <cstdio>
 #include <map>
 
@@ -37,6 +38,23 @@ struct Numbers {
   }
 };
 
+// The times of some calls, as `Times` of timings.py keeps them.
+struct Sums {
+  int64_t count = 0;
+  double total = 0, first = 0, least = INFINITY, most = 0;  // least: of those after the first
+  std::map<int, int64_t> classes;
+
+  void add(double ms) {
+    if (count == 0) first = ms;
+    else least = std::min(least, ms);
+    most = std::max(most, ms);
+    count++;
+    total += ms;
+    classes[ms > 0 ? int(std::nearbyint(std::log(ms) * 50)) : -1'000'000]++;
+  }
+  py::tuple told() const { return py::make_tuple(count, total, first, least, most, classes); }
+};
+
 }  // namespace
 
 // One run of the tool. Everything but the hooks is done under the GIL.
@@ -53,7 +71,7 @@ class Timer {
 
   PyObject* run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
 
-  // Of the rows that are over: [(id, its line)], {group: ([forward ms], [backward ms])}. The cells
+  // Of the rows that are over: [(id, its line)], {group: (sums of forward, of backward)}. The cells
   // are Python's, once for each kind: cells(group, result, grads or None) -> (before, after the times).
   py::tuple take(bool everything, const py::function& cells) {
     std::deque<std::shared_ptr<Row>> rows, kept;
@@ -69,14 +87,16 @@ class Timer {
     rows_.insert(rows_.begin(), kept.begin(), kept.end());
     std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
     py::list lines;
-    std::map<int, std::pair<py::list, py::list>> times;
+    std::map<int, std::pair<Sums, Sums>> times;
     for (const Done& row : done) {
       auto& [forward, backward] = times[row.group];
-      forward.append(py::float_(row.forward));
-      if (row.spans != 0) backward.append(py::float_(row.backward));
+      forward.add(row.forward);
+      if (row.spans != 0) backward.add(row.backward);
       lines.append(py::make_tuple(row.id, line_of(row, cells)));
     }
-    return py::make_tuple(lines, times);
+    py::dict sums;
+    for (const auto& [group, pair] : times) sums[py::int_(group)] = py::make_tuple(pair.first.told(), pair.second.told());
+    return py::make_tuple(lines, sums);
   }
 
   // name, key of shapes, module, site
