@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from deeplink import settings
+from deeplink import precision, settings
 from deeplink.judge.formats import FORMATS, coarser
+from deeplink.precision import Factors, Products
 from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
@@ -51,6 +52,14 @@ CONVOLUTIONS = frozenset(
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
     """.split()
 )
+# Products whose factors a program may let the device round.
+MATRICES = frozenset(
+    """
+    linear matmul mm bmm addmm baddbmm addbmm mv addmv dot vdot einsum tensordot bilinear
+    multi_head_attention_forward scaled_dot_product_attention
+    """.split()
+)
+RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 _CHOICES = frozenset("_fused_sdp_choice _nested_tensor_from_mask_left_aligned".split())
 _NO_VALUES = frozenset(
     "numpy pin_memory __iter__ set_ swap_tensors resize_ resize_as_ data".split()
@@ -153,6 +162,7 @@ class Again:
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
+    products: Products = precision.EXACT  # what the program lets the device do to float32
 
     @property
     def stored(self) -> torch.dtype:
@@ -163,6 +173,29 @@ class Again:
         if self.rounded is not None:
             found = coarser(found, self.rounded)
         return found
+
+    @property
+    def factors(self) -> tuple[Factors | None, Factors | None]:
+        """What float32 factors may be rounded to: those of matrices, and of convolutions."""
+        if self.stored not in (torch.float32, torch.complex64):
+            return None, None
+        recurrent = self.call.operator in RECURRENT or any(
+            isinstance(module, nn.RNNBase) for root in _modules(self.call) for module in root.modules()
+        )
+        matrices = (self.products.recurrent if recurrent else None) or self.products.matmul
+        return matrices, self.products.convolution
+
+    @property
+    def allowance(self) -> str:
+        """What the program allows of the products in this call, in words; "": nothing, or none."""
+        matrices, convolutions = self.factors
+        word, module = self.call.operator, self.call.level == "module"
+        found = [
+            convolutions if module or word.startswith("conv") else None,
+            matrices if module or word in MATRICES | RECURRENT else None,
+        ]
+        texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
+        return " and ".join(dict.fromkeys(texts))
 
     def reference(self, grad: bool) -> Run:
         """In the wider type; in its own where a kernel has no wider one."""
@@ -261,12 +294,15 @@ def random_state(call: Call, device: torch.device) -> list[Tensor] | None:
     return [*states, torch.get_rng_state()] if call.level == "module" else states
 
 
+def _modules(call: Call) -> list[nn.Module]:
+    cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
+    return [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
+
+
 @contextmanager
 def _module_kept(call: Call) -> Iterator[None]:
     """What a module writes on itself in its second run is not seen by the program."""
-    cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
-    found = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
-    kept = [(module, dict(vars(module))) for root in found for module in root.modules()]
+    kept = [(module, dict(vars(module))) for root in _modules(call) for module in root.modules()]
     try:
         yield
     finally:
@@ -398,6 +434,12 @@ def again(
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 _INDICES = (torch.int64, torch.int32)
+
+
+def products(call: Call) -> Products:
+    """What the program lets a call's device do to factors of float32."""
+    given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
+    return precision.products(host.kind_of(first)) if (first := next(given, None)) is not None else precision.EXACT
 
 
 def outline(tensor: Tensor) -> Tensor:

@@ -34,6 +34,8 @@ from deeplink.judge.kernels import (
 SAMPLES, LONG, FEWER = 12, 300, 6  # runs; of a call with so many kernels, fewer
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
+FINEST = 2.0**-48  # of what is rounded on the way in float64
+EVEN = 4 / 3  # makes the errors of rounding as large, on the average, as even ones up to the roundoff
 _WIDE = (torch.float64, torch.complex128)
 _KNOWN = EXACT | CONTRACT | REDUCE | RELATIVE | TRANSCENDENTAL
 
@@ -47,6 +49,7 @@ def envelope(
     inside: float = FLOAT32,
     between: float = 0.0,
     entering: float = 0.0,
+    convolving: float = 0.0,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> list[Tensor | None]:
@@ -54,9 +57,9 @@ def envelope(
 
     `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
     hands its result to the next; `entering`: that to which factors of products are rounded, as
-    autocast does it.
+    autocast and TF32 do it; `convolving`: the same of convolutions, where it is more.
     """
-    amounts = _Amounts(inside, between, entering)
+    amounts = _Amounts(inside, between, entering, max(entering, convolving))
     order = _Order()
     with order:
         plain = run()
@@ -149,6 +152,7 @@ class _Amounts:
     inside: float
     between: float
     entering: float
+    convolving: float
 
 
 class _Noise(TorchDispatchMode):
@@ -158,7 +162,7 @@ class _Noise(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator, self._last = generator, last
         self._inside, self._between = amounts.inside, amounts.between
-        self._entering = amounts.entering
+        self._entering, self._convolving = amounts.entering, amounts.convolving
         self._count, self._depth = 0, 0
         self._stores_product = False
 
@@ -173,7 +177,7 @@ class _Noise(TorchDispatchMode):
             self._depth -= 1
         if self._between and self._count not in self._last:
             for tensor in _written(func, args, kwargs, out):
-                self._stir(tensor, tensor.abs(), self._between)
+                self._round(tensor, self._between)
         self._count += 1
         return out
 
@@ -206,8 +210,9 @@ class _Noise(TorchDispatchMode):
 
     def _known(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
         sizes: Any = None
-        if base in CONTRACT and self._entering:
-            args = tree_map(lambda x: self._nearby(x, True, self._entering), args)
+        entering = self._convolving if base.startswith("convolution") else self._entering
+        if base in CONTRACT and entering:
+            args = tree_map(lambda x: self._rounded(x, entering), args)
         if base in CONTRACT or base in REDUCE or base in ("var_mean", "std_mean"):
             positive = tree_map(_absolute, (args, kwargs))
             if not func._schema.is_mutable:
@@ -247,6 +252,27 @@ class _Noise(TorchDispatchMode):
         self._stir(moved, size if pointwise else size.max().expand(size.shape), amount)
         return moved
 
+    def _rounded(self, value: Any, amount: float) -> Any:
+        if not isinstance(value, Tensor) or value.dtype not in _WIDE or not value.numel():
+            return value
+        moved = value.clone()
+        self._round(moved, amount)
+        return moved
+
+    def _round(self, tensor: Tensor, amount: float) -> None:
+        """Stores values in a narrower type, in place: equal and near ones err alike, on a grid
+        that is moved; those that the type has are stored as they are.
+        """
+        if amount < FINEST:
+            self._stir(tensor, tensor.abs(), amount)
+            return
+        tensor = tensor.detach()
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        scale = float(2 ** torch.rand((), generator=self._generator, dtype=torch.float64))
+        error = _to_nearest(real * scale, amount).div_(scale).sub_(real)
+        error.masked_fill_(_to_nearest(real, amount) == real, 0.0)
+        real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)
+
     def _stir(self, tensor: Tensor, size: Tensor, amount: float) -> None:
         """Adds up to ± amount * size, evenly, in place."""
         if not tensor.numel() or not amount:
@@ -257,6 +283,13 @@ class _Noise(TorchDispatchMode):
         noise.mul_(2 * amount).sub_(amount)
         size = torch.nan_to_num(size, nan=0.0, posinf=0.0)
         real.add_(noise.mul_(size.unsqueeze(-1) if tensor.is_complex() else size))
+
+
+def _to_nearest(values: Tensor, roundoff: float) -> Tensor:
+    """Rounded to the digits of a format of this roundoff, whatever its range."""
+    unit = 1 << 53 + round(math.log2(roundoff))  # the last digit that is left, among float64's
+    bits = values.contiguous().view(torch.int64)
+    return (bits + unit // 2).bitwise_and_(-unit).view(torch.float64)
 
 
 def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
