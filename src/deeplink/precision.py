@@ -1,6 +1,6 @@
-"""How exact a program lets a device be: products of float32 whose factors may be rounded first.
+"""How exact a device may be in float32: as the program allows it, and as its libraries are.
 
-A vendor's module (`Vendor.precision`) has one function, `products()`, asked at each call: programs
+A vendor's module (`Vendor.precision`) has one function, `precision()`, asked at each call: programs
 change such settings as they go.
 """
 
@@ -16,7 +16,7 @@ from deeplink import vendor
 
 @dataclass(frozen=True)
 class Factors:
-    """What the factors are rounded to: a format of so many digits, the hidden one counted."""
+    """What the factors of products are rounded to: so many digits, the hidden one counted."""
 
     format: str
     digits: int
@@ -33,26 +33,29 @@ def tf32(allowed_by: str) -> Factors:
 
 
 @dataclass(frozen=True)
-class Products:
-    """What is allowed for each kind of product; None: float32 is float32."""
+class Precision:
+    """What is allowed for each kind of product (None: float32 is float32), and what the tanh and
+    sigmoid inside of recurrent layers err, relatively, where that is more than rounding.
+    """
 
     matmul: Factors | None = None
     convolution: Factors | None = None
     recurrent: Factors | None = None
+    recurrent_functions: float = 0.0
 
 
-EXACT = Products()
+EXACT = Precision()
 
 
-def products(device: str) -> Products:
-    """What the program allows now on a kind of device."""
-    return _asked(device)()
+def of_device(kind: str) -> Precision:
+    """What holds now on a kind of device."""
+    return _asked(kind)()
 
 
 @cache
-def _asked(device: str) -> Callable[[], Products]:
-    module = vendor.module_for(device, "precision")
+def _asked(kind: str) -> Callable[[], Precision]:
+    module = vendor.module_for(kind, "precision")
     if not module:
         return lambda: EXACT
-    found: Callable[[], Products] = importlib.import_module(module).products
+    found: Callable[[], Precision] = importlib.import_module(module).precision
     return found

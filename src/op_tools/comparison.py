@@ -146,6 +146,7 @@ def noise(
             between=FORMATS[stored].roundoff,
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
+            functions=again.functions,
         )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, NoReferenceError):
         return None  # not to be taken apart: the verdict goes by the other evidence

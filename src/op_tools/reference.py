@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from deeplink import precision, settings
 from deeplink.judge.formats import FORMATS, coarser
-from deeplink.precision import Factors, Products
+from deeplink.precision import Factors, Precision
 from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
@@ -59,6 +59,7 @@ MATRICES = frozenset(
     multi_head_attention_forward scaled_dot_product_attention
     """.split()
 )
+CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts
 RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 _CHOICES = frozenset("_fused_sdp_choice _nested_tensor_from_mask_left_aligned".split())
 _NO_VALUES = frozenset(
@@ -158,11 +159,11 @@ class Again:
     requires: frozenset[int]  # ids of those arguments whose gradient is wanted
     writes: bool  # whether the call writes an argument
     types: Types  # of the reference
-    rounded: torch.dtype | None = None  # autocast rounded float32 arguments to this type first
+    rounded: torch.dtype | None = None  # autocast rounded arguments to this type first
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
-    products: Products = precision.EXACT  # what the program lets the device do to float32
+    precision: Precision = precision.EXACT  # what the device may do to float32
 
     @property
     def stored(self) -> torch.dtype:
@@ -179,11 +180,19 @@ class Again:
         """What float32 factors may be rounded to: those of matrices, and of convolutions."""
         if self.stored not in (torch.float32, torch.complex64):
             return None, None
-        recurrent = self.call.operator in RECURRENT or any(
-            isinstance(module, nn.RNNBase) for root in _modules(self.call) for module in root.modules()
-        )
-        matrices = (self.products.recurrent if recurrent else None) or self.products.matmul
-        return matrices, self.products.convolution
+        allowed = self.precision
+        matrices = (allowed.recurrent if self._is_recurrent else None) or allowed.matmul
+        return matrices, allowed.convolution
+
+    @property
+    def functions(self) -> float:
+        """What functions of float32 err in this call, relatively; 0: what they do anywhere."""
+        return self.precision.recurrent_functions if self._is_recurrent else 0.0
+
+    @property
+    def _is_recurrent(self) -> bool:
+        layers = (layer for root in _modules(self.call) for layer in root.modules())
+        return self.call.operator in RECURRENT or any(isinstance(x, nn.RNNBase) for x in layers)
 
     @property
     def allowance(self) -> str:
@@ -230,13 +239,15 @@ class Again:
                     leaf = self._leaf(value, types, grad)
                     leaves[id(value)] = leaf
                     shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
-                    used[id(value)] = leaf.clone() if self.writes and shared else leaf
+                    used[id(value)] = leaf.clone() if writes and shared else leaf
                     counts[id(value)] = used[id(value)]._version
                 return used[id(value)]
             if isinstance(value, torch.dtype):
                 return types.get(value, value)
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
+        # batch_norm writes its statistics, and does not say so
+        writes = self.writes or "batch_norm" in self.call.name
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
         with _quiet(grad, autocast, self.draws_nothing) as state, _module_kept(self.call):
             args, kwargs = _for_host(self.call, stand_in)
@@ -254,7 +265,7 @@ class Again:
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         with torch.no_grad():
             leaf = value
-            if self.rounded is not None and value.dtype == torch.float32 and value.dim():
+            if self.rounded is not None and value.dtype in CAST and value.dim():
                 leaf = leaf.to(self.rounded)  # a single number is taken as it is
             leaf = leaf.to(types.get(leaf.dtype, leaf.dtype))
             if leaf is value:
@@ -425,6 +436,8 @@ def again(
         return made
     if before.level == "module":
         return replace(made, inside=autocast)
+    if before.operator in RECURRENT and torch.float16 in result_types:
+        autocast = torch.float16  # whatever the program asked for: cuDNN's are so in torch
     if autocast in result_types:
         left_alone = wrote or names.last(before.name) in _MIXED
         return made if left_alone else replace(made, rounded=autocast)
@@ -436,10 +449,11 @@ _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".spl
 _INDICES = (torch.int64, torch.int32)
 
 
-def products(call: Call) -> Products:
-    """What the program lets a call's device do to factors of float32."""
+def precision_of(call: Call) -> Precision:
+    """How exact a call's device may be now."""
     given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
-    return precision.products(host.kind_of(first)) if (first := next(given, None)) is not None else precision.EXACT
+    first = next(given, None)
+    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
 
 
 def outline(tensor: Tensor) -> Tensor:

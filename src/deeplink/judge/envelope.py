@@ -28,6 +28,7 @@ from deeplink.judge.kernels import (
     REDUCE,
     RELATIVE,
     STORES_PRODUCT,
+    STORES_SUMS,
     TRANSCENDENTAL,
 )
 
@@ -35,7 +36,9 @@ SAMPLES, LONG, FEWER = 12, 300, 6  # runs; of a call with so many kernels, fewer
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
 FINEST = 2.0**-48  # of what is rounded on the way in float64
-EVEN = 4 / 3  # makes the errors of rounding as large, on the average, as even ones up to the roundoff
+EVEN = (
+    4 / 3
+)  # makes the errors of rounding as large, on the average, as even ones up to the roundoff
 _WIDE = (torch.float64, torch.complex128)
 _KNOWN = EXACT | CONTRACT | REDUCE | RELATIVE | TRANSCENDENTAL
 
@@ -50,6 +53,7 @@ def envelope(
     between: float = 0.0,
     entering: float = 0.0,
     convolving: float = 0.0,
+    functions: float = 0.0,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> list[Tensor | None]:
@@ -57,9 +61,10 @@ def envelope(
 
     `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
     hands its result to the next; `entering`: that to which factors of products are rounded, as
-    autocast and TF32 do it; `convolving`: the same of convolutions, where it is more.
+    autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
+    `functions`: what exp, tanh and their like err relatively, where it is more than `inside`.
     """
-    amounts = _Amounts(inside, between, entering, max(entering, convolving))
+    amounts = _Amounts(inside, between, entering, max(entering, convolving), functions)
     order = _Order()
     with order:
         plain = run()
@@ -153,6 +158,7 @@ class _Amounts:
     between: float
     entering: float
     convolving: float
+    functions: float
 
 
 class _Noise(TorchDispatchMode):
@@ -164,7 +170,8 @@ class _Noise(TorchDispatchMode):
         self._inside, self._between = amounts.inside, amounts.between
         self._entering, self._convolving = amounts.entering, amounts.convolving
         self._count, self._depth = 0, 0
-        self._stores_product = False
+        self._functions = amounts.functions
+        self._stores_product = self._stores_sums = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -189,6 +196,8 @@ class _Noise(TorchDispatchMode):
                 return taken_apart
         if base in EXACT:
             return func(*args, **kwargs)
+        if base == "convolution" and self._between and args[2] is not None:
+            return self._in_two_steps(func, args, kwargs)
         if base in _KNOWN or base in PLAIN or base.startswith("_foreach"):
             return self._known(base, func, args, kwargs)
         return self._unknown(func, args, kwargs)
@@ -199,14 +208,16 @@ class _Noise(TorchDispatchMode):
             parts = func.decompose
         if parts is None:
             return NotImplemented
-        before, self._stores_product = self._stores_product, _base(func) in STORES_PRODUCT
+        before = self._stores_product, self._stores_sums
+        self._stores_product = _base(func) in STORES_PRODUCT
+        self._stores_sums = _base(func) in STORES_SUMS
         try:
             with self:
                 return parts(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError, IndexError, AttributeError):
             return NotImplemented  # not written for these arguments: the kernel as a whole
         finally:
-            self._stores_product = before
+            self._stores_product, self._stores_sums = before
 
     def _known(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
         sizes: Any = None
@@ -229,8 +240,20 @@ class _Noise(TorchDispatchMode):
                 found = [tensors[0], *found[1:]]
             magnitudes = [t.abs() for t in found] if len(found) == len(tensors) else magnitudes
         for i, (tensor, size) in enumerate(zip(tensors, magnitudes, strict=True)):
-            self._stir(tensor, size, self._inside * _growth(base, args, tensor, i))
+            amount = self._inside * _growth(base, args, tensor, i)
+            if base in TRANSCENDENTAL:
+                amount = max(amount, self._functions)
+            self._stir(tensor, size, amount)
+        if base == "sum" and self._stores_sums:
+            self._stir(tensors[0], _partial_sums(func, args, kwargs, tensors[0]), self._between)
         return out
+
+    def _in_two_steps(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A convolution, and then its bias: many devices store what lies between."""
+        made = self._known("convolution", func, (*args[:2], None, *args[3:]), kwargs)
+        self._round(made, self._between)
+        made += args[2].view(-1, *[1] * (made.dim() - 2))
+        return made
 
     def _unknown(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A kernel about which nothing is known: stable, that is exact for arguments nearby."""
@@ -303,6 +326,13 @@ def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] |
     positive = tree_map(_absolute, (args, kwargs))  # copies: the kernel may write them
     out = func(*positive[0], **positive[1])
     return _written(func, positive[0], positive[1], out)
+
+
+def _partial_sums(func: Any, args: Any, kwargs: Any, total: Tensor) -> Tensor:
+    """The size of the partial sums of a tree, all levels together."""
+    squares = func(args[0].square(), *args[1:], **kwargs)
+    levels = math.log2(max(2, args[0].numel() / max(1, total.numel())))
+    return torch.sqrt(total.square() + levels * squares)
 
 
 def _absolute(value: Any) -> Any:
