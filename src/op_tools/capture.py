@@ -173,13 +173,11 @@ class OpCapture(Observer):
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
-            # the backward pass runs under the mode that watches calls, and these are our own
-            with torch._C.DisableTorchFunction():
-                if header is None:
-                    assert run.statistics is not None
-                    return run.statistics.text(gradient)
-                assert run.store is not None
-                return store.encode(gradient, run.taker(), run.store.native)
+            if header is None:
+                assert run.statistics is not None
+                return run.statistics.text(gradient)
+            assert run.store is not None
+            return store.encode(gradient, run.taker(), run.store.native)
 
         def done(found: Gradients) -> None:
             if header is None:
