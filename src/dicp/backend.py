@@ -111,7 +111,7 @@ class Backend:
         """What torch.compile calls with a graph."""
         from dicp.dynamo_bridge.compile_fx import compile_fx  # it needs this module
 
-        return compile_fx(gm, example_inputs, self, options=options)
+        return compile_fx(gm, example_inputs, self, options=options, mode=mode)
 
 
 def find(name: str) -> Backend:
