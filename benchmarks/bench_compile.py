@@ -25,6 +25,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from benchmarks import compile_training
 from benchmarks.compile_models import WORKLOADS, Workload
 from deeplink_vendors.cpu import onnxrt, openvino
 
@@ -155,6 +156,16 @@ def show(rows: list[Row]) -> Table:
     return table
 
 
+def _show_training(models: list[str], backends: list[str], rounds: int, as_json: bool) -> None:
+    names = [n for n in compile_training.LESSONS if not models or any(m in n for m in models)]
+    backends = backends or list(compile_training.BACKENDS)
+    rows = [row for name in names for row in compile_training.measure(name, backends, rounds)]
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        Console(width=140).print(compile_training.show(rows))
+
+
 def main() -> None:
     """Measures what is asked for and prints the table, as JSON with --json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,10 +173,14 @@ def main() -> None:
     parser.add_argument("--backend", action="append", default=[], help=f"of {', '.join(BACKENDS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--cache", action="store_true", help="a second process, from the cache")
+    parser.add_argument("--training", action="store_true", help="forward, backward and step")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--first-call", nargs=2, metavar=("MODEL", "BACKEND"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.training:
+        _show_training(options.model, options.backend, options.rounds, options.json)
+        return
     torch.set_grad_enabled(False)
     if options.first_call:
         torch.manual_seed(0)

@@ -1,10 +1,12 @@
-"""`python -m dicp`: the report of the last process that compiled, or of a file."""
+"""`python -m dicp`: the report of the last process that compiled, or of a file; the backends."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from deeplink.table import console, table
+from dicp.backend import find, installed
 from dicp.dynamo_bridge import report
 
 
@@ -13,8 +15,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="deeplink compile-report", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="a report; else the last one")
     parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--backends", nargs="?", const="", metavar="NAME", help="what is installed; or of that name"
+    )
     given = parser.parse_args()
     try:
+        if given.backends is not None:
+            _show_backends(given.backends)
+            return 0
         records = report.read(given.file)
     except DeeplinkError as error:
         print(error, file=sys.stderr)
@@ -24,6 +32,14 @@ def main() -> int:
     else:
         report.show(records)
     return 0
+
+
+def _show_backends(name: str) -> None:
+    """Which names torch.compile knows of ours, and whether their compilers are there."""
+    if name:
+        find(name)  # says which name was meant
+    rows = [row for row in installed() if name in ("", row[0])]
+    console().print(table("Backends of torch.compile", ("backend", "compiler"), rows))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from deeplink.errors import CompileError, NoBackendError
+from deeplink.errors import CompileError, DeeplinkError, NoBackendError
 from dicp.conversion import Conversions
 from dicp.emitter import Emitter
 from dicp.fused import ACTIVATIONS
@@ -111,7 +112,7 @@ class Backend:
         """What torch.compile calls with a graph."""
         from dicp.dynamo_bridge.compile_fx import compile_fx  # it needs this module
 
-        return compile_fx(gm, example_inputs, self, options=options)
+        return compile_fx(gm, example_inputs, self, options=options, mode=mode)
 
 
 def find(name: str) -> Backend:
@@ -132,3 +133,29 @@ def find(name: str) -> Backend:
             'give it to torch.compile by its name: torch.compile(model, backend="…").',
         )
     return backend
+
+
+def installed() -> list[tuple[str, str]]:
+    """The names of dicp's backends, and the version of each compiler or what it lacks."""
+    rows = []
+    for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
+        if not _ours(point.dist):  # another's: loading it would import its compiler
+            continue
+        try:
+            backend = find(point.name)
+        except NoBackendError:  # a function that chooses one of them
+            rows.append((point.name, point.value))
+            continue
+        try:
+            rows.append((backend.label, backend.version()))
+        except DeeplinkError as error:
+            rows.append((backend.label, str(error)))
+    return rows
+
+
+def _ours(distribution: importlib.metadata.Distribution | None) -> bool:
+    """Whether a distribution is this one, or needs it."""
+    if distribution is None:
+        return False
+    needs = (re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in distribution.requires or ())
+    return "deeplink" in (distribution.name, *needs)

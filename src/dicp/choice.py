@@ -26,7 +26,7 @@ def dicp(
         say_once(f"dicp: eager; {why}")
         return gm.forward
     say_once(f"dicp: {chosen.label}; {why}")
-    return compile_fx(gm, example_inputs, chosen, options=options)
+    return compile_fx(gm, example_inputs, chosen, options=options, mode=mode)
 
 
 def choose(devices: set[str], training: bool) -> tuple[Backend | None, str]:

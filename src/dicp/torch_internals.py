@@ -18,6 +18,7 @@ __all__ = [
     "decompositions",
     "fake_mode_for",
     "fake_mode_of",
+    "fix_numbers",
     "inductor",
     "parameters",
     "torch_version",
@@ -67,6 +68,36 @@ def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
             if isinstance(example, Tensor) and not example.is_inference():
                 found[number] = example.detach()
     return found
+
+
+def fix_numbers(gm: fx.GraphModule) -> None:
+    """Has dynamo trace anew with the floats that modules hold (eps) as constants, with guards.
+
+    For dynamic sizes it makes every float an input; a norm is then none that a compiler knows.
+    """
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    held = {_held(node) for node in gm.graph.find_nodes(op="placeholder")} - {""}
+    new = [name for name in held if not TensorifyState.should_specialize(name)]
+    for name in new:
+        TensorifyState.specialize(name)
+    if new:
+        raise TensorifyScalarRestartAnalysis
+
+
+def _held(node: fx.Node) -> str:
+    """The symbol of a float that a module holds; empty for any other input."""
+    given = node.meta.get("grapharg")
+    if given is None or given.is_tensor or not given.pass_arg_as_tensor:
+        return ""
+    where = given.source.guard_source
+    where = where() if callable(where) else where
+    if not (where.is_unspecialized_nn_module() or where.is_specialized_nn_module()):
+        return ""
+    value = getattr(node.meta.get("example_value"), "item_memo", None)
+    read = all(user.target == "item" for user in node.users)
+    return str(value.node._expr) if value is not None and read else ""
 
 
 def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:

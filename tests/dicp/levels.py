@@ -72,7 +72,7 @@ def outcomes(
     original, backend.compile = backend.compile, compile_
     try:
         return {
-            overload: [_outcome(backend, call, dynamic) for call in part]
+            overload: [outcome(backend, call, dynamic) for call in part]
             for overload, part in calls.items()
         }
     finally:
@@ -89,7 +89,8 @@ def _together(backend: Backend, calls: list[Call]) -> Callable[[bytes], bytes]:
     return dict(zip(sources, compile_sources(sources), strict=True)).__getitem__
 
 
-def _outcome(backend: Backend, call: Call, dynamic: bool) -> Outcome:
+def outcome(backend: Backend, call: Call, dynamic: bool) -> Outcome:
+    """What became of one call; an error is wrong."""
     try:
         return op_check.check(backend, call, dynamic)
     except Exception as error:  # a row of the table, and the tests fail by it

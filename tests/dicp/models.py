@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.compile_models import Llama, ResNet, UNet, rope_tables
+from benchmarks.compile_models import MLP, Llama, ResNet, UNet, rope_tables
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,10 @@ def unet() -> Model:
     return Model(UNet(16).eval(), noisy, ((2, 8), (3, 12), (4, 16), (5, 8)))
 
 
+def rows(batch: int, length: int) -> tuple[Any, ...]:
+    return (torch.randn(batch, length, 32, generator=torch.Generator().manual_seed(length)),)
+
+
 SHARED = {"num_key_value_heads": 2}
 MODELS: dict[str, Callable[[], Model]] = {
     "llama": lambda: _of_transformers("Llama", "ForCausalLM", **SHARED),
@@ -124,4 +128,15 @@ MODELS: dict[str, Callable[[], Model]] = {
     "resnet50": resnet50,
     "diffusion unet": unet,
 }
-PLAIN = {"plain llama": plain_llama, "small resnet": resnet}
+OF_TRANSFORMERS = ("llama", "qwen", "bert", "mixtral")  # they need the extra `models`
+
+
+def mlp() -> Model:
+    return Model(MLP(32, 96).eval(), rows, TEXT)
+
+
+PLAIN: dict[str, Callable[[], Model]] = {
+    "plain llama": plain_llama,
+    "small resnet": resnet,
+    "mlp": mlp,
+}

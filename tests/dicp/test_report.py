@@ -36,5 +36,17 @@ def test_no_report_is_told_with_what_to_do(tmp_path: Path) -> None:
         report.read(bad)
 
 
+def test_the_backends_are_listed_and_a_misspelt_one_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["compile-report", "--backends"])
+    assert command.main() == 0
+    text = capsys.readouterr().out
+    assert "onnxrtgraph" in text and "ascendgraph (sim)" in text
+    monkeypatch.setattr("sys.argv", ["compile-report", "--backends", "onnxrtgrap"])
+    assert command.main() == 1
+    assert "did you mean 'onnxrtgraph'?" in capsys.readouterr().err
+
+
 def test_the_command_is_one_of_deeplink_s() -> None:
     assert "compile-report" in CliRunner().invoke(app, ["--help"]).output

@@ -1,14 +1,19 @@
 """inductorgraph: training with our passes inside of inductor, held to the gradients of eager."""
 
+import copy
+import logging
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from deeplink.errors import SettingError
 from deeplink.judge import judge
 from deeplink_vendors.cuda.graph import backend, patches
+from dicp import torch_internals
 from dicp.dynamo_bridge import layout, measure, report
+from dicp.dynamo_bridge.options import of_mode, resolve
 from tests.dicp import blocks
 
 
@@ -35,7 +40,10 @@ def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyP
     assert report.RECORDS[-1].kind == "training"
 
 
-def test_a_training_step_that_loses_stays_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "winner"), [(2.0, "eager"), (1.0, "eager"), (0.5, "compiled")])
+def test_a_training_step_that_does_not_win_stays_eager(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, winner: str
+) -> None:
     now = [0.0]
     monkeypatch.setattr(measure, "_now", lambda args: now[0])
     weight, calls = nn.Parameter(torch.ones(2)), list[str]()
@@ -49,11 +57,45 @@ def test_a_training_step_that_loses_stays_eager(monkeypatch: pytest.MonkeyPatch)
         return run
 
     told: list[str] = []
-    choice = measure.TrainingChoice(candidate("compiled", 2), candidate("eager", 1), told.append)
+    both = candidate("compiled", seconds), candidate("eager", 1)
+    choice = measure.TrainingChoice(*both, told.append)
     choice(torch.ones(2), weight)[0].sum().backward()
     assert torch.equal(weight.grad, torch.ones(2))  # type: ignore[arg-type]  # of this call alone
-    assert calls[-1] == "eager"
-    assert told == ["eager: 1000000 us a step, compiled 2000000"]
+    assert calls[-1] == winner
+    eager = f"eager: 1000000 us a step, compiled {seconds * 1e6:.0f}"
+    assert told == ([eager] if winner == "eager" else [])
+
+
+def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compiler whose code is slow: time goes on when it runs, and not by itself."""
+    now, calls = [0.0], [0]
+    monkeypatch.setattr(measure, "_now", lambda args: now[0])
+
+    def slow(gm: fx.GraphModule, *rest: Any) -> Any:
+        def run(*args: Any) -> Any:
+            now[0] += 1.0
+            calls[0] += 1
+            return gm.forward(*args)
+
+        return run
+
+    monkeypatch.setattr(torch_internals, "inductor", slow)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    same, x = copy.deepcopy(model), torch.randn(3, 4)
+    compiled = torch.compile(model, backend=backend, options={"measure": True})
+    with caplog.at_level(logging.INFO, "dicp"):
+        mine = gradients(model, compiled, (x,))
+        tried = calls[0]
+        gradients(model, compiled, (x,))
+    assert calls[0] == tried > 0
+    assert report.RECORDS[-1].decision == "eager: 0 us a step, compiled 1000000"
+    assert "stays eager: 0 us a step" in caplog.text
+    for got, expected in zip(mine, gradients(same, same, (x,)), strict=True):
+        torch.testing.assert_close(got, expected)
+    gradients(same, same, (x,))  # as many calls: the trials left the statistics as they were
+    torch.testing.assert_close(dict(model.named_buffers()), dict(same.named_buffers()))
 
 
 def test_inference_on_cuda_gets_cuda_graphs() -> None:
@@ -63,6 +105,13 @@ def test_inference_on_cuda_gets_cuda_graphs() -> None:
             return torch.device("cuda")
 
     x = torch.ones(1).as_subclass(OnCuda)
-    assert patches([x], False) == {"triton.cudagraphs": True}
-    assert patches([x], True) == {"triton.cudagraphs": False}
-    assert patches([torch.ones(1)], False) == {}
+    plain, quick = resolve({}), resolve(of_mode("reduce-overhead"))
+    assert patches([x], False, plain) == {"triton.cudagraphs": True}
+    assert patches([x], True, plain) == {"triton.cudagraphs": False}
+    assert patches([x], True, quick) == {"triton.cudagraphs": True}
+    assert patches([torch.ones(1)], False, plain) == {}
+
+
+def test_a_mode_that_means_nothing_here_is_refused() -> None:
+    with pytest.raises(SettingError, match="there are: default, reduce-overhead"):
+        of_mode("max-autotune")

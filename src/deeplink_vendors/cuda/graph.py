@@ -6,6 +6,7 @@ strides that inductor agreed on with itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
 
+log = logging.getLogger("dicp")
+
 
 def compile_whole(
     gm: fx.GraphModule, inputs: Sequence[Any], options: Options
@@ -29,26 +32,30 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
-    compiled = torch_internals.inductor(gm, inputs, patches(inputs, training), cancel_permutes)
+    wanted = patches(inputs, training, options)
+    compiled = torch_internals.inductor(gm, inputs, wanted, cancel_permutes)
     report.write()
-    if _device(inputs) == "cuda":
-        return compiled if training else _own(compiled)
-    if not training or not options.measure:
+    if not training:
+        graphs = _device(inputs) == "cuda"
+        return _own(compiled) if graphs and options.own_results else compiled
+    if not options.measure or not options.own_results:
         return compiled
 
     def decided(text: str) -> None:
         record.decision = text
         report.write()
+        log.info("%s: graph %d stays %s", backend.label, record.number, text)
 
     return TrainingChoice(compiled, gm.forward, decided)
 
 
-def patches(inputs: Sequence[Any], training: bool) -> dict[str, Any]:
-    """Inductor's settings for a graph: CUDA graphs for inference.
+def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
+    """Inductor's settings for a graph: CUDA graphs for inference, for training where asked for.
 
     Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
     """
-    return {"triton.cudagraphs": not training} if _device(inputs) == "cuda" else {}
+    graphs = not training or not options.own_results
+    return {"triton.cudagraphs": graphs} if _device(inputs) == "cuda" else {}
 
 
 def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:

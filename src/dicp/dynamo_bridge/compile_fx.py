@@ -15,7 +15,7 @@ from dicp.backend import Backend, find
 from dicp.dynamo_bridge import decompose, plan, report
 from dicp.dynamo_bridge.build import boxed, build, timed
 from dicp.dynamo_bridge.measure import Choice
-from dicp.dynamo_bridge.options import Options, resolve
+from dicp.dynamo_bridge.options import Options, of_mode, resolve
 from dicp.dynamo_bridge.run import Program
 
 log = logging.getLogger("dicp")
@@ -27,10 +27,12 @@ def compile_fx(
     backend: Backend | str,
     *,
     options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """What runs in place of a graph of dynamo's, on the backend given by its record or name."""
     backend = find(backend) if isinstance(backend, str) else backend
-    chosen = resolve(backend.options, options or {})
+    chosen = resolve(backend.options, of_mode(mode), options or {})
+    torch_internals.fix_numbers(gm)
     if backend.whole is not None:
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
     backend.version()  # says what is missing before any work is done

@@ -63,9 +63,10 @@ class Choice:
 
 
 class TrainingChoice:
-    """Tries forward and backward of both on copies in the first call, then keeps the better one.
+    """Tries forward and backward of both in the first call, in turn, then keeps the better one.
 
-    A forward call alone would not show what its backward costs.
+    A forward call alone would not show what its backward costs. A tie is eager's: compiling has
+    to be worth it.
     """
 
     def __init__(self, compiled: Run, eager: Run, decided: Callable[[str], None]) -> None:
@@ -75,31 +76,38 @@ class TrainingChoice:
 
     def __call__(self, *args: Any) -> Any:
         if self._chosen is None:
-            ours, theirs = (_training_time(run, args) for run in self._both)
-            loses = theirs < LOSS * ours
+            ours, theirs = _training_times(self._both, args)
+            loses = theirs <= ours
             self._chosen = self._both[loses]
             if loses:
                 self._decided(f"eager: {theirs * 1e6:.0f} us a step, compiled {ours * 1e6:.0f}")
         return self._chosen(*args)
 
 
-def _training_time(run: Run, args: Sequence[Any]) -> float:
-    """Seconds of a forward and backward, on copies: nothing of the program is changed."""
-    times = []
-    with torch.random.fork_rng(devices=[]):
+def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
+    """Seconds of a forward and backward of each; nothing of the program is changed."""
+    times: list[list[float]] = [[] for _ in both]
+    devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
         for _ in range(WARM + ROUNDS):
-            copies = [_leaf(x) for x in args]
-            start = _now(copies)
-            results = run(*copies)
-            leaves = [r for r in tree_leaves(results) if isinstance(r, Tensor) and r.requires_grad]
-            torch.autograd.backward(leaves, [torch.ones_like(r) for r in leaves])
-            times.append(_now(copies) - start)
-    return statistics.median(times[WARM:])
+            for which, run in enumerate(both):
+                times[which].append(_step(run, [_leaf(x) for x in args]))
+    return [statistics.median(part[WARM:]) for part in times]
+
+
+def _step(run: Run, args: Sequence[Any]) -> float:
+    start = _now(args)
+    made = [r for r in tree_leaves(run(*args)) if isinstance(r, Tensor) and r.requires_grad]
+    torch.autograd.backward(made, [torch.ones_like(r) for r in made])
+    return _now(args) - start
 
 
 def _leaf(value: Any) -> Any:
+    """A copy, for a graph may write its inputs; not of weights: a trained leaf is not written."""
     if not isinstance(value, Tensor):
         return value
+    if isinstance(value, torch.nn.Parameter) and value.requires_grad:
+        return value.detach().requires_grad_()
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 

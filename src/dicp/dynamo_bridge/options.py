@@ -21,6 +21,21 @@ class Options:
     merge: bool = True  # join linears that share an input
     cache: bool = True  # keep compiled graphs on disk
     measure: bool = True  # keep a small graph eager where compiling it would lose
+    own_results: bool = True  # on CUDA: results that the next call does not write over
+
+
+# torch.compile's `mode`, in our options; those of inductor's that are missing here mean nothing.
+MODES: dict[str, Mapping[str, Any]] = {"default": {}, "reduce-overhead": {"own_results": False}}
+
+
+def of_mode(mode: str | None) -> Mapping[str, Any]:
+    """The options that a mode stands for."""
+    if mode not in (None, *MODES):
+        raise SettingError(
+            f"no mode {mode!r} for this backend; there are: {', '.join(MODES)}.",
+            "leave it out, or use the backend inductor, whose modes they are.",
+        )
+    return MODES[mode or "default"]
 
 
 def resolve(*given: Mapping[str, Any]) -> Options:

@@ -1,0 +1,170 @@
+"""Training compiled for the CPU against eager: forward, backward and a step of SGD.
+
+`python -m benchmarks.bench_compile --training` shows it: inductor, and what `backend="dicp"` makes
+of the same model, which stays eager where its first step shows that compiling loses.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.compile_models import MLP, Llama, ResNet, UNet, rope_tables
+from dicp.choice import dicp
+from dicp.dynamo_bridge import report
+
+BACKENDS: dict[str, Any] = {"inductor": "inductor", "dicp": dicp}
+WARM = 3
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One model by one backend: how many times as fast as eager a step is."""
+
+    model: str
+    backend: str
+    ratio: float
+    low: float
+    high: float
+    error: float  # the largest gap to a gradient of eager's, of that gradient's largest value
+    compile_seconds: float
+    decision: str = ""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A model and the arguments whose results it is trained by."""
+
+    model: nn.Module
+    arguments: tuple[Tensor, ...]
+
+    def step(self, run: Callable[..., Any]) -> None:
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6)
+        optimizer.zero_grad()
+        self.loss(run).backward()
+        optimizer.step()
+
+    def loss(self, run: Callable[..., Any]) -> Tensor:
+        made = run(*self.arguments)
+        return (made[0] if isinstance(made, tuple) else made).float().square().mean()
+
+
+def llama(layers: int = 2, length: int = 64) -> Lesson:
+    model = Llama(layers, vocabulary=1024)
+    tokens = torch.randint(0, 1024, (1, length))
+    return Lesson(model, (tokens, *rope_tables(torch.arange(length), model.each)))
+
+
+def resnet() -> Lesson:
+    return Lesson(ResNet(((32, 1, 1), (64, 2, 2)), 100), (torch.randn(4, 3, 64, 64),))
+
+
+def unet() -> Lesson:
+    return Lesson(UNet(), (torch.randn(2, 4, 16, 16), torch.tensor([3.0, 37.0])))
+
+
+def of_transformers(kind: str, head: str, **extra: Any) -> Lesson:
+    """A model of transformers (the extra `models`), by tokens alone."""
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=64, return_dict=False,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, use_cache=False, **extra,
+    )  # fmt: skip
+    model = getattr(transformers, f"{kind}{head}")(config)
+    return Lesson(model, (torch.randint(0, 1024, (2, 64)),))
+
+
+SHARED = {"num_key_value_heads": 2}
+LESSONS: dict[str, Callable[[], Lesson]] = {
+    "mlp": lambda: Lesson(MLP(), (torch.randn(64, 512),)),
+    "llama": llama,
+    "resnet": resnet,
+    "diffusion unet": unet,
+    "qwen": lambda: of_transformers("Qwen2", "ForCausalLM", **SHARED),
+    "bert": lambda: of_transformers("Bert", "Model"),
+    "mixtral": lambda: of_transformers("Mixtral", "ForCausalLM", num_local_experts=4, **SHARED),
+}
+
+
+def measure(name: str, backends: list[str], rounds: int) -> list[TrainingRow]:
+    """All backends on one model, beside eager, in turn."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    lesson = LESSONS[name]()
+    runs: dict[str, Callable[..., Any]] = {"eager": lesson.model}
+    expected = _gradients(lesson, lesson.model)
+    made: dict[str, tuple[float, float, str]] = {}
+    for backend in backends:
+        runs[backend] = torch.compile(lesson.model, backend=BACKENDS[backend], dynamic=False)
+        before, start = len(report.RECORDS), time.perf_counter()
+        found = _gradients(lesson, runs[backend])
+        seconds = time.perf_counter() - start
+        error = max(_gap(found[key], expected[key]) for key in expected)
+        kept = report.RECORDS[before:]
+        stays = sum(bool(record.decision) for record in kept)
+        told = kept[0].decision if len(kept) == 1 else f"{stays} of {len(kept)} graphs eager"
+        made[backend] = (error, seconds, told if kept else "")
+    times = _rounds({key: lambda run=run: lesson.step(run) for key, run in runs.items()}, rounds)
+    return [
+        _row(name, key, times["eager"], times[key], error, seconds, told)
+        for key, (error, seconds, told) in made.items()
+    ]
+
+
+def _row(
+    name: str, backend: str, eager: list[float], mine: list[float],
+    error: float, seconds: float, told: str,
+) -> TrainingRow:  # fmt: skip
+    ratios = sorted(e / m for e, m in zip(eager, mine, strict=True))
+    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    return TrainingRow(name, backend, statistics.median(ratios), low, high, error, seconds, told)
+
+
+def _gradients(lesson: Lesson, run: Callable[..., Any]) -> dict[str, Tensor]:
+    lesson.model.zero_grad()
+    lesson.loss(run).backward()
+    named = lesson.model.named_parameters()
+    return {key: p.grad.clone() for key, p in named if p.grad is not None}
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    scale = float(b.double().abs().max())
+    return float((a.double() - b.double()).abs().max()) / (scale or 1.0)
+
+
+def _rounds(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(WARM + rounds):
+        order = list(runs.items())
+        for name, run in order[number % len(order) :] + order[: number % len(order)]:
+            start, calls = time.process_time(), 0
+            while calls < 2 or time.process_time() - start < 0.05:
+                run()
+                calls += 1
+            if number >= WARM:
+                times[name].append((time.process_time() - start) / calls)
+    return times
+
+
+def show(rows: list[TrainingRow]) -> Table:
+    """The rows as a table; more than 1 is faster than eager."""
+    table = Table(title="CPU training, 1 thread, process time: times as fast as eager")
+    headings = ("model", "backend", "ratio", "middle half", "gradient error", "first s", "decision")
+    for heading in headings:
+        left = heading in ("model", "backend", "decision")
+        table.add_column(heading, justify="left" if left else "right")
+    for row in rows:
+        table.add_row(
+            row.model, row.backend, f"{row.ratio:.2f}", f"{row.low:.2f}-{row.high:.2f}",
+            f"{row.error:.1e}", f"{row.compile_seconds:.0f}", row.decision,
+        )  # fmt: skip
+    return table

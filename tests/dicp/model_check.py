@@ -1,0 +1,158 @@
+"""One model on one backend, judged against float64: the rows of `models.csv` and of docs."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from deeplink.judge import envelope, judge
+from deeplink.judge.formats import FORMATS
+from deeplink_vendors.cuda.graph import backend as inductorgraph
+from dicp.backend import Backend
+from dicp.dynamo_bridge import report
+from tests.dicp.levels import REAL, SIMULATED
+from tests.dicp.models import MODELS, PLAIN, Model
+
+FILE = Path(__file__).with_name("models.csv")
+BACKENDS: dict[str, Backend] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+WORKS = ("static", "dynamic", "training")
+OPTIONS = {"measure": False, "cache": False}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a model: right, wrong (with what is) or eager, and how much was compiled."""
+
+    model: str
+    backend: str
+    dtype: str
+    work: str  # inference with fixed sizes, with sizes that change, or training
+    status: str
+    graphs: str = ""
+    compiled: str = ""  # ops in partitions, of all
+    text: str = ""
+    run: str = ""
+
+
+def check(name: str, backend: Backend, dtype: str, work: str, run: str = "") -> Found:
+    """Compiles a model anew and judges what it computes; sizes that change need one compile."""
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model = {**MODELS, **PLAIN}[name]()
+    model.module.to(DTYPES[dtype])
+    before = len(report.RECORDS)
+    text = (_training if work == "training" else _inference)(model, backend, work == "dynamic")
+    made = report.RECORDS[before:]
+    taken, nodes = sum(r.taken for r in made), sum(r.nodes for r in made)
+    status = "wrong" if text else "right" if taken else "eager"
+    graphs, compiled = str(len(made)), f"{taken} of {nodes}"
+    return Found(name, backend.name, dtype, work, status, graphs, compiled, text, run)
+
+
+@torch.no_grad()
+def _inference(model: Model, backend: Backend, dynamic: bool) -> str:
+    """What is wrong with the results; empty when nothing is."""
+    compiled = torch.compile(model.module, backend=backend, dynamic=dynamic, options=OPTIONS)
+    for size in model.sizes if dynamic else model.sizes[:1]:
+        before = len(report.RECORDS)
+        arguments = _typed(model, model.arguments(*size))
+        text = judged(model, compiled(*arguments), arguments)
+        if text:
+            return f"{size}: {text}"
+        again = len(report.RECORDS) > before and size != model.sizes[0]
+        if again and backend.dynamic == "native":
+            return f"compiled again for {size}"
+    return ""
+
+
+def _typed(model: Model, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    dtype = next(p.dtype for p in model.module.parameters())
+    return tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
+
+
+def _wide(module: nn.Module) -> nn.Module:
+    wide = copy.deepcopy(module).double()
+    config = getattr(getattr(wide, "inner", None), "config", None)
+    if config is not None:  # the faster form of mixtral's experts has no float64
+        config._experts_implementation = "eager"
+    return wide
+
+
+def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
+    """What the judge has against a model's result; the reference is the model in float64."""
+    wide = _wide(model.module)
+    given = [a.double() if a.is_floating_point() else a for a in arguments]
+
+    def once() -> list[Tensor]:
+        return [wide(*given)]
+
+    reference, between = once()[0], _between(result.dtype)
+    verdict = judge(
+        result,
+        reference,
+        run_plain=lambda: model.module(*arguments),
+        run_envelope=lambda: envelope(once, [reference], between=between, samples=4)[0],
+    )
+    return "" if verdict.passed else str(verdict)
+
+
+def _between(dtype: torch.dtype) -> float:
+    """The roundoff with which one op hands its result to the next."""
+    return 0.0 if dtype == torch.float32 else FORMATS[dtype].roundoff
+
+
+def _training(model: Model, backend: Backend, dynamic: bool) -> str:
+    """What is wrong with the gradients of one step; empty when nothing is."""
+    arguments = _typed(model, model.arguments(*model.sizes[0]))
+    compiled = torch.compile(model.module, backend=backend, options=OPTIONS)
+    mine = gradients(model.module, compiled, arguments)
+    plain = gradients(model.module, model.module, arguments)
+    wide = _wide(model.module)
+    given = tuple(a.double() if a.is_floating_point() else a for a in arguments)
+    exact = gradients(wide, wide, given)
+    assert mine.keys() == exact.keys()
+    samples = envelope(
+        lambda: list(gradients(wide, wide, given).values()),
+        list(exact.values()),
+        between=_between(next(iter(mine.values())).dtype),
+        samples=4,
+    )
+    for (key, reference), room in zip(exact.items(), samples, strict=True):
+        verdict = judge(
+            mine[key],
+            reference,
+            run_plain=lambda key=key: plain[key],
+            run_envelope=lambda room=room: room,
+        )
+        if not verdict.passed:
+            return f"{key}: {verdict}"
+    return ""
+
+
+def gradients(model: nn.Module, run: Any, arguments: tuple[Any, ...]) -> dict[str, Tensor]:
+    model.zero_grad()
+    run(*arguments).square().mean().backward()
+    return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+
+def written(rows: Iterable[Found]) -> str:
+    out = io.StringIO()
+    table = csv.DictWriter(out, [f.name for f in fields(Found)], lineterminator="\n")
+    table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    return out.getvalue()
+
+
+def kept() -> list[Found]:
+    """What was measured last."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return [Found(**row) for row in csv.DictReader(file)]
