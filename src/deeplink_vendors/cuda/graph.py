@@ -14,10 +14,11 @@ from torch import Tensor, fx
 from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.compile_fx import wants_gradients
+from dicp.dynamo_bridge.compile_fx import measured, wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.prepack import Packed, Packing
 
 
 def compile_whole(
@@ -29,11 +30,16 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
-    compiled = torch_internals.inductor(gm, inputs, patches(inputs, training), cancel_permutes)
+    given = patches(inputs, training)
+    if _device(inputs) == "cpu" and not training:
+        compiled = _packed(gm, inputs, given, options, record)
+        report.write()
+        return measured({"compiled": compiled}, gm, record) if options.measure else compiled
+    compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes)
     report.write()
     if _device(inputs) == "cuda":
         return compiled if training else _own(compiled)
-    if not training or not options.measure:
+    if not options.measure:
         return compiled
 
     def decided(text: str) -> None:
@@ -43,12 +49,33 @@ def compile_whole(
     return TrainingChoice(compiled, gm.forward, decided)
 
 
+def _packed(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    given: dict[str, Any],
+    options: Options,
+    record: report.Record,
+) -> Callable[..., Any]:
+    """Inference on the CPU: weights of linears laid out and joined for their products."""
+    weights = torch_internals.parameters(gm) if options.freeze else {}
+    packing = Packing(gm, weights)
+    record.frozen = sum(len(group) for group in packing.groups)
+    if not packing.groups:
+        return torch_internals.inductor(gm, inputs, given, cancel_permutes)
+    compiled = torch_internals.inductor(
+        packing.gm, packing.inputs(inputs, weights), given, cancel_permutes
+    )
+    return Packed(compiled, gm.forward, packing, weights)
+
+
 def patches(inputs: Sequence[Any], training: bool) -> dict[str, Any]:
-    """Inductor's settings for a graph: CUDA graphs for inference.
+    """Inductor's settings for a graph: for inference CUDA graphs, or a wrapper in C++.
 
     Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
     """
-    return {"triton.cudagraphs": not training} if _device(inputs) == "cuda" else {}
+    if _device(inputs) == "cuda":
+        return {"triton.cudagraphs": not training}
+    return {} if training else {"cpp_wrapper": True}
 
 
 def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:
