@@ -49,8 +49,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_first_that_is_installed_and_serves(
     devices: set[str], training: bool, name: str | None, why: str
 ) -> None:
-    found, reason = choice.choose(devices, training)
-    assert found is (INSTALLED[name] if name else None)
+    found, reason = choice.serving(devices, training)
+    assert found[:1] == ([INSTALLED[name]] if name else [])
     assert why in reason
 
 

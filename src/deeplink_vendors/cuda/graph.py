@@ -15,10 +15,11 @@ from torch import Tensor, fx
 from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.compile_fx import wants_gradients
+from dicp.dynamo_bridge.compile_fx import measured, wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.prepack import Packed, Packing
 
 log = logging.getLogger("dicp")
 
@@ -32,8 +33,12 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
-    wanted = patches(inputs, training, options)
-    compiled = torch_internals.inductor(gm, inputs, wanted, cancel_permutes)
+    given = patches(inputs, training, options)
+    if _device(inputs) == "cpu" and not training:
+        compiled = _packed(gm, inputs, given, options, record)
+        report.write()
+        return measured({"compiled": compiled}, gm, record) if options.measure else compiled
+    compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes)
     report.write()
     if not training:
         graphs = _device(inputs) == "cuda"
@@ -49,13 +54,35 @@ def compile_whole(
     return TrainingChoice(compiled, gm.forward, decided)
 
 
+def _packed(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    given: dict[str, Any],
+    options: Options,
+    record: report.Record,
+) -> Callable[..., Any]:
+    """Inference on the CPU: weights of linears laid out and joined for their products."""
+    weights = torch_internals.parameters(gm) if options.freeze else {}
+    packing = Packing(gm, weights)
+    record.frozen = sum(len(group) for group in packing.groups)
+    if not packing.groups:
+        return torch_internals.inductor(gm, inputs, given, cancel_permutes)
+    compiled = torch_internals.inductor(
+        packing.gm, packing.inputs(inputs, weights), given, cancel_permutes
+    )
+    return Packed(compiled, gm.forward, packing, weights)
+
+
 def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
     """Inductor's settings for a graph: CUDA graphs for inference, for training where asked for.
 
+    On the CPU, a wrapper in C++ for inference.
+
     Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
     """
-    graphs = not training or not options.own_results
-    return {"triton.cudagraphs": graphs} if _device(inputs) == "cuda" else {}
+    if _device(inputs) == "cuda":
+        return {"triton.cudagraphs": not training or not options.own_results}
+    return {} if training else {"cpp_wrapper": True}
 
 
 def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:
