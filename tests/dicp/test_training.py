@@ -40,8 +40,10 @@ def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyP
     assert report.RECORDS[-1].kind == "training"
 
 
-@pytest.mark.parametrize(("seconds", "winner"), [(2.0, "eager"), (1.0, "eager"), (0.5, "compiled")])
-def test_a_training_step_that_does_not_win_stays_eager(
+@pytest.mark.parametrize(
+    ("seconds", "winner"), [(2.0, "eager"), (0.99, "eager"), (0.5, "compiled")]
+)
+def test_a_training_step_that_does_not_win_clearly_stays_eager(
     monkeypatch: pytest.MonkeyPatch, seconds: float, winner: str
 ) -> None:
     now = [0.0]
