@@ -32,7 +32,7 @@ class Choice:
     def __init__(
         self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[str], None]
     ) -> None:
-        self._runs = {"eager": eager, **candidates}
+        self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
         self._decided = decided
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
@@ -58,7 +58,7 @@ class Choice:
 
     def _decide(self) -> None:
         common = set.intersection(*(set(times) for times in self._times.values()))
-        names = self._order[1:]
+        names = self._order[:-1]
         if not common:  # every call had other sizes: no comparison, no doubt
             self._chosen = self._runs[names[0]]
             self._decided(f"{names[0]}; no two calls had the same sizes")
