@@ -9,6 +9,8 @@ from torch import nn
 from dicp.dynamo_bridge import measure, report
 from tests.dicp import toy
 
+FIRST = measure.BLOCK * (measure.ROUNDS + 1)  # calls of each
+
 
 class Clock:
     """Time goes on by what is run, not by itself."""
@@ -16,34 +18,61 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def runs(self, name: str, seconds: float) -> Any:
+    def runs(self, name: str, *seconds: float) -> Any:
+        """Takes as long as the numbers say, over and over."""
+        calls = 0
+
         def run(*args: Any) -> str:
-            self.now += seconds
+            nonlocal calls
+            self.now += seconds[calls % len(seconds)]
+            calls += 1
             return name
 
         return run
 
 
-@pytest.mark.parametrize(("seconds", "winner"), [(2.0, "eager"), (1.0, "compiled")])
-def test_the_first_calls_decide(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, winner: str
-) -> None:
+def decision(
+    monkeypatch: pytest.MonkeyPatch, eager: tuple[float, ...], **seconds: tuple[float, ...]
+) -> tuple[list[str], list[str]]:
+    """Who ran in each of the first calls and the one after; what was told."""
     clock, told = Clock(), list[str]()
     monkeypatch.setattr(measure, "_now", lambda args: clock.now)
-    choice = measure.Choice(clock.runs("compiled", seconds), clock.runs("eager", 1.0), told.append)
-    names = [choice(torch.ones(2)) for _ in range(14)]
-    assert set(names) == {"compiled", "eager"}
-    assert {choice(torch.ones(2)) for _ in range(4)} == {winner}
-    assert told == (["eager: 1000000 us a call, compiled 2000000"] if winner == "eager" else [])
+    runs = {name: clock.runs(name, *takes) for name, takes in seconds.items()}
+    choice = measure.Choice(runs, clock.runs("eager", *eager), told.append)
+    names = []
+    while not told:
+        names.append(choice(torch.ones(2)))
+    return [*names, choice(torch.ones(2))], told
+
+
+def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, told = decision(monkeypatch, (3.0,), slow=(2.0,), fast=(1.0,))
+    assert names[:-1] == (["slow"] * 3 + ["fast"] * 3 + ["eager"] * 3) * (FIRST // 3)
+    assert names[-1] == "fast"
+    assert told == ["fast; us a call: slow 2000000, fast 1000000, eager 3000000"]
+
+
+def test_who_loses_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decision(monkeypatch, (1.0,), compiled=(2.0,))[0][-1] == "eager"
+
+
+def test_who_is_near_is_measured_longer_and_has_to_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, _ = decision(monkeypatch, (1.0,), compiled=(1.0,))
+    assert len(names) - 1 == 2 * measure.BLOCK * (measure.MOST + 1)
+    assert names[-1] == "eager"
+
+
+def test_what_others_take_of_the_machine_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed = (1.0, 1.0, 9.0, 1.0, 9.0, 1.0, 1.0, 9.0)
+    assert decision(monkeypatch, (1.5,), compiled=disturbed)[0][-1] == "compiled"
 
 
 def test_the_decision_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DICP_MEASURE", "1")
-    ticks = iter(range(1000))
-    monkeypatch.setattr(measure, "_now", lambda args: next(ticks) % 4 * 0.001)  # 1 or, odd, 1
+    monkeypatch.setattr(measure, "_now", lambda args: 0.0)  # both are as fast
     model = nn.Linear(2, 2)
     with torch.no_grad():
         compiled = torch.compile(model, backend=toy.make())
-        for _ in range(20):
+        for _ in range(2 * FIRST):
             torch.testing.assert_close(compiled(torch.ones(1, 2)), model(torch.ones(1, 2)))
-    assert report.RECORDS[-1].decision == ""
+    assert report.RECORDS[-1].decision.startswith("eager; us a call: compiled 0, eager 0")

@@ -111,7 +111,7 @@ def test_inference_on_cuda_gets_cuda_graphs() -> None:
     assert patches([x], False, plain) == {"triton.cudagraphs": True}
     assert patches([x], True, plain) == {"triton.cudagraphs": False}
     assert patches([x], True, quick) == {"triton.cudagraphs": True}
-    assert patches([torch.ones(1)], False, plain) == {}
+    assert patches([torch.ones(1)], True, plain) == {}
 
 
 def test_a_mode_that_means_nothing_here_is_refused() -> None:

@@ -15,10 +15,11 @@ from torch import Tensor, fx
 from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.compile_fx import wants_gradients
+from dicp.dynamo_bridge.compile_fx import measured, wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.prepack import Packed, Packing
 
 log = logging.getLogger("dicp")
 
@@ -32,12 +33,15 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
-    wanted = patches(inputs, training, options)
-    compiled = torch_internals.inductor(gm, inputs, wanted, cancel_permutes)
+    given = patches(inputs, training, options)
+    if _device(inputs) == "cpu" and not training:
+        compiled = _packed(gm, inputs, given, options, record)
+        report.write()
+        return measured({"compiled": compiled}, gm, record) if options.measure else compiled
+    compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes)
     report.write()
     if not training:
-        graphs = _device(inputs) == "cuda"
-        return _own(compiled) if graphs and options.own_results else compiled
+        return _own(compiled) if options.own_results else compiled
     if not options.measure or not options.own_results:
         return compiled
 
@@ -49,13 +53,34 @@ def compile_whole(
     return TrainingChoice(compiled, gm.forward, decided)
 
 
-def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
-    """Inductor's settings for a graph: CUDA graphs for inference, for training where asked for.
+def _packed(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    given: dict[str, Any],
+    options: Options,
+    record: report.Record,
+) -> Callable[..., Any]:
+    """Inference on the CPU: weights of linears laid out and joined for their products."""
+    weights = torch_internals.parameters(gm) if options.freeze else {}
+    packing = Packing(gm, weights)
+    record.frozen = sum(len(group) for group in packing.groups)
+    if not packing.groups:
+        return torch_internals.inductor(gm, inputs, given, cancel_permutes)
+    compiled = torch_internals.inductor(
+        packing.gm, packing.inputs(inputs, weights), given, cancel_permutes
+    )
+    return Packed(compiled, gm.forward, packing, weights)
 
-    Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
+
+def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
+    """Inductor's settings for a graph: on CUDA its graphs, in training where asked for; on the CPU
+    a wrapper in C++ for inference.
+
+    Layouts are inductor's own choice: NHWC by force gained nothing on an H200 (docs/dicp.md).
     """
-    graphs = not training or not options.own_results
-    return {"triton.cudagraphs": graphs} if _device(inputs) == "cuda" else {}
+    if _device(inputs) == "cuda":
+        return {"triton.cudagraphs": not training or not options.own_results}
+    return {} if training else {"cpp_wrapper": True}
 
 
 def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,13 +52,20 @@ def compile_fx(
     report.write()
     if record.kind != "inference" or not chosen.measure or chosen.verify or backend.simulated:
         return compiled
+    return measured({"compiled": compiled}, gm, record)
+
+
+def measured(
+    candidates: Mapping[str, Callable[..., Any]], gm: fx.GraphModule, record: report.Record
+) -> Callable[..., Any]:
+    """The best of what was compiled of a graph and eager, as its first calls show."""
 
     def decided(text: str) -> None:
         record.decision = text
         report.write()
-        log.info("%s: graph %d stays %s", backend.label, record.number, text)
+        log.info("%s: graph %d runs by %s", record.backend, record.number, text)
 
-    return Choice(compiled, gm.forward, decided)
+    return Choice(candidates, gm.forward, decided)
 
 
 def _from_disk(

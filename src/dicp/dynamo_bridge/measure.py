@@ -4,63 +4,82 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-ROUNDS = 5  # timed calls of each
-WARM = 2  # calls of each before: buffers are allocated, caches are filled
-GAIN = 1.02  # times as fast as eager, at least, that a compiled step of training has to be
-LOSS = 0.95  # eager wins when it takes less than this share of the compiled time
+ROUNDS = 5  # timed rounds of each
+BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
+CLOSE = 0.9, 1.1  # eager over compiled: so near, and more rounds are needed
+MOST = 3 * ROUNDS
+GAIN = 1.02  # times as fast as eager, at least, that what is compiled has to be
+WARM = 2  # steps of training before those that are timed
 
 Run = Callable[..., Any]
 
 
 class Choice:
-    """Runs the compiled graph and eager in turn for the first calls, then the better one.
+    """Runs eager and each candidate in turn for the first calls, then the best of them.
 
-    Each call runs one of the two, so nothing is computed twice and nothing is written twice.
+    Each call runs one of them, so nothing is computed twice and nothing is written twice. Who does
+    not win clearly is no winner: the graph then stays eager, which costs nothing.
     """
 
-    def __init__(self, compiled: Run, eager: Run, decided: Callable[[str], None]) -> None:
-        self._both = (compiled, eager)
+    def __init__(
+        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[str], None]
+    ) -> None:
+        self._runs = {**candidates, "eager": eager}
+        self._order = list(self._runs)
         self._decided = decided
-        self._times: tuple[dict[Any, list[float]], ...] = ({}, {})
+        self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
+        self._rounds = ROUNDS
         self._chosen: Run | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self._chosen is not None:  # hot path
             return self._chosen(*args)
-        which = self._calls % 2
+        turn, place = divmod(self._calls, BLOCK)
+        round_, which = divmod(turn, len(self._order))
         self._calls += 1
+        name = self._order[which]
         start = _now(args)
-        result = self._both[which](*args)
+        result = self._runs[name](*args)
         seconds = _now(args) - start
-        if self._calls > 2 * WARM:
-            self._times[which].setdefault(_sizes(args), []).append(seconds)
-        if self._calls >= 2 * (WARM + ROUNDS):
+        if place and round_:  # the first round is the warm-up of each
+            self._times[name].setdefault(_sizes(args), []).append(seconds)
+        if self._calls == BLOCK * len(self._order) * (self._rounds + 1):
             self._decide()
         return result
 
     def _decide(self) -> None:
-        compiled, eager = self._times
-        common = [sizes for sizes in compiled if sizes in eager]
+        common = set.intersection(*(set(times) for times in self._times.values()))
+        names = self._order[:-1]
         if not common:  # every call had other sizes: no comparison, no doubt
-            self._chosen = self._both[0]
+            self._chosen = self._runs[names[0]]
+            self._decided(f"{names[0]}; no two calls had the same sizes")
             return
-        ours = sum(statistics.median(compiled[sizes]) for sizes in common)
-        theirs = sum(statistics.median(eager[sizes]) for sizes in common)
-        loses = theirs < LOSS * ours
-        self._chosen = self._both[loses]
-        if loses:
-            each = len(common)
-            self._decided(
-                f"eager: {theirs / each * 1e6:.0f} us a call, compiled {ours / each * 1e6:.0f}"
-            )
+        spent = {
+            name: sum(_typical(times[sizes]) for sizes in common) / len(common)
+            for name, times in self._times.items()
+        }
+        best = min(names, key=spent.__getitem__)
+        gain = spent["eager"] / max(spent[best], 1e-9)
+        if CLOSE[0] < gain < CLOSE[1] and self._rounds < MOST:
+            self._rounds += ROUNDS
+            return
+        winner = best if gain >= GAIN else "eager"
+        self._chosen = self._runs[winner]
+        told = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in spent.items())
+        self._decided(f"{winner}; us a call: {told}")
+
+
+def _typical(times: Sequence[float]) -> float:
+    """What a call takes when nothing disturbs it: others only ever add."""
+    return sorted(times)[len(times) // 4]
 
 
 class TrainingChoice:

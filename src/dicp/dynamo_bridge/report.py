@@ -37,7 +37,7 @@ class Record:
     seconds: dict[str, float] = field(default_factory=dict)
     eager: list[dict[str, Any]] = field(default_factory=list)
     refreshed: int = 0
-    decision: str = ""  # why all of it stays eager, where it does
+    decision: str = ""  # what runs it, and why, where that was measured
 
 
 RECORDS: list[Record] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,11 @@ class Node:
     domain: str
     attributes: dict[str, Any]
 
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """The same operator, some of its values under other names."""
+        inputs = [names.get(name, name) for name in self.inputs]
+        return replace(self, inputs=inputs, outputs=tuple(names.get(n, n) for n in self.outputs))
+
 
 Name = Value | str
 Number = int | float | bool
@@ -85,10 +90,16 @@ class OnnxEmitter:
         return value
 
     def output(self, values: Sequence[Value], nodes: Sequence[fx.Node]) -> None:
+        made = {name for node in self._nodes for name in node.outputs}
+        results: dict[str, str] = {}
         for number, value in enumerate(values):
             name = f"result{number}"
-            self._nodes.append(Node("Identity", [value.name], (name,), "", {}))
+            if value.name in made and value.name not in results:
+                results[value.name] = name
+            else:
+                self._nodes.append(Node("Identity", [value.name], (name,), "", {}))
             self._outputs.append(self._known(name, value))
+        self._nodes = [node.renamed(results) for node in self._nodes]
 
     def finish(self) -> bytes:
         from deeplink_vendors.cpu.onnx.model import serialised  # imports onnx
@@ -122,6 +133,25 @@ class OnnxEmitter:
         given = [_text(value) for value in inputs]
         self._nodes.append(Node(kind, given, tuple(names), domain, attributes))
         return names
+
+    def new(self) -> str:
+        """A name that nothing has yet."""
+        return self._name()
+
+    def put(self, node: Node) -> str:
+        """Emits an operator as it is; the name of its first result."""
+        self._nodes.append(node)
+        return node.outputs[0]
+
+    def take_back(self, kind: str, name: str) -> Node | None:
+        """The operator that gives `name`, no longer emitted; None if it is of another kind, or
+        something reads it already.
+        """
+        for number, node in enumerate(self._nodes):
+            if node.outputs == (name,) and node.kind == kind:
+                read = any(name in later.inputs for later in self._nodes[number:])
+                return None if read else self._nodes.pop(number)
+        return None
 
     def array(self, values: Any, dtype: torch.dtype = torch.int64) -> str:
         """A constant that is part of the model; each only once."""

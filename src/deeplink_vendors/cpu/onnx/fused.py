@@ -77,16 +77,14 @@ def heads(node: fx.Node) -> str | None:
     return "heads that are shared, in a number that changes from call to call"
 
 
-def _spread(e: OnnxEmitter, x: Value, q: Value) -> Value:
-    """Heads that several of q share, once for each of them."""
-    heads, shared = q.shape[-3], x.shape[-3]
+def _grouped(e: OnnxEmitter, q: Value, k: Value) -> list[Any] | None:
+    """The sizes of q with the queries that share a head one after another; None if none do."""
+    heads, shared = q.shape[-3], k.shape[-3]
     if not (known(heads, shared) and heads != shared):
-        return x
-    front = [e.size(x, dim) for dim in range(x.rank - 3)]
-    back = [e.size(x, x.rank - 2), e.size(x, x.rank - 1)]
-    wide = e.op("Unsqueeze", x, e.array([x.rank - 2]))
-    wide = e.op("Expand", wide, e.ints([*front, shared, heads // shared, *back]))
-    return Value(e.op("Reshape", wide, e.ints([*front, heads, *back])), x.val, x.dtype)
+        return None
+    front = [e.size(q, dim) for dim in range(q.rank - 3)]
+    rows = e.whole("Mul", e.size(q, q.rank - 2), heads // shared)
+    return [*front, shared, rows]
 
 
 @computes(fused.sdpa.default)
@@ -101,19 +99,34 @@ def sdpa(
     scale: float | None = None,
 ) -> Name:
     factor = scale if scale is not None else 1 / math.sqrt(int(q.shape[-1]))
-    k, v = _spread(e, k, q), _spread(e, v, q)
     turned = e.op("Transpose", k, perm=[*range(k.rank - 2), k.rank - 1, k.rank - 2])
-    scores = e.op("MatMul", e.op("Mul", q, e.number(factor, q.dtype)), turned)
+    group = _grouped(e, q, k)
+    rows, width = e.size(q, q.rank - 2), e.size(k, k.rank - 2)
+    whole = [e.size(q, dim) for dim in range(q.rank - 1)]
+    asked: Name = q
+    if group is not None:
+        asked = e.op("Reshape", q, e.ints([*group, int(q.shape[-1])]))
+    scaled = e.op("Mul", asked, e.number(factor, q.dtype))
+    causal = causal and width != 1  # a first token sees itself
+    scores = e.op("MatMul", scaled, turned)
+    apart = group is not None and (causal or mask is not None)
+    if apart:
+        scores = e.op("Reshape", scores, e.ints([*whole, width]))
     if causal:
-        sizes = e.ints([e.size(q, q.rank - 2), e.size(k, k.rank - 2)])
-        far = e.op("Expand", e.number(-math.inf, q.dtype), sizes)
+        far = e.op("Expand", e.number(-math.inf, q.dtype), e.ints([rows, width]))
         scores = e.op("Add", scores, e.op("Trilu", far, e.array(1), upper=1))
     if mask is not None and mask.dtype == torch.bool:
         nothing = e.number(-math.inf, q.dtype)
         scores = e.op("Where", mask, scores, nothing)
     elif mask is not None:
         scores = e.op("Add", scores, mask)
-    return e.op("MatMul", e.op("Softmax", scores, axis=-1), v)
+    shares = e.op("Softmax", scores, axis=-1)
+    if group is None:
+        return e.op("MatMul", shares, v)
+    if apart:
+        shares = e.op("Reshape", shares, e.ints([*group, width]))
+    made = e.op("MatMul", shares, v)
+    return e.op("Reshape", made, e.ints([*whole, e.size(v, v.rank - 1)]))
 
 
 @computes(fused.batch_norm.default)

@@ -6,6 +6,7 @@ Loads without the compiler, and says then what is missing.
 from __future__ import annotations
 
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter
+from deeplink_vendors.cpu.onnx.passes import tidy
 from deeplink_vendors.cpu.onnx.support import KEPT, supports
 from deeplink_vendors.cpu.onnxrt.conversions import conversions
 from deeplink_vendors.cpu.packages import version_of
@@ -27,5 +28,6 @@ backend = Backend(
     load=load,
     supports=supports(),
     keep=KEPT,
+    passes=(tidy,),
     dynamic="native",
 )

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from deeplink_vendors.cpu.onnx.conversion import Convert, computing
-from deeplink_vendors.cpu.onnx.emitter import Name, OnnxEmitter, Value
+from deeplink_vendors.cpu.onnx.conversion import Convert, computing, fake
+from deeplink_vendors.cpu.onnx.emitter import MICROSOFT, Name, Node, OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.support import table
 
 conversions = table()
@@ -26,4 +26,19 @@ def _own(target: Any) -> Callable[[Convert], Convert]:
 
 @_own(fused.rms_norm.default)
 def rms_norm(e: OnnxEmitter, node: fx.Node, x: Value, w: Value, eps: float) -> Name:
-    return e.op("SimplifiedLayerNormalization", x, w, axis=-1, epsilon=eps, stash_type=1)
+    added = _sum(e, node.args[0], x)
+    if added is None:
+        return e.op("SimplifiedLayerNormalization", x, w, axis=-1, epsilon=eps, stash_type=1)
+    kind = "SkipSimplifiedLayerNormalization"
+    outputs = (e.new(), "", "", x.name)
+    return e.put(Node(kind, [*added.inputs, w.name], outputs, MICROSOFT, {"epsilon": eps}))
+
+
+def _sum(e: OnnxEmitter, node: Any, x: Value) -> Node | None:
+    """The sum of two alike that a norm is taken of: one operator does both."""
+    if node.target is not torch.ops.aten.add.Tensor or x.rank not in (2, 3):
+        return None
+    shapes = {str(list(fake(term).shape)) for term in node.args if isinstance(term, fx.Node)}
+    if len(node.args) != 2 or node.kwargs or shapes != {str(x.shape)}:
+        return None
+    return e.take_back("Add", x.name)

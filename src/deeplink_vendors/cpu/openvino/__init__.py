@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter, Value
+from deeplink_vendors.cpu.onnx.passes import tidy
 from deeplink_vendors.cpu.onnx.support import KEPT
 from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
@@ -39,5 +40,6 @@ backend = Backend(
     load=load,
     supports=supports,
     keep=KEPT,
+    passes=(tidy,),
     dynamic="native",
 )
