@@ -56,7 +56,7 @@ def test_a_training_step_that_loses_stays_eager(monkeypatch: pytest.MonkeyPatch)
     assert told == ["eager: 1000000 us a step, compiled 2000000"]
 
 
-def test_inference_on_cuda_gets_cuda_graphs() -> None:
+def test_inference_gets_cuda_graphs_or_a_wrapper_in_c() -> None:
     class OnCuda(Tensor):
         @property
         def device(self) -> Any:
@@ -65,4 +65,5 @@ def test_inference_on_cuda_gets_cuda_graphs() -> None:
     x = torch.ones(1).as_subclass(OnCuda)
     assert patches([x], False) == {"triton.cudagraphs": True}
     assert patches([x], True) == {"triton.cudagraphs": False}
-    assert patches([torch.ones(1)], False) == {}
+    assert patches([torch.ones(1)], False) == {"cpp_wrapper": True}
+    assert patches([torch.ones(1)], True) == {}
