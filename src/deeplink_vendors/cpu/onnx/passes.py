@@ -61,8 +61,9 @@ def _repeated(value: Any) -> fx.Node | None:
 
 def _still(node: fx.Node) -> None:
     """A permute that moves only dimensions of one element is a reshape."""
-    sizes, order = _sizes(node.args[0]), node.args[1]
-    moved = [dim % len(sizes) for dim in order]  # type: ignore[union-attr, operator]
+    sizes = _sizes(node.args[0])
+    order: Any = node.args[1]
+    moved = [dim % len(sizes) for dim in order]
     wide = [dim for dim in moved if sizes[dim] != 1]
     if known(*sizes) and wide == sorted(wide):
         infer.replace(node, infer.insert(node, aten.reshape.default, (node.args[0], _sizes(node))))
