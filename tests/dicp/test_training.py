@@ -100,7 +100,7 @@ def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
     torch.testing.assert_close(dict(model.named_buffers()), dict(same.named_buffers()))
 
 
-def test_inference_on_cuda_gets_cuda_graphs() -> None:
+def test_inference_gets_cuda_graphs_or_a_wrapper_in_c() -> None:
     class OnCuda(Tensor):
         @property
         def device(self) -> Any:
@@ -111,6 +111,7 @@ def test_inference_on_cuda_gets_cuda_graphs() -> None:
     assert patches([x], False, plain) == {"triton.cudagraphs": True}
     assert patches([x], True, plain) == {"triton.cudagraphs": False}
     assert patches([x], True, quick) == {"triton.cudagraphs": True}
+    assert patches([torch.ones(1)], False, plain) == {"cpp_wrapper": True}
     assert patches([torch.ones(1)], True, plain) == {}
 
 
