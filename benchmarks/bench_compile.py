@@ -74,10 +74,12 @@ def measure(name: str, backends: list[str], rounds: int, floor: bool = False) ->
     expected = work.model(*work.arguments)
     runs: dict[str, Callable[[], Any]] = {"eager": lambda: work.model(*work.arguments)}
     made: dict[str, tuple[float, float, float]] = {}
+    notes: dict[str, str] = {}
     for backend in backends:
         run, first, seconds, cpu = compiled(work, backend)
-        made[backend] = (seconds, cpu, _error(first, expected))
-        settle(run, backend)
+        notes[backend] = settle(run, backend)
+        error = max(_error(result, expected) for result in (first, run()))
+        made[backend] = (seconds, cpu, error)
         runs[backend] = run
     if floor:
         runs["products alone"] = products(work)
@@ -89,7 +91,8 @@ def measure(name: str, backends: list[str], rounds: int, floor: bool = False) ->
         ratios = sorted(e / c for e, c in zip(times["eager"], times[backend], strict=True))
         seconds, cpu, error = made[backend]
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-        rows.append(Row(name, backend, statistics.median(ratios), low, high, error, seconds, cpu))
+        ratio, note = statistics.median(ratios), notes.get(backend, "")
+        rows.append(Row(name, backend, ratio, low, high, error, seconds, cpu, note))
     return rows
 
 
@@ -106,13 +109,14 @@ def compiled(work: Workload, backend: str) -> tuple[Callable[[], Any], Any, floa
     return run, first, time.perf_counter() - wall, time.process_time() - cpu
 
 
-def settle(run: Callable[[], Any], backend: str) -> None:
-    """Calls a model until its backend has decided what runs it."""
+def settle(run: Callable[[], Any], backend: str) -> str:
+    """Calls a model until its backend has decided what runs it: that."""
     measures = backend != "inductor" and settings.DICP_MEASURE.get()
     for _ in range(UNDECIDED if measures else WARM):
         run()
         if measures and report.RECORDS[-1].decision:
-            break
+            return report.RECORDS[-1].decision.partition(";")[0]
+    return ""
 
 
 def products(work: Workload) -> Callable[[], Any]:
@@ -182,6 +186,7 @@ def show(rows: list[Row]) -> Table:
         "error",
         "compile s",
         "CPU s",
+        "runs",
     ):
         table.add_column(heading, justify="left" if heading in ("model", "backend") else "right")
     for row in rows:
@@ -189,7 +194,7 @@ def show(rows: list[Row]) -> Table:
         table.add_row(
             row.model, row.backend, f"{row.ratio:.2f}", f"{row.low:.2f}-{row.high:.2f}",
             f"{row.aim:g}{mark}", f"{row.error:.1e}",
-            f"{row.compile_seconds:.1f}", f"{row.compile_cpu:.1f}",
+            f"{row.compile_seconds:.1f}", f"{row.compile_cpu:.1f}", row.note,
         )  # fmt: skip
     return table
 

@@ -13,7 +13,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def measure(name: str) -> list[Row]:
     torch.manual_seed(0)
     torch.compiler.reset()
     block = BLOCKS[name]()
-    with nullcontext() if block.trained else torch.no_grad():
+    with torch.set_grad_enabled(block.trained):
         runs = {"eager": _call(block, block.module)}
         expected, errors, seconds = runs["eager"](), {"eager": 0.0}, {"eager": 0.0}
         for candidate, options in candidates(block).items():

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ def measure(name: str, backends: list[str], rounds: int) -> list[TrainingRow]:
         stays = sum(bool(record.decision) for record in kept)
         told = kept[0].decision if len(kept) == 1 else f"{stays} of {len(kept)} graphs eager"
         made[backend] = (error, seconds, told if kept else "")
-    times = _rounds({key: lambda run=run: lesson.step(run) for key, run in runs.items()}, rounds)
+    times = _rounds({key: partial(lesson.step, run) for key, run in runs.items()}, rounds)
     return [
         _row(name, key, times["eager"], times[key], error, seconds, told)
         for key, (error, seconds, told) in made.items()

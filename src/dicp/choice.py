@@ -31,10 +31,9 @@ def dicp(
     if not found:
         say_once(f"dicp: eager; {why}")
         return gm.forward
-    if mode == "max-autotune":
-        if not training and len(found) > 1:
-            return _best(gm, example_inputs, found, options or {})
-        mode = None  # there is nothing to choose from
+    if mode == "max-autotune" and not training and len(found) > 1:
+        return _best(gm, example_inputs, found, options or {})
+    mode = None if mode == "max-autotune" else mode  # there is nothing to choose from
     say_once(f"dicp: {found[0].label}; {why}")
     return compile_fx(gm, example_inputs, found[0], options=options, mode=mode)
 

@@ -64,3 +64,28 @@ def test_it_says_once_what_it_chose(
         model(torch.ones(3, 2))
     (line,) = [r.message for r in caplog.records if r.name == "dicp"]
     assert line.startswith("dicp: toygraph; the first that does inference on cpu; absent is not")
+
+
+def test_max_autotune_compiles_by_all_that_serve_and_leaves_out_what_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(blob: bytes) -> bytes:
+        raise RuntimeError("no")
+
+    named = {
+        "one": toy.make(name="one"),
+        "two": toy.make(name="two", compile=refuse),
+        "three": toy.make(name="three"),
+    }
+    monkeypatch.setattr(choice, "find", named.__getitem__)
+    monkeypatch.setenv("DICP_PREFERENCE", "one,two,three")
+    found: list[list[str]] = []
+    monkeypatch.setattr(
+        choice, "measured", lambda runs, gm, record: found.append(list(runs)) or runs["three"]
+    )
+    model, x = nn.Linear(2, 2), torch.ones(1, 2)
+    torch.compiler.reset()
+    with torch.no_grad():
+        compiled: Any = torch.compile(model, backend=choice.dicp, mode="max-autotune")
+        torch.testing.assert_close(compiled(x), model(x))
+    assert found == [["one", "three"]]

@@ -61,11 +61,21 @@ def test_every_call_of_every_overload_is_right(backend: Backend, dtype: str, dyn
     assert found["right"]
 
 
-def test_a_convolution_whose_window_changes_stays_eager_on_openvino() -> None:
-    call = calls(aten.convolution.default)[0]
-    found = {dynamic: reason(graph_of(call, dynamic).node, openvino.backend) for dynamic in (0, 1)}
+@pytest.mark.parametrize(
+    ("backend", "overload", "why"),
+    [
+        ("openvino", aten.convolution.default, "OpenVINO's convolution takes no weight"),
+        ("onnxrt", aten.col2im.default, "fixed sizes only"),
+        ("onnxrt", aten.embedding_dense_backward.default, "fixed sizes only"),
+    ],
+)
+def test_what_needs_fixed_sizes_stays_eager_without_them(
+    backend: str, overload: Any, why: str
+) -> None:
+    call = calls(overload)[0]
 
-    assert found == {0: None, 1: "OpenVINO's convolution takes no weight whose sizes change"}
+    assert reason(graph_of(call, False).node, BACKENDS[backend]) is None
+    assert why in (reason(graph_of(call, True).node, BACKENDS[backend]) or "")
 
 
 def test_every_core_overload_is_mapped_or_known_not_to_be() -> None:

@@ -140,7 +140,7 @@ def make(*names: str, without: Sequence[str] = (), **fields: Any) -> Backend:
     loads: list[Loading] = []
     programs: list[Any] = []
     emitter: Callable[[], Emitter] = Writer
-    fields = {"dynamic": "native", "version": lambda: "1"} | fields
-    backend = Backend("toygraph", conversions=conversions, emitter=emitter, load=load, **fields)
+    fields = {"name": "toygraph", "dynamic": "native", "version": lambda: "1"} | fields
+    backend = Backend(conversions=conversions, emitter=emitter, load=load, **fields)
     backend.loads, backend.programs = loads, programs  # type: ignore[attr-defined]
     return backend

@@ -41,8 +41,7 @@ def compile_whole(
     compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes)
     report.write()
     if not training:
-        graphs = _device(inputs) == "cuda"
-        return _own(compiled) if graphs and options.own_results else compiled
+        return _own(compiled) if options.own_results else compiled
     if not options.measure or not options.own_results:
         return compiled
 
@@ -74,11 +73,10 @@ def _packed(
 
 
 def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
-    """Inductor's settings for a graph: CUDA graphs for inference, for training where asked for.
+    """Inductor's settings for a graph: on CUDA its graphs, in training where asked for; on the CPU
+    a wrapper in C++ for inference.
 
-    On the CPU, a wrapper in C++ for inference.
-
-    Layouts are inductor's own choice: NHWC by force was slower on an H200 (docs/dicp.md).
+    Layouts are inductor's own choice: NHWC by force gained nothing on an H200 (docs/dicp.md).
     """
     if _device(inputs) == "cuda":
         return {"triton.cudagraphs": not training or not options.own_results}

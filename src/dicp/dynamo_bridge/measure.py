@@ -17,7 +17,6 @@ CLOSE = 0.9, 1.1  # eager over compiled: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.02  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
-LOSS = 0.95  # of a training step: eager wins when it takes less than this share
 
 Run = Callable[..., Any]
 
@@ -32,7 +31,7 @@ class Choice:
     def __init__(
         self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[str], None]
     ) -> None:
-        self._runs = {"eager": eager, **candidates}
+        self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
         self._decided = decided
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
@@ -58,7 +57,7 @@ class Choice:
 
     def _decide(self) -> None:
         common = set.intersection(*(set(times) for times in self._times.values()))
-        names = self._order[1:]
+        names = self._order[:-1]
         if not common:  # every call had other sizes: no comparison, no doubt
             self._chosen = self._runs[names[0]]
             self._decided(f"{names[0]}; no two calls had the same sizes")
@@ -86,8 +85,8 @@ def _typical(times: Sequence[float]) -> float:
 class TrainingChoice:
     """Tries forward and backward of both in the first call, in turn, then keeps the better one.
 
-    A forward call alone would not show what its backward costs. A tie is eager's: compiling has
-    to be worth it.
+    A forward call alone would not show what its backward costs. Who does not win clearly is no
+    winner: the graph then stays eager.
     """
 
     def __init__(self, compiled: Run, eager: Run, decided: Callable[[str], None]) -> None:
@@ -98,7 +97,7 @@ class TrainingChoice:
     def __call__(self, *args: Any) -> Any:
         if self._chosen is None:
             ours, theirs = _training_times(self._both, args)
-            loses = theirs <= ours
+            loses = theirs < GAIN * ours
             self._chosen = self._both[loses]
             if loses:
                 self._decided(f"eager: {theirs * 1e6:.0f} us a step, compiled {ours * 1e6:.0f}")

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from deeplink.errors import CompileError
-from deeplink_vendors.cpu.onnx.conversion import conversions, fake
+from deeplink_vendors.cpu.onnx.conversion import conversions, fake, reason
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter, Value
 
 aten = torch.ops.aten
@@ -65,6 +65,14 @@ def taken_apart(emitter: OnnxEmitter, node: fx.Node, *args: Any, **kwargs: Any) 
     with enable_python_dispatcher():
         traced = make_fx(call, dict(core_aten_decompositions()))(*(vals[at] for at in places))
     return _walk(emitter, traced, [flat[at] for at in places])
+
+
+@reason(aten.embedding_dense_backward.default, aten.col2im.default)
+def _of_fixed_sizes(node: fx.Node) -> str | None:
+    values = [fake(n) for n in node.all_input_nodes]
+    sizes = [size for v in values if isinstance(v, Tensor) for size in v.shape]
+    fixed = all(isinstance(size, int) for size in sizes)
+    return None if fixed else "torch takes it apart for fixed sizes only"
 
 
 def _walk(emitter: OnnxEmitter, gm: fx.GraphModule, given: list[Value]) -> Any:

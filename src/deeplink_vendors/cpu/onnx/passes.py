@@ -61,10 +61,12 @@ def _repeated(value: Any) -> fx.Node | None:
 
 def _still(node: fx.Node) -> None:
     """A permute that moves only dimensions of one element is a reshape."""
-    sizes, order = _sizes(node.args[0]), node.args[1]
-    moved = [dim % len(sizes) for dim in order]  # type: ignore[union-attr, operator]
-    wide = [dim for dim in moved if sizes[dim] != 1]
-    if known(*sizes) and wide == sorted(wide):
+    sizes = _sizes(node.args[0])
+    if not known(*sizes):  # a symbol must not be asked whether it is 1
+        return
+    order: Any = node.args[1]
+    wide = [dim % len(sizes) for dim in order if sizes[dim] != 1]
+    if wide == sorted(wide):
         infer.replace(node, infer.insert(node, aten.reshape.default, (node.args[0], _sizes(node))))
 
 

@@ -1,0 +1,63 @@
+"""Weights of linears laid out for their products, and taken anew when the program changes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from dicp import torch_internals
+from dicp.dynamo_bridge.prepack import Packed, Packing
+from dicp.dynamo_bridge.run import RESTLESS
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(4, 6), nn.Linear(4, 6, bias=False)
+        self.down, self.tied = nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.down(self.gate(x) * self.up(x))
+        return self.tied(h) + self.tied.weight.sum()
+
+
+@pytest.fixture
+def runs() -> tuple[Model, Callable[[Tensor], Tensor], list[Packing], list[str]]:
+    packings: list[Packing] = []
+    ran: list[str] = []
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        weights = torch_internals.parameters(gm)
+        packings.append(Packing(gm, weights))
+
+        def told(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *args: (ran.append(name), run(*args))[1]
+
+        run, eager = told("packed", packings[0].gm.forward), told("eager", gm.forward)
+        return Packed(run, eager, packings[0], weights)
+
+    model = Model()
+    torch.compiler.reset()
+    return model, torch.compile(model, backend=backend), packings, ran
+
+
+def test_linears_of_one_input_are_one_product_and_a_tied_weight_stays(runs: Any) -> None:
+    model, compiled, packings, _ = runs
+    x = torch.randn(2, 3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert [len(group) for group in packings[0].groups] == [2, 1]
+    products = packings[0].gm.graph.find_nodes(op="call_function", target=torch.matmul)
+    assert len(products) == 2
+
+
+def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(runs: Any) -> None:
+    model, compiled, _, ran = runs
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for _ in range(RESTLESS + 2):
+            torch.testing.assert_close(compiled(x), model(x))
+            model.up.weight.mul_(2)
+    assert ran == ["packed"] * (RESTLESS + 1) + ["eager"]
