@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -193,37 +194,49 @@ def surroundings(values: dict[str, str], folder: Path) -> Iterator[None]:
 class Bench:
     """Plain steps and steps under a tool, taking turns."""
 
+    DISK = 64 << 20  # bytes of a step from which on the disk is what counts
+
     def __init__(self, device: str, rounds: int, steps: int, clock: Callable[[], float]) -> None:
         self.device, self.rounds, self.steps, self.clock = device, rounds, steps, clock
         self.step = training(device)
         for _ in range(3):
             self.step()
 
-    def took(self, end: Callable[[], object] | None = None) -> float:
-        """Seconds of a turn: some steps, and what is still to do after them."""
+    def took(self) -> float:
+        """Seconds of a turn: some steps."""
         begun = self.clock()
         for _ in range(self.steps):
             self.step()
         torch.accelerator.synchronize()
-        if end is not None:
-            end()
         return self.clock() - begun
 
     def by_turns(self, case: Case, on_gpu: bool) -> Figure:
         """A start, some steps, a stop that waits for what is written in the background."""
         figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
+        drained = []
         for turn in range(self.rounds + 1):
             folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_"))
             plain = self.took()
             with surroundings(case.environment, folder):
                 tool = kind(**case.given).start()
-                seconds = self.took(tool.stop)
+                seconds = self.took()
+                begun = self.clock()
+                tool.stop()
+                waited = self.clock() - begun
             if turn:  # the first one warms up
-                pairs.append((plain, seconds))
+                pairs.append((plain, seconds + waited))
+                drained.append((seconds / plain, waited))
             files = [path for path in folder.rglob("*") if path.is_file()]
             figure.bytes = sum(path.stat().st_size for path in files) / self.steps
             figure.files = len(files)
             shutil.rmtree(folder)
+        if figure.bytes > self.DISK and self.clock is time.perf_counter:
+            steps, waited = (statistics.median(column) for column in zip(*drained, strict=True))
+            floor = figure.bytes / disk_speed() * 1e3
+            figure.note = (
+                f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
+                f"the disk needs {floor:.0f} ms for a step"
+            )
         return self.summed(figure, pairs)
 
     def steady(self, case: Case, on_gpu: bool) -> Figure:
@@ -314,6 +327,25 @@ def find(tool: str) -> Any:
     if not hasattr(op_tools, tool):
         raise LookupError(f"{tool} is absent")
     return getattr(op_tools, tool)
+
+
+def disk_speed(size: int = 512 << 20, piece: int = 16 << 20) -> float:
+    """Bytes a second that the disk of temporary files takes, past the system's cache."""
+    data = mmap.mmap(-1, piece)  # pages: such a write needs them
+    data.write(os.urandom(piece))
+    with tempfile.TemporaryDirectory(prefix="bench_op_tools_") as folder:
+        flags = os.O_WRONLY | os.O_CREAT
+        try:
+            file = os.open(f"{folder}/data", flags | os.O_DIRECT)
+        except OSError:  # not on this file system
+            file = os.open(f"{folder}/data", flags)
+        begun = time.perf_counter()
+        for start in range(0, size, piece):
+            os.pwrite(file, data, start)
+        os.fsync(file)
+        seconds = time.perf_counter() - begun
+        os.close(file)
+    return size / seconds
 
 
 def _each(call: Callable[[], object]) -> float:

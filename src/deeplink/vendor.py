@@ -39,6 +39,7 @@ class Vendor:
     fused: str = ""  # the module of the kernels of fused ops
     graph: str = ""  # the module of the torch.compile back end
     statistics: str = ""  # the module that reduces many tensors at once, for op_tools
+    precision: str = ""  # the module that tells how exact the program lets products be
     gaps: str = ""  # the file of what is missing, with reasons
     collective: str = ""  # the name of the torch.distributed back end
     build: str = ""  # a module with `state() -> dict[str, str]`, about its native build
@@ -90,6 +91,12 @@ def find(name: str) -> Found | None:
     """One installed vendor; no other one's code runs, so no other one takes torch's device slot."""
     points = importlib.metadata.entry_points(group=GROUP, name=name)
     return _found(name, list(points)) if points else None
+
+
+def module_for(device: str, part: str) -> str:
+    """The module of this part (`statistics`, …) for a kind of device; "": no vendor has one."""
+    rows = [row.vendor for row in discover() if row.vendor and row.status == "available"]
+    return next((m for one in rows if one.device == device and (m := getattr(one, part))), "")
 
 
 def choose(name: str | None = None) -> Choice:

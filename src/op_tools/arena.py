@@ -15,25 +15,24 @@ _spare: list[Arena] = []
 _lock = threading.Lock()
 
 
-def host_memory(size: int, device: torch.device) -> Tensor:
-    """Bytes on the host; page-locked for a device that copies into such memory much faster."""
-    if device.type == "cuda" and size:
-        try:
-            return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError:  # "cuda" by another name, or none of it left
-            pass
-    return torch.empty(size, dtype=torch.uint8)
-
-
 class Arena:
-    """Bytes of a file that is being written, from `base` on; `filled` of them are there."""
+    """Bytes of a file that is being written, from `base` on; `filled` of them are there.
 
-    __slots__ = ("address", "base", "filled", "memory", "size", "view")
+    Of a device's arena the memory is page-locked, where that can be had (`locked`): the device
+    copies into such memory on its own, and nobody waits.
+    """
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        whole = host_memory(size + BLOCK, device)
-        skipped = -whole.data_ptr() % BLOCK
-        self.memory = whole[skipped : skipped + size]
+    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "size", "view")
+
+    def __init__(self, size: int, device: str = "") -> None:
+        self.device = device
+        found = page_locked(size) if device and size else None
+        self.locked = found is not None
+        if found is None:
+            whole = torch.empty(size + BLOCK, dtype=torch.uint8)
+            skipped = -whole.data_ptr() % BLOCK
+            found = whole[skipped : skipped + size]
+        self.memory = found
         self.address = self.memory.data_ptr()
         raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
@@ -42,13 +41,31 @@ class Arena:
         self.filled = 0
 
 
-def take(size: int, device: torch.device) -> Arena:
+def page_locked(size: int) -> Tensor | None:
+    """Bytes that a device copies into much faster, and on its own; None: there are none."""
+    try:
+        memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError:  # no such memory here, or none of it left
+        return None
+    return memory if memory.data_ptr() % BLOCK == 0 else None
+
+
+def take(size: int, device: str = "") -> Arena:
     """One that was used before, if there is one: fresh pages cost more than the copy into them."""
     if size == SIZE:
         with _lock:
-            if _spare:
-                return _spare.pop()
+            found = one_for(device, _spare)
+        if found is not None:
+            return found
     return Arena(size, device)
+
+
+def one_for(device: str, arenas: list[Arena]) -> Arena | None:
+    """The last that serves a device ("": any does), taken out of the list."""
+    for at in range(len(arenas) - 1, -1, -1):
+        if not device or arenas[at].device == device:
+            return arenas.pop(at)
+    return None
 
 
 def give(arena: Arena) -> None:

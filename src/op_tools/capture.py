@@ -76,7 +76,9 @@ class OpCapture(Observer):
                     f"OpCapture has no option {name!r}.",
                     f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
                 )
-        self._run = capture_run.begun(chosen["format"], chosen["mode"], not _sees_all(options))
+        everything = _is_everything(options)
+        sampled = not (everything and options.level == "aten")  # else every kernel is seen
+        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, everything)
 
     # A call.
 
@@ -171,13 +173,11 @@ class OpCapture(Observer):
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
-            # the backward pass runs under the mode that watches calls, and these are our own
-            with torch._C.DisableTorchFunction():
-                if header is None:
-                    assert run.statistics is not None
-                    return run.statistics.text(gradient)
-                assert run.store is not None
-                return store.encode(gradient, run.taker(), run.store.native)
+            if header is None:
+                assert run.statistics is not None
+                return run.statistics.text(gradient)
+            assert run.store is not None
+            return store.encode(gradient, run.taker(), run.store.native)
 
         def done(found: Gradients) -> None:
             if header is None:
@@ -196,10 +196,9 @@ class OpCapture(Observer):
         report.summary(self, started, run.summary())
 
 
-def _sees_all(options: Options) -> bool:
-    """Whether no kernel escapes, so that every write to a tensor is seen."""
-    everything = options.ops == (".*",) and not options.disable and options.select.is_all
-    return options.level == "aten" and everything
+def _is_everything(options: Options) -> bool:
+    """Whether no call of the level escapes."""
+    return options.ops == (".*",) and not options.disable and options.select.is_all
 
 
 def _choice(name: str, given: Any) -> str:

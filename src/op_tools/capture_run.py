@@ -37,18 +37,20 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-FORMATS: dict[str, Callable[[bool], Store]] = {
-    "folders": lambda sampled: FolderStore(),
-    "packed": lambda sampled: PackedStore(sampled=sampled),
+FORMATS: dict[str, Callable[[bool, bool], Store]] = {
+    "folders": lambda sampled, everything: FolderStore(),
+    "packed": lambda sampled, everything: PackedStore(None, sampled, everything),
 }
 
 
-def begun(format: str, mode: str, sampled: bool) -> Run:
-    """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes."""
+def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
+    """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes; with
+    `everything`, every call is.
+    """
     tensors = mode == "tensors"
     return Run(
         mode,
-        FORMATS[format](sampled) if tensors else None,
+        FORMATS[format](sampled, everything) if tensors else None,
         None if tensors else StatisticsStore(mode == "hash", sampled),
         settings.OP_TOOLS_DISK_BUDGET.get() > 0,
     )

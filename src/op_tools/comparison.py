@@ -147,6 +147,8 @@ def noise(
     wide = stored in (torch.float64, torch.complex128)
     if not wide and not again.types:
         return None
+    matrices, convolutions = again.factors
+    entering = 0.0 if again.inside is None else FORMATS[again.inside].roundoff
     floats = [t if t is not None and t.dtype in FORMATS else None for t in centre]
 
     def checked() -> list[Tensor | None]:
@@ -158,7 +160,9 @@ def noise(
             floats,
             inside=2 * FLOAT64 if wide else FLOAT32,  # in float64 the reference errs as well
             between=FORMATS[stored].roundoff,
-            entering=0.0 if again.inside is None else FORMATS[again.inside].roundoff,
+            entering=max(entering, matrices.roundoff if matrices else 0.0),
+            convolving=convolutions.roundoff if convolutions else 0.0,
+            functions=again.functions,
         )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, NoReferenceError):
         return None  # not to be taken apart: the verdict goes by the other evidence
@@ -306,6 +310,8 @@ class _Backward:
 
 # One pair of tensors.
 
+_ROUNDED = ("envelope", "bound", "rms", "bias")  # verdicts on how large an error is
+
 
 def verdict_on(
     taken: Taken,
@@ -333,8 +339,12 @@ def verdict_on(
     )
     if accepted is not None:
         accepted.add(kind, mine, theirs, verdict)
+    calibrated = standard == "calibrated" and verdict.atol is None
+    allowance = taken.again.allowance if calibrated and verdict.rule in _ROUNDED else ""
     if verdict.passed:
-        return verdict
+        return replace(verdict, message=f"within {allowance}") if allowance else verdict
+    if allowance:
+        verdict = replace(verdict, message=f"{verdict.message}; not even {allowance}, explains it")
     if verdict.rule == "exact" and _chose_equal(call, mine, theirs):
         return replace(unchanged(mine), rule="equal values")
     if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):

@@ -117,6 +117,13 @@ def written_by_schema(call: Call) -> Iterator[Tensor]:
             yield from tensors(call.kwargs.get(argument.name))
 
 
+def kind_of(tensor: Tensor) -> str:
+    """The true name of its kind of device: a program may be shown another one."""
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.PrivateUse1):
+        return torch._C._get_privateuse1_backend_name()
+    return tensor.device.type
+
+
 def host_copy(tensor: Tensor) -> Tensor:
     """The values now, on the CPU, in memory of its own, outside of the graph."""
     flat = tensor.detach()

@@ -233,7 +233,9 @@ def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
 
     def wrap(action: Callable[..., Any]) -> Callable[..., None]:
         def run(*args: Any) -> None:
-            guarded(tool, call, action, *args)
+            # the backward pass runs under the mode that watches calls, and these are our own
+            with torch._C.DisableTorchFunction():
+                guarded(tool, call, action, *args)
 
         return run
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import zlib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor
 from op_tools import diagnostics, kernels, recording, results, statistics
 from op_tools.archive import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES, Archive
 from op_tools.arena import Arena
-from op_tools.snapshot import Blob, Snapshot, Unchanged, check, ordered
+from op_tools.late import TRUSTED, Entry, Sent, arrived, send
+from op_tools.snapshot import Blob, Snapshot, Unchanged, check, middle, ordered
 from op_tools.spool import Spool
 from op_tools.store import PARTS, TAG, Part
 
@@ -30,12 +31,15 @@ class PackedStore:
     """Values are copied into the row of what a thread writes, where they are taken.
 
     A `path` is written anew; without one, a new file under OP_TOOLS_RESULTS. Unless `sampled`,
-    every kernel is seen and told about, and no write to a tensor escapes.
+    every kernel is seen and told about, and no write to a tensor escapes; with `everything`, every
+    call of the program is.
     """
 
     native = False
 
-    def __init__(self, path: Path | None = None, sampled: bool = True) -> None:
+    def __init__(
+        self, path: Path | None = None, sampled: bool = True, everything: bool = False
+    ) -> None:
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         if path is None:
             folder = results.folder("op_capture_results")
@@ -50,6 +54,9 @@ class PackedStore:
         helper = kernels.helper()
         self._keeper = None if helper is None else helper.Keeper(sampled, recording.window)
         self._known: Unchanged[Place] = Unchanged(sampled)  # of what the keeper does not reach
+        trusted = TRUSTED if everything else 0
+        self._sent = Sent(sampled, trusted)  # of what a device copies on its own
+        self._arrived: tuple[int, torch.Stream] | None = None
         self._spool = Spool(path, self._problem)
         self._lock = threading.Lock()
         self._closed = False
@@ -63,7 +70,7 @@ class PackedStore:
         keeper = self._keeper
         found = keeper.find(tensor) if keeper is not None else None
         if keeper is None or found is None:
-            return self._taken(tensor)
+            return self._taken(tensor) if tensor.device.type == "cpu" else self._late(tensor)
         size, start = found
         if start is not None:
             self.saved += size
@@ -71,7 +78,7 @@ class PackedStore:
         if not size:
             return Blob(None, 0, NOWHERE)
         with self._lock:
-            arena, at = self._spool.room(_padded(size), tensor.device)
+            arena, at = self._spool.room(_padded(size))
             hashed = keeper.copy(tensor, arena.address + at + HEAD.size)
             place = self._values(arena, at, size, hashed)
         keeper.keep(tensor, *place)
@@ -87,12 +94,59 @@ class PackedStore:
             self.saved += size
             return Blob(None, size, place or NOWHERE)
         with self._lock:
-            arena, at = self._spool.room(_padded(size), tensor.device)
+            arena, at = self._spool.room(_padded(size))
             raw = arena.memory[at + HEAD.size : at + HEAD.size + size]
             dense = raw.view(flat.dtype).view(flat.shape).copy_(flat)
             place = self._values(arena, at, size, statistics.hash_of(raw))
             self._known.keep(key, tensor, place, dense)
         return Blob(None, size, place)
+
+    def _late(self, tensor: Tensor) -> Blob:
+        """The same, by a copy that the device makes on its own. Hot path.
+
+        What its memory holds is written once; equal contents of other memory are not looked for.
+        """
+        check(tensor)
+        key, place = self._sent.find(tensor)
+        flat, _ = ordered(tensor)
+        size = flat.numel() * flat.element_size()
+        if place is not None or not size:
+            self.saved += size
+            return Blob(None, size, place or NOWHERE)
+        with self._lock:
+            arena, at = self._spool.room(_padded(size), tensor.device.type)
+            start = at + HEAD.size
+            raw = arena.memory[start : start + size]
+            stream = send(raw, flat) if arena.locked else None
+            if stream is None:
+                raw.view(flat.dtype).view(flat.shape).copy_(flat)
+            place = self._spool.end + HEAD.size, size
+            entry = self._sent.keep(key, tensor, place)
+            self._spool.later(partial(self._settle, arena, at, raw, flat.dtype, stream, entry))
+            self._record(arena, at, (VALUES, 0, size, 0, 0))
+        return Blob(None, size, place)
+
+    def _settle(
+        self,
+        arena: Arena,
+        at: int,
+        raw: Tensor,
+        dtype: torch.dtype,
+        stream: torch.Stream | None,
+        entry: Entry | None,
+    ) -> None:
+        """In the spool's thread: what was sent is there, and its hash goes into its record."""
+        if stream is not None and not self._has_arrived(arena, at, stream):
+            before = self._spool.end
+            arrived(stream)
+            self._arrived = before, stream
+        if entry is not None:
+            entry.few = middle(raw.view(dtype))
+        HEAD.pack_into(arena.view, at, MAGIC, VALUES, 0, raw.numel(), statistics.hash_of(raw), 0)
+
+    def _has_arrived(self, arena: Arena, at: int, stream: torch.Stream) -> bool:
+        last = self._arrived
+        return last is not None and last[1] == stream and arena.base + at < last[0]
 
     def _values(self, arena: Arena, at: int, size: int, hashed: int) -> Place:
         """The record of values that lie in the room already; one with the same takes its place."""
@@ -108,6 +162,7 @@ class PackedStore:
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
         self._known.forget(tensor)
+        self._sent.forget(tensor)
         if self._keeper is not None:
             self._keeper.forget(tensor)
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from deeplink import vendor
+from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
 from op_tools.statistics_device import Later, flat_of
 from op_tools.statistics_numpy import BLOCK
@@ -37,15 +38,14 @@ Start = Callable[[Tensor, torch.device], Callable[[], Tensor]]
 @cache
 def starter(kind: str) -> Start | None:
     """What the vendor of a kind of device gives; None: nothing."""
-    rows = [row.vendor for row in vendor.discover() if row.status == "available"]
-    found = [one for one in rows if one is not None and one.device == kind and one.statistics]
-    if not found:
+    module = vendor.module_for(kind, "statistics")
+    if not module:
         return None
     try:
-        start: Start = importlib.import_module(found[0].statistics).start
+        start: Start = importlib.import_module(module).start
         _try(start, torch.ones(1, device=kind))
     except Exception as error:  # another's module: torch's own kernels do as well
-        log.warning("op_tools goes without %s: %s", found[0].statistics, error)
+        log.warning("op_tools goes without %s: %s", module, error)
         return None
     return start
 
@@ -55,13 +55,6 @@ def _try(start: Start, one: Tensor) -> None:
     table = torch.tensor(pieces(one, False), dtype=torch.int64)
     if start(table, one.device)().shape != (1, FIELDS):
         raise RuntimeError("its results are of another shape")
-
-
-def kind_of(tensor: Tensor) -> str:
-    """The true name of its kind of device: a program may be shown another one."""
-    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.PrivateUse1):
-        return torch._C._get_privateuse1_backend_name()
-    return tensor.device.type
 
 
 class Together:

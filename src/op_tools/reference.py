@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from deeplink import settings
+from deeplink import precision, settings
 from deeplink.judge.formats import FORMATS, coarser
+from deeplink.precision import Factors, Precision
 from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
@@ -52,6 +53,15 @@ CONVOLUTIONS = frozenset(
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
     """.split()
 )
+# Products whose factors a program may let the device round.
+MATRICES = frozenset(
+    """
+    linear matmul mm bmm addmm baddbmm addbmm mv addmv dot vdot einsum tensordot bilinear
+    multi_head_attention_forward scaled_dot_product_attention
+    """.split()
+)
+CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts
+RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 _CHOICES = frozenset("_fused_sdp_choice _nested_tensor_from_mask_left_aligned".split())
 _NO_VALUES = frozenset(
     "numpy pin_memory __iter__ set_ swap_tensors resize_ resize_as_ data".split()
@@ -150,11 +160,12 @@ class Again:
     requires: frozenset[int]  # ids of those arguments whose gradient is wanted
     writes: bool  # whether the call writes an argument
     types: Types  # of the reference
-    rounded: torch.dtype | None = None  # autocast rounded float32 arguments to this type first
+    rounded: torch.dtype | None = None  # autocast rounded arguments to this type first
     plain: Types = field(default_factory=dict)  # casts that the plain run needs, under autocast
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
     place: torch.device = HOST  # where the arguments are
+    precision: Precision = precision.EXACT  # what the device may do to float32
 
     @property
     def stored(self) -> torch.dtype:
@@ -173,6 +184,37 @@ class Again:
         requires = frozenset(id(copy) for own, copy in copies if id(own) in self.requires)
         call = replace(self.call, args=args, kwargs=kwargs)
         return replace(self, call=call, requires=requires, place=device)
+
+    @property
+    def factors(self) -> tuple[Factors | None, Factors | None]:
+        """What float32 factors may be rounded to: those of matrices, and of convolutions."""
+        if self.stored not in (torch.float32, torch.complex64):
+            return None, None
+        allowed = self.precision
+        matrices = (allowed.recurrent if self._is_recurrent else None) or allowed.matmul
+        return matrices, allowed.convolution
+
+    @property
+    def functions(self) -> float:
+        """What functions of float32 err in this call, relatively; 0: what they do anywhere."""
+        return self.precision.recurrent_functions if self._is_recurrent else 0.0
+
+    @property
+    def _is_recurrent(self) -> bool:
+        layers = (layer for root in _modules(self.call) for layer in root.modules())
+        return self.call.operator in RECURRENT or any(isinstance(x, nn.RNNBase) for x in layers)
+
+    @property
+    def allowance(self) -> str:
+        """What the program allows of the products in this call, in words; "": nothing, or none."""
+        matrices, convolutions = self.factors
+        word, module = self.call.operator, self.call.level == "module"
+        found = [
+            convolutions if module or word.startswith("conv") else None,
+            matrices if module or word in MATRICES | RECURRENT else None,
+        ]
+        texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
+        return " and ".join(dict.fromkeys(texts))
 
     def reference(self, grad: bool) -> Run:
         """In the wider type; in its own where a kernel has no wider one."""
@@ -207,13 +249,15 @@ class Again:
                     leaf = self._leaf(value, types, grad)
                     leaves[id(value)] = leaf
                     shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
-                    used[id(value)] = leaf.clone() if self.writes and shared else leaf
+                    used[id(value)] = leaf.clone() if writes and shared else leaf
                     counts[id(value)] = used[id(value)]._version
                 return used[id(value)]
             if isinstance(value, torch.dtype):
                 return types.get(value, value)
             return self.place if isinstance(value, torch.device) else value
 
+        # batch_norm writes its statistics, and does not say so
+        writes = self.writes or "batch_norm" in self.call.name
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
         quiet = _quiet(grad, autocast, self.draws_nothing, self.place)
         with quiet as state, _module_kept(self.call):
@@ -232,7 +276,7 @@ class Again:
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         with torch.no_grad():
             leaf = value
-            if self.rounded is not None and value.dtype == torch.float32 and value.dim():
+            if self.rounded is not None and value.dtype in CAST and value.dim():
                 leaf = leaf.to(self.rounded)  # a single number is taken as it is
             leaf = leaf.to(types.get(leaf.dtype, leaf.dtype))
             if leaf is value:
@@ -274,12 +318,15 @@ def random_state(call: Call, device: torch.device) -> list[Tensor] | None:
     return [*states, torch.get_rng_state()] if call.level == "module" else states
 
 
+def _modules(call: Call) -> list[nn.Module]:
+    cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
+    return [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
+
+
 @contextmanager
 def _module_kept(call: Call) -> Iterator[None]:
     """What a module writes on itself in its second run is not seen by the program."""
-    cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
-    found = [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
-    kept = [(module, dict(vars(module))) for root in found for module in root.modules()]
+    kept = [(module, dict(vars(module))) for root in _modules(call) for module in root.modules()]
     try:
         yield
     finally:
@@ -404,6 +451,8 @@ def again(
         return made
     if before.level == "module":
         return replace(made, inside=autocast)
+    if before.operator in RECURRENT and torch.float16 in result_types:
+        autocast = torch.float16  # whatever the program asked for: cuDNN's are so in torch
     if autocast in result_types:
         left_alone = wrote or names.last(before.name) in _MIXED
         return made if left_alone else replace(made, rounded=autocast)
@@ -413,6 +462,13 @@ def again(
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 _INDICES = (torch.int64, torch.int32)
+
+
+def precision_of(call: Call) -> Precision:
+    """How exact a call's device may be now."""
+    given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
+    first = next(given, None)
+    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
 
 
 def outline(tensor: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ class Unchanged(Generic[T]):
 
     def find(self, tensor: Tensor) -> tuple[Any, T | None]:
         """The same, with the key of its place for `keep`."""
-        key = _key(tensor)
+        key = key_of(tensor)
         entry = self._known.get(key) if key is not None else None
         if entry is None or entry[1] != tensor._version or entry[0].expired():
             return key, None
@@ -170,7 +170,7 @@ class Unchanged(Generic[T]):
 
         `dense` has its values on the host, as `ordered` gives them.
         """
-        self.keep(_key(tensor), tensor, made, dense)
+        self.keep(key_of(tensor), tensor, made, dense)
 
     def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor) -> None:
         """The same, for a place whose key is known; None: one that has none."""
@@ -179,7 +179,7 @@ class Unchanged(Generic[T]):
         weak = StorageWeakRef(tensor.untyped_storage())
         few = b""
         if self._sampled:
-            few = _middle(dense) if len(key) == DENSE else sample(tensor)
+            few = middle(dense) if len(key) == DENSE else sample(tensor)
         with self._lock:
             self._known[key] = (weak, tensor._version, few, made)
             if len(self._known) > self._sweep_at:
@@ -188,12 +188,12 @@ class Unchanged(Generic[T]):
 
     def forget(self, tensor: Tensor) -> None:
         """A call has written it; autograd may count that only later."""
-        key = _key(tensor)
+        key = key_of(tensor)
         with self._lock:
             self._known.pop(key, None)
 
 
-def _key(tensor: Tensor) -> Any:
+def key_of(tensor: Tensor) -> Any:
     """The place of a tensor in memory; None when it has none, or no count of writes."""
     if not tensor.numel() or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
         return None
@@ -214,7 +214,7 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _middle(dense: Tensor) -> bytes:
+def middle(dense: Tensor) -> bytes:
     """What `sample` gives, from the values on the host."""
     size = dense.numel()
     count = min(size, SAMPLED)

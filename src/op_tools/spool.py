@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from deeplink import settings
 from op_tools import arena, interception
 from op_tools.arena import BLOCK, Arena
@@ -21,7 +19,6 @@ from op_tools.arena import BLOCK, Arena
 DELAY = 0.002  # seconds that a few bytes wait for more of them
 ENOUGH = 1 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
-HOST = torch.device("cpu")
 
 
 class Spool:
@@ -40,7 +37,8 @@ class Spool:
         self._direct = _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
         self._free: list[Arena] = []
-        self._last = self._new(0, HOST)
+        self._last = self._new(0, "")
+        self._late: deque[tuple[int, Callable[[], None]]] = deque()  # from where in the file on
         self._idle = False
         self._closed = False
         self._changed = threading.Condition()
@@ -49,11 +47,21 @@ class Spool:
 
     # Appending.
 
-    def room(self, size: int, device: torch.device = HOST) -> tuple[Arena, int]:
-        """Where so many bytes may be put, in memory; waits while too much waits."""
-        if self._last.filled + size > self._last.size:
+    def room(self, size: int, device: str = "") -> tuple[Arena, int]:
+        """Where so many bytes may be put, in memory; waits while too much waits.
+
+        With a `device`, in an arena of its own kind.
+        """
+        last = self._last
+        if last.filled + size > last.size or (device and last.device != device):
             self._next(size, device)
         return self._last, self._last.filled
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Before the bytes from here on are written, the thread does this: they are on their way
+        into the room, say.
+        """
+        self._late.append((self.end, work))
 
     def advance(self, size: int) -> None:
         """So many bytes of the room are a part of the file from now on."""
@@ -63,7 +71,7 @@ class Spool:
             with self._changed:
                 self._changed.notify_all()
 
-    def _next(self, size: int, device: torch.device) -> None:
+    def _next(self, size: int, device: str) -> None:
         """Another arena, which begins with the part of a block that the last one ends with."""
         if self._closed:
             self.flush()
@@ -84,11 +92,10 @@ class Spool:
             new.view[: len(rest)] = rest
             self._last = new
 
-    def _new(self, size: int, device: torch.device) -> Arena:
+    def _new(self, size: int, device: str) -> Arena:
         usual = _size(settings.OP_CAPTURE_MEMORY.get())
-        if size <= usual and self._free:
-            return self._free.pop()
-        return arena.take(max(-(-size // BLOCK) * BLOCK, usual), device)
+        found = arena.one_for(device, self._free) if size <= usual else None
+        return found or arena.take(max(-(-size // BLOCK) * BLOCK, usual), device)
 
     def _waiting(self) -> int:
         return sum(each.size for each in self._full)
@@ -100,6 +107,7 @@ class Spool:
             while (piece := self._piece()) is not None:
                 try:
                     if not self.failed:
+                        self._settle(piece[1])
                         self._write(*piece)
                 except Exception as error:  # a full disk, say: the program goes on without it
                     self.failed = f"{type(error).__name__}: {error}"
@@ -120,6 +128,11 @@ class Spool:
             if self._full:
                 return self._full[0], _whole(self._full[0])
             return (self._last, self.end) if self.end > self.written else None
+
+    def _settle(self, stop: int) -> None:
+        """What is to be done before the file is written so far."""
+        while self._late and self._late[0][0] < stop:
+            self._late.popleft()[1]()
 
     def _write(self, piece: Arena, stop: int) -> None:
         start, whole = self.written // BLOCK * BLOCK, stop // BLOCK * BLOCK
@@ -143,6 +156,7 @@ class Spool:
     def _done(self, piece: Arena) -> None:
         with self._changed:
             if self.failed:
+                self._late.clear()
                 self.written = self.end
                 self._full.clear()
             elif self._full and self.written >= _whole(piece):
@@ -151,10 +165,18 @@ class Spool:
                     self._free.append(piece)
             self._changed.notify_all()
 
+    def drain(self) -> None:
+        """Waits until what is there now is written."""
+        with self._changed:
+            end = self.end
+            while not self.failed and not self._closed and self.written < end:
+                self._changed.wait(DELAY)
+
     def flush(self) -> None:
         """After the end: writes here and now."""
         file = os.open(self._path, os.O_WRONLY)
         try:
+            self._settle(self.end)
             self._put(file, self._last, self.written, self.end)
         finally:
             os.close(file)
@@ -173,7 +195,7 @@ class Spool:
         for each in (self._last, *self._free):
             arena.give(each)
         self._free.clear()
-        self._last = Arena(0, HOST)
+        self._last = Arena(0)
 
 
 def _whole(piece: Arena) -> int:

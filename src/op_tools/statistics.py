@@ -107,7 +107,9 @@ def _staged(tensor: Tensor) -> Tensor:
     if not SMALL < size <= STAGED:
         return tensor.contiguous().cpu()
     if _local.memory.numel() < size:
-        _local.memory = arena.host_memory(max(size, 1 << 20), tensor.device)
+        room = max(size, 1 << 20)
+        found = arena.page_locked(room) if tensor.device.type == "cuda" else None
+        _local.memory = torch.empty(room, dtype=torch.uint8) if found is None else found
     there = _local.memory[:size].view(tensor.dtype).view(tensor.shape)
     return there.copy_(tensor)
 

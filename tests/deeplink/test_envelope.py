@@ -60,3 +60,34 @@ def test_the_gradient_of_softmax_may_store_its_product() -> None:
     assert worst(stored, reference, sigma) < 1
     without_sum = product.bfloat16()
     assert worst(without_sum, reference, sigma) > 1
+
+
+def test_equal_and_near_values_are_rounded_alike() -> None:
+    torch.manual_seed(0)
+    many = 0.7001 + 1e-6 * torch.rand(4096)  # TF32 makes one number of them
+    weights = torch.rand(4096)
+
+    def run() -> list[Tensor | None]:
+        return [torch.dot(many.double(), weights.double()).reshape(1)]
+
+    reference = run()[0]
+    assert reference is not None
+    sigma = envelope(run, [reference], entering=2.0**-11)[0]
+    assert sigma is not None
+    bits = many.view(torch.int32)
+    coarse = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    rounded = torch.dot(coarse.double(), weights.double()).float().reshape(1)
+    assert worst(rounded, reference, sigma) < 1
+    assert worst((reference * 1.01).float(), reference, sigma) > 1
+
+
+def test_errors_of_rounding_different_values_cancel_in_a_sum() -> None:
+    torch.manual_seed(0)
+    many = torch.rand(1 << 16)
+
+    def run() -> list[Tensor | None]:
+        return [torch.dot(many.double(), torch.ones(1 << 16).double()).reshape(1)]
+
+    sigma = envelope(run, [run()[0]], entering=2.0**-9)[0]
+    assert sigma is not None
+    assert float(sigma) < 4 * 2.0**-9 * 256  # and not 2 ** 16

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from op_tools import OpCapture, arena, kernels, spool
+from op_tools import OpCapture, arena, diagnostics, kernels, packed, spool
 from op_tools.archive import Archive
 from op_tools.packed import PackedStore
 from op_tools.snapshot import describe
@@ -92,6 +93,65 @@ def test_a_write_between_two_calls_is_seen() -> None:
         x.data.add_(1)  # not counted by autograd
         x.neg()
     assert [call.args[0][7].item() for call in calls()] == [0.0, 1.0, 2.0]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The device copies on its own, as one does whose memory the host does not see, and late."""
+    monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+    seen: list[Any] = []
+    plain = packed.send
+
+    def send(*given: Any) -> Any:
+        seen.append(given[1].shape)
+        return plain(*given)
+
+    monkeypatch.setattr(packed, "send", send)
+    with torch.dipu.quirk("late_copy"):
+        yield seen
+
+
+def test_what_a_device_copies_on_its_own_is_as_it_was(sent: list[Any]) -> None:
+    x = torch.zeros(1000, device="dipu")
+    with OpCapture(format="packed"):
+        for _ in range(3):
+            x.neg()
+            x.add_(1)  # behind the copy, in the same stream
+        x.t()  # as it was: not copied again
+        x.data.add_(1)  # not counted by autograd, and seen: it is a call
+        x.neg()
+    assert [call.args[0][7].item() for call in calls("torch.Tensor.neg")] == [0.0, 1.0, 2.0, 4.0]
+    assert [call.output[7].item() for call in calls("torch.Tensor.add_")][:2] == [1.0, 2.0]
+    # x at first, four results of neg, four of add_, and x twice more: `data` counts for itself
+    assert len(sent) == 11
+    assert archive().lost == 0
+
+
+def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: list[Any]) -> None:
+    x = torch.zeros(100, device="dipu")
+    with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
+        x.neg()
+        tool._run.store._spool.drain()  # type: ignore[union-attr, attr-defined]
+        x.neg()
+        x.data.add_(1)  # neither counted nor seen
+        x.neg()
+    assert [call.args[0][7].item() for call in calls()] == [0.0, 0.0, 1.0]
+    assert len(sent) == 5  # x twice, three results
+
+
+def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
+    sent: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(stream: torch.Stream) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(packed, "arrived", broken)
+    x = torch.ones(100, device="dipu")
+    with OpCapture(format="packed"):
+        x.neg()
+    assert calls() == []
+    assert [p.tool for p in diagnostics.problems()] == ["OpCapture"]
+    diagnostics.clear()
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])

@@ -230,6 +230,7 @@ def test_all_quirks_are_described() -> None:
     assert set(torch.dipu.quirks()) == {
         "no_float64",
         "bf16_accumulate",
+        "tf32",
         "ignore_strides",
         "wrong_epsilon",
         "nan",

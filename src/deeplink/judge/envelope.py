@@ -28,12 +28,17 @@ from deeplink.judge.kernels import (
     REDUCE,
     RELATIVE,
     STORES_PRODUCT,
+    STORES_SUMS,
     TRANSCENDENTAL,
 )
 
 SAMPLES, LONG, FEWER = 12, 300, 6  # runs; of a call with so many kernels, fewer
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
+FINEST = 2.0**-48  # of what is rounded on the way in float64
+EVEN = (
+    4 / 3
+)  # makes the errors of rounding as large, on the average, as even ones up to the roundoff
 _WIDE = (torch.float64, torch.complex128)
 _KNOWN = EXACT | CONTRACT | REDUCE | RELATIVE | TRANSCENDENTAL
 
@@ -47,6 +52,8 @@ def envelope(
     inside: float = FLOAT32,
     between: float = 0.0,
     entering: float = 0.0,
+    convolving: float = 0.0,
+    functions: float = 0.0,
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> list[Tensor | None]:
@@ -55,9 +62,10 @@ def envelope(
 
     `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
     hands its result to the next; `entering`: that to which factors of products are rounded, as
-    autocast does it.
+    autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
+    `functions`: what exp, tanh and their like err relatively, where it is more than `inside`.
     """
-    amounts = _Amounts(inside, between, entering)
+    amounts = _Amounts(inside, between, entering, max(entering, convolving), functions)
     order = _Order()
     with order:
         plain = run()
@@ -151,6 +159,8 @@ class _Amounts:
     inside: float
     between: float
     entering: float
+    convolving: float
+    functions: float
 
 
 class _Noise(TorchDispatchMode):
@@ -160,9 +170,10 @@ class _Noise(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator, self._last = generator, last
         self._inside, self._between = amounts.inside, amounts.between
-        self._entering = amounts.entering
+        self._entering, self._convolving = amounts.entering, amounts.convolving
         self._count, self._depth = 0, 0
-        self._stores_product = False
+        self._functions = amounts.functions
+        self._stores_product = self._stores_sums = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -175,7 +186,7 @@ class _Noise(TorchDispatchMode):
             self._depth -= 1
         if self._between and self._count not in self._last:
             for tensor in _written(func, args, kwargs, out):
-                self._stir(tensor, tensor.abs(), self._between)
+                self._round(tensor, self._between)
         self._count += 1
         return out
 
@@ -187,6 +198,8 @@ class _Noise(TorchDispatchMode):
                 return taken_apart
         if base in EXACT:
             return func(*args, **kwargs)
+        if base == "convolution" and self._between and args[2] is not None:
+            return self._in_two_steps(func, args, kwargs)
         if base in _KNOWN or base in PLAIN or base.startswith("_foreach"):
             return self._known(base, func, args, kwargs)
         return self._unknown(func, args, kwargs)
@@ -197,19 +210,22 @@ class _Noise(TorchDispatchMode):
             parts = func.decompose
         if parts is None:
             return NotImplemented
-        before, self._stores_product = self._stores_product, _base(func) in STORES_PRODUCT
+        before = self._stores_product, self._stores_sums
+        self._stores_product = _base(func) in STORES_PRODUCT
+        self._stores_sums = _base(func) in STORES_SUMS
         try:
             with self:
                 return parts(*args, **kwargs)
         except (RuntimeError, TypeError, NotImplementedError, IndexError, AttributeError):
             return NotImplemented  # not written for these arguments: the kernel as a whole
         finally:
-            self._stores_product = before
+            self._stores_product, self._stores_sums = before
 
     def _known(self, base: str, func: Any, args: Any, kwargs: Any) -> Any:
         sizes: Any = None
-        if base in CONTRACT and self._entering:
-            args = tree_map(lambda x: self._nearby(x, True, self._entering), args)
+        entering = self._convolving if base.startswith("convolution") else self._entering
+        if base in CONTRACT and entering:
+            args = tree_map(lambda x: self._rounded(x, entering), args)
         if base in CONTRACT or base in REDUCE or base in ("var_mean", "std_mean"):
             positive = tree_map(_absolute, (args, kwargs))
             if not func._schema.is_mutable:
@@ -226,8 +242,20 @@ class _Noise(TorchDispatchMode):
                 found = [tensors[0], *found[1:]]
             magnitudes = [t.abs() for t in found] if len(found) == len(tensors) else magnitudes
         for i, (tensor, size) in enumerate(zip(tensors, magnitudes, strict=True)):
-            self._stir(tensor, size, self._inside * _growth(base, args, tensor, i))
+            amount = self._inside * _growth(base, args, tensor, i)
+            if base in TRANSCENDENTAL:
+                amount = max(amount, self._functions)
+            self._stir(tensor, size, amount)
+        if base == "sum" and self._stores_sums:
+            self._stir(tensors[0], _partial_sums(func, args, kwargs, tensors[0]), self._between)
         return out
+
+    def _in_two_steps(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A convolution, and then its bias: many devices store what lies between."""
+        made = self._known("convolution", func, (*args[:2], None, *args[3:]), kwargs)
+        self._round(made, self._between)
+        made += args[2].view(-1, *[1] * (made.dim() - 2))
+        return made
 
     def _unknown(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A kernel about which nothing is known: stable, that is exact for arguments nearby."""
@@ -249,6 +277,28 @@ class _Noise(TorchDispatchMode):
         self._stir(moved, size if pointwise else size.max().expand(size.shape), amount)
         return moved
 
+    def _rounded(self, value: Any, amount: float) -> Any:
+        if not isinstance(value, Tensor) or value.dtype not in _WIDE or not value.numel():
+            return value
+        moved = value.clone()
+        self._round(moved, amount)
+        return moved
+
+    def _round(self, tensor: Tensor, amount: float) -> None:
+        """Stores values in a narrower type, in place: equal and near ones err alike, on a grid
+        that is moved; those that the type has are stored as they are.
+        """
+        if amount < FINEST:
+            self._stir(tensor, tensor.abs(), amount)
+            return
+        tensor = tensor.detach()
+        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        drawn = torch.empty((), dtype=torch.float64, device=real.device)
+        scale = float(2 ** drawn.uniform_(generator=self._generator))
+        error = _to_nearest(real * scale, amount).div_(scale).sub_(real)
+        error.masked_fill_(_to_nearest(real, amount) == real, 0.0)
+        real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)
+
     def _stir(self, tensor: Tensor, size: Tensor, amount: float) -> None:
         """Adds up to ± amount * size, evenly, in place."""
         if not tensor.numel() or not amount:
@@ -259,6 +309,13 @@ class _Noise(TorchDispatchMode):
         noise.uniform_(-amount, amount, generator=self._generator)
         size = torch.nan_to_num(size, nan=0.0, posinf=0.0)
         real.addcmul_(noise, size.unsqueeze(-1) if tensor.is_complex() else size)
+
+
+def _to_nearest(values: Tensor, roundoff: float) -> Tensor:
+    """Rounded to the digits of a format of this roundoff, whatever its range."""
+    unit = 1 << 53 + round(math.log2(roundoff))  # the last digit that is left, among float64's
+    bits = values.contiguous().view(torch.int64)
+    return (bits + unit // 2).bitwise_and_(-unit).view(torch.float64)
 
 
 def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
@@ -272,6 +329,13 @@ def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] |
     positive = tree_map(_absolute, (args, kwargs))  # copies: the kernel may write them
     out = func(*positive[0], **positive[1])
     return _written(func, positive[0], positive[1], out)
+
+
+def _partial_sums(func: Any, args: Any, kwargs: Any, total: Tensor) -> Tensor:
+    """The size of the partial sums of a tree, all levels together."""
+    squares = func(args[0].square(), *args[1:], **kwargs)
+    levels = math.log2(max(2, args[0].numel() / max(1, total.numel())))
+    return torch.sqrt(total.square() + levels * squares)
 
 
 def _absolute(value: Any) -> Any:

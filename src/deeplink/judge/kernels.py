@@ -60,4 +60,8 @@ RELATIVE = frozenset(
 # A product that is rounded before it is added: the error follows the magnitudes of both.
 FUSED = frozenset("addcmul addcdiv lerp".split())
 # Kernels of which some devices store a product on the way in the call's own type.
-STORES_PRODUCT = frozenset({"_softmax_backward_data", "_log_softmax_backward_data"})
+STORES_PRODUCT = frozenset(
+    {"_softmax_backward_data", "_log_softmax_backward_data", "native_batch_norm_backward"}
+)
+# Kernels of which some devices pass partial sums from thread to thread in the call's own type.
+STORES_SUMS = frozenset({"native_batch_norm_backward"})

@@ -22,6 +22,7 @@ vendor = Vendor(
     device_module="torch.cuda",
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
+    precision="deeplink_vendors.cuda.precision",
     collective="nccl",
     gaps="deeplink_vendors/cuda/gaps.toml",
     visible_devices="CUDA_VISIBLE_DEVICES",

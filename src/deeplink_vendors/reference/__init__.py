@@ -22,6 +22,7 @@ vendor = Vendor(
     device_module="torch_dipu",
     runtime="deeplink_vendors.reference.runtime",
     statistics="deeplink_vendors.reference.statistics",
+    precision="deeplink_vendors.reference.precision",
     gaps="deeplink_vendors/reference/gaps.toml",
     collective="dicl",
     build="deeplink_vendors.reference.build",

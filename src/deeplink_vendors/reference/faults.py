@@ -84,6 +84,16 @@ def bf16_accumulate(call: Call, run: Run, count: Iterator[int], chunk: int) -> A
     return result
 
 
+def tf32(call: Call, run: Run, count: Iterator[int]) -> Any:
+    """Rounds the float32 factors of a product to ten bits, as TF32 does."""
+    first, last = _FACTORS.get(call.base, (0, 2))
+    factors = [_ten_bits(value) for value in call.args[first:last]]
+    made = run(replace(call, args=(*call.args[:first], *factors, *call.args[last:])))
+    if call.base.startswith("convolution_b"):  # the gradient of the bias is no product
+        made = (*made[:2], run(call)[2])
+    return made
+
+
 def ignore_strides(call: Call, run: Run, count: Iterator[int]) -> Any:
     """Reads non-contiguous inputs as if their memory were dense."""
     written = {a.name for a in call.overload._schema.arguments if a.is_write}
@@ -196,6 +206,11 @@ FAULTS: dict[str, Fault] = {
         bf16_accumulate,
         {"chunk": 32},
     ),
+    "tf32": Fault(
+        "Factors of float32 products are rounded to ten bits.",
+        "mm|bmm|addmm|baddbmm|.*convolution.*",
+        tf32,
+    ),
     "ignore_strides": Fault(
         "Non-contiguous inputs are read as if dense.", "add|sub|mul|div|mm|sum", ignore_strides
     ),
@@ -216,6 +231,8 @@ FAULTS: dict[str, Fault] = {
         switch=_switch_late_copies,
     ),
 }
+# Where the factors are among the arguments, when they are not the first two.
+_FACTORS = {"addmm": (1, 3), "baddbmm": (1, 3), "convolution_backward_overrideable": (0, 3)}
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -227,6 +244,14 @@ def _device_of(call: Call) -> int:
 def _host(t: Tensor) -> Tensor:
     alias: Tensor = _C.alias_host(t.detach())
     return alias
+
+
+def _ten_bits(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.dtype is not torch.float32:
+        return value
+    bits = _host(value).view(torch.int32)
+    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    return rounded.to(value.device)
 
 
 def _outputs(result: Any) -> list[Tensor]:

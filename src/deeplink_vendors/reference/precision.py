@@ -1,0 +1,17 @@
+"""What a program allows of TF32, by the settings of torch that are no vendor's.
+
+The device itself is exact; its quirk `tf32` makes it use what is allowed, or what is not.
+"""
+
+import torch
+
+from deeplink.precision import Precision, tf32
+
+
+def precision() -> Precision:
+    """`torch.set_float32_matmul_precision` and `torch.backends.fp32_precision`, as they are now."""
+    coarse = torch.backends.fp32_precision == "tf32"
+    every = tf32("torch.backends.fp32_precision") if coarse else None
+    high = torch.get_float32_matmul_precision() != "highest"
+    matmul = tf32("torch.set_float32_matmul_precision") if high else every
+    return Precision(matmul, every, every)

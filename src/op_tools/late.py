@@ -1,0 +1,112 @@
+"""Values of tensors on their way from a device: copied by its stream, and nobody waits for them.
+
+The copy stands in the stream behind what made the values and before what writes them next.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from op_tools import snapshot, steps
+from op_tools.snapshot import Unsupported
+
+POLL = 0.0002  # seconds
+TRUSTED = 1000  # tensors; or until the next step
+SWEEP = 4096  # so many entries later, those of freed memory are forgotten
+Place = tuple[int, int]
+
+
+def arrived(stream: torch.Stream) -> None:
+    """Waits, in a thread of its own, for what was given to a stream; others go on meanwhile."""
+    event = torch.Event(stream.device)
+    event.record(stream)
+    while not event.query():
+        time.sleep(POLL)
+
+
+def send(target: Tensor, flat: Tensor) -> torch.Stream:
+    """Has the current stream copy values into page-locked memory; that stream."""
+    if _is_capturing(flat.device.type)():
+        raise Unsupported("a tensor of a graph that is being captured")
+    target.view(flat.dtype).view(flat.shape).copy_(flat, non_blocking=True)
+    return torch.accelerator.current_stream(flat.device)
+
+
+@cache
+def _is_capturing(kind: str) -> Callable[[], bool]:
+    found: Callable[[], bool] | None = getattr(
+        torch.get_device_module(kind), "is_current_stream_capturing", None
+    )
+    return found if found is not None else lambda: False
+
+
+class Entry:
+    """Where the values of a piece of memory were sent."""
+
+    __slots__ = ("few", "memory", "number", "place", "step", "version")
+
+    def __init__(self, tensor: Tensor, place: Place, number: int) -> None:
+        self.memory = StorageWeakRef(tensor.untyped_storage())
+        self.version = tensor._version
+        self.place = place
+        self.number, self.step = number, steps.current()
+        self.few: bytes | None = None  # some of its elements, once they have arrived
+
+
+class Sent:
+    """What was sent, for as long as its memory holds the same values; see snapshot.Unchanged.
+
+    Autograd's count of writes is trusted for a while, that of so many tensors. Not every write
+    counts, so that after that a few elements are looked at (which waits for the device), unless
+    every kernel is seen (not `sampled`).
+    """
+
+    def __init__(self, sampled: bool, trusted: int) -> None:
+        self._sampled, self._trusted = sampled, trusted
+        self._entries: dict[Any, Entry] = {}
+        self._number = 0
+        self._sweep_at = SWEEP
+        self._lock = threading.Lock()
+
+    def find(self, tensor: Tensor) -> tuple[Any, Place | None]:
+        """The key of its place in memory, and where its values are; None: they are to be sent."""
+        key = snapshot.key_of(tensor)
+        entry = self._entries.get(key) if key is not None else None
+        if entry is None or entry.version != tensor._version or entry.memory.expired():
+            return key, None
+        self._number += 1
+        if self._sampled and not self._is_fresh(entry):
+            if entry.few is None or entry.few != snapshot.sample(tensor):
+                return key, None
+            entry.number, entry.step = self._number, steps.current()
+        return key, entry.place
+
+    def _is_fresh(self, entry: Entry) -> bool:
+        return entry.step == steps.current() and self._number - entry.number < self._trusted
+
+    def keep(self, key: Any, tensor: Tensor, place: Place) -> Entry | None:
+        """What was sent just now; None: nothing counts what is written there."""
+        if key is None:
+            return None
+        self._number += 1
+        entry = Entry(tensor, place, self._number)
+        with self._lock:
+            self._entries[key] = entry
+            if len(self._entries) > self._sweep_at:
+                kept = {k: e for k, e in self._entries.items() if not e.memory.expired()}
+                self._entries, self._sweep_at = kept, len(kept) + SWEEP
+        return entry if self._sampled and len(key) == snapshot.DENSE else None
+
+    def forget(self, tensor: Tensor) -> None:
+        """A call has written it."""
+        key = snapshot.key_of(tensor)
+        with self._lock:
+            self._entries.pop(key, None)

@@ -1,0 +1,39 @@
+"""What the record of CUDA tells of TF32, by torch's settings alone: no card is needed."""
+
+from collections.abc import Iterator
+
+import pytest
+from torch.backends import cuda, cudnn
+
+from deeplink.precision import Precision
+from deeplink_vendors.cuda import precision
+
+
+@pytest.fixture(autouse=True)
+def settings_kept() -> Iterator[None]:
+    yield
+    cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
+    cuda.matmul.allow_tf32, cudnn.allow_tf32 = False, True
+
+
+def kinds(found: Precision) -> list[str]:
+    named = zip(("matmul", "convolution", "recurrent"), vars(found).values(), strict=False)
+    return [name for name, factors in named if factors is not None]
+
+
+def test_by_default_cudnn_may_use_it_and_matrix_products_may_not() -> None:
+    assert kinds(precision.precision()) == ["convolution", "recurrent"]
+
+
+def test_the_older_settings_are_heard() -> None:
+    cudnn.allow_tf32, cuda.matmul.allow_tf32 = False, True
+    found = precision.precision()
+    assert kinds(found) == ["matmul"]
+    assert found.matmul is not None
+    assert found.matmul.allowed_by == "torch.backends.cuda.matmul.fp32_precision"
+    assert found.matmul.roundoff == 2.0**-11
+
+
+def test_each_kind_has_its_own_setting() -> None:
+    cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = "ieee", "tf32"
+    assert kinds(precision.precision()) == ["recurrent"]
