@@ -230,9 +230,9 @@ class Bench:
             figure.bytes = sum(path.stat().st_size for path in files) / self.steps
             figure.files = len(files)
             shutil.rmtree(folder)
-        if figure.bytes > self.DISK and self.clock is time.perf_counter:
+        if (figure.bytes or 0) > self.DISK and self.clock is time.perf_counter:
             steps, waited = (statistics.median(column) for column in zip(*drained, strict=True))
-            floor = figure.bytes / disk_speed() * 1e3
+            floor = (figure.bytes or 0) / disk_speed() * 1e3
             figure.note = (
                 f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
                 f"the disk needs {floor:.0f} ms for a step"

@@ -29,6 +29,7 @@ from op_tools.store import PARTS, Recorded
 SUFFIX = ".opcap"
 MAGIC = b"OPC1"
 HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
+HASH_AT = 16  # in a head
 ABOUT, VALUES, CALL = 1, 2, 3  # kinds
 ALIGN = 64
 

@@ -19,6 +19,7 @@ from deeplink.judge import NAMES as STANDARDS
 from op_tools import (
     bitwise,
     comparison,
+    exactness,
     gradients,
     host,
     interception,
@@ -196,7 +197,7 @@ class OpAutoCompare(Observer):
         types = [tensor.dtype for tensor in tensors(result)]
         wants = state.given is not None and any(t.requires_grad for t in tensors(result))
         again = reference.again(state.call, state.requires, wrote, autocast, types)
-        again.precision = reference.precision_of(call)
+        again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
         taken = Taken(
             again,

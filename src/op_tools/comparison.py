@@ -17,7 +17,7 @@ from deeplink.judge import Verdict, envelope, judge, same_choice
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import drawing, names
+from op_tools import drawing, exactness, names
 from op_tools.accepted import Accepted
 from op_tools.call import Call, tensors
 from op_tools.reference import NOT_UNIQUE, Again, NoReferenceError, Run, written_by_schema
@@ -147,7 +147,7 @@ def noise(
     wide = stored in (torch.float64, torch.complex128)
     if not wide and not again.types:
         return None
-    matrices, convolutions = again.factors
+    matrices, convolutions = exactness.factors(again)
     entering = 0.0 if again.inside is None else FORMATS[again.inside].roundoff
     floats = [t if t is not None and t.dtype in FORMATS else None for t in centre]
 
@@ -162,7 +162,7 @@ def noise(
             between=FORMATS[stored].roundoff,
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
-            functions=again.functions,
+            functions=exactness.functions(again),
         )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, NoReferenceError):
         return None  # not to be taken apart: the verdict goes by the other evidence
@@ -340,7 +340,7 @@ def verdict_on(
     if accepted is not None:
         accepted.add(kind, mine, theirs, verdict)
     calibrated = standard == "calibrated" and verdict.atol is None
-    allowance = taken.again.allowance if calibrated and verdict.rule in _ROUNDED else ""
+    allowance = exactness.allowance(taken.again) if calibrated and verdict.rule in _ROUNDED else ""
     if verdict.passed:
         return replace(verdict, message=f"within {allowance}") if allowance else verdict
     if allowance:

@@ -5,23 +5,27 @@ The copy stands in the stream behind what made the values and before what writes
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from op_tools import snapshot, steps
+from op_tools import kernels, snapshot, statistics, steps
+from op_tools.archive import HASH_AT, HEAD
+from op_tools.arena import Arena
 from op_tools.snapshot import Unsupported
 
 POLL = 0.0002  # seconds
 TRUSTED = 1000  # tensors; or until the next step
 SWEEP = 4096  # so many entries later, those of freed memory are forgotten
 Place = tuple[int, int]
+_HASH = struct.Struct("<Q")
 
 
 def arrived(stream: torch.Stream) -> None:
@@ -38,6 +42,40 @@ def send(target: Tensor, flat: Tensor) -> torch.Stream:
         raise Unsupported("a tensor of a graph that is being captured")
     target.view(flat.dtype).view(flat.shape).copy_(flat, non_blocking=True)
     return torch.accelerator.current_stream(flat.device)
+
+
+class Record(NamedTuple):
+    """Values on their way behind the head of their record."""
+
+    arena: Arena
+    at: int
+    size: int
+    width: int  # bytes of a value
+    stream: torch.Stream | None  # None: they are there
+    entry: Entry | None
+
+
+def settle(records: list[Record]) -> None:
+    """In a thread of its own: they have come, and their hashes go into their records.
+
+    With as little Python as can be: it has a lock that the program needs.
+    """
+    streams = {(s.device, s.stream_id): s for r in records if (s := r.stream) is not None}
+    for stream in streams.values():
+        arrived(stream)
+    helper = kernels.helper()
+    for arena, at, size, width, _, entry in records:
+        start = at + HEAD.size
+        if helper is not None:
+            hashed = helper.hash(arena.address + start, size)
+        else:
+            hashed = statistics.hash_of(arena.memory[start : start + size])
+        _HASH.pack_into(arena.view, at + HASH_AT, hashed)
+        if entry is not None:
+            count = size // width
+            taken = min(count, snapshot.SAMPLED)
+            first = start + (count - taken) // 2 * width
+            entry.few = bytes(arena.view[first : first + taken * width])
 
 
 @cache

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import zlib
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from op_tools import diagnostics, kernels, recording, results, statistics
 from op_tools.archive import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES, Archive
 from op_tools.arena import Arena
-from op_tools.late import TRUSTED, Entry, Sent, arrived, send
-from op_tools.snapshot import Blob, Snapshot, Unchanged, check, middle, ordered
+from op_tools.late import TRUSTED, Record, Sent, send, settle
+from op_tools.snapshot import Blob, Snapshot, Unchanged, check, ordered
 from op_tools.spool import Spool
 from op_tools.store import PARTS, TAG, Part
 
@@ -54,10 +54,10 @@ class PackedStore:
         helper = kernels.helper()
         self._keeper = None if helper is None else helper.Keeper(sampled, recording.window)
         self._known: Unchanged[Place] = Unchanged(sampled)  # of what the keeper does not reach
+        self._far: set[str] = set()  # kinds of devices whose memory the host does not see
         trusted = TRUSTED if everything else 0
         self._sent = Sent(sampled, trusted)  # of what a device copies on its own
-        self._arrived: tuple[int, torch.Stream] | None = None
-        self._spool = Spool(path, self._problem)
+        self._spool = Spool(path, self._problem, settle)
         self._lock = threading.Lock()
         self._closed = False
         about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
@@ -67,10 +67,17 @@ class PackedStore:
         """The values as they are now, on their way to the file unless they are there already."""
         if self.failed or os.getpid() != self._pid:
             return Blob(None, 0, NOWHERE)
+        kind = tensor.device.type
+        if kind in self._far:
+            return self._late(tensor)
         keeper = self._keeper
         found = keeper.find(tensor) if keeper is not None else None
         if keeper is None or found is None:
-            return self._taken(tensor) if tensor.device.type == "cpu" else self._late(tensor)
+            if kind == "cpu":
+                return self._taken(tensor)
+            if keeper is None or recording.window(kind, tensor.device.index or 0) is None:
+                self._far.add(kind)
+            return self._late(tensor)
         size, start = found
         if start is not None:
             self.saved += size
@@ -108,11 +115,13 @@ class PackedStore:
         """
         check(tensor)
         key, place = self._sent.find(tensor)
+        if place is not None:
+            self.saved += place[1]
+            return Blob(None, place[1], place)
         flat, _ = ordered(tensor)
         size = flat.numel() * flat.element_size()
-        if place is not None or not size:
-            self.saved += size
-            return Blob(None, size, place or NOWHERE)
+        if not size:
+            return Blob(None, 0, NOWHERE)
         with self._lock:
             arena, at = self._spool.room(_padded(size), tensor.device.type)
             start = at + HEAD.size
@@ -122,31 +131,9 @@ class PackedStore:
                 raw.view(flat.dtype).view(flat.shape).copy_(flat)
             place = self._spool.end + HEAD.size, size
             entry = self._sent.keep(key, tensor, place)
-            self._spool.later(partial(self._settle, arena, at, raw, flat.dtype, stream, entry))
+            self._spool.later(Record(arena, at, size, flat.element_size(), stream, entry))
             self._record(arena, at, (VALUES, 0, size, 0, 0))
         return Blob(None, size, place)
-
-    def _settle(
-        self,
-        arena: Arena,
-        at: int,
-        raw: Tensor,
-        dtype: torch.dtype,
-        stream: torch.Stream | None,
-        entry: Entry | None,
-    ) -> None:
-        """In the spool's thread: what was sent is there, and its hash goes into its record."""
-        if stream is not None and not self._has_arrived(arena, at, stream):
-            before = self._spool.end
-            arrived(stream)
-            self._arrived = before, stream
-        if entry is not None:
-            entry.few = middle(raw.view(dtype))
-        HEAD.pack_into(arena.view, at, MAGIC, VALUES, 0, raw.numel(), statistics.hash_of(raw), 0)
-
-    def _has_arrived(self, arena: Arena, at: int, stream: torch.Stream) -> bool:
-        last = self._arrived
-        return last is not None and last[1] == stream and arena.base + at < last[0]
 
     def _values(self, arena: Arena, at: int, size: int, hashed: int) -> Place:
         """The record of values that lie in the room already; one with the same takes its place."""

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from deeplink import precision, settings
 from deeplink.judge.formats import FORMATS, coarser
-from deeplink.precision import Factors, Precision
+from deeplink.precision import Precision
 from op_tools import host, names, watching
 from op_tools.call import Call, tensors
 
@@ -51,13 +51,6 @@ NOT_UNIQUE = frozenset(
 CONVOLUTIONS = frozenset(
     """
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution
-    """.split()
-)
-# Products whose factors a program may let the device round.
-MATRICES = frozenset(
-    """
-    linear matmul mm bmm addmm baddbmm addbmm mv addmv dot vdot einsum tensordot bilinear
-    multi_head_attention_forward scaled_dot_product_attention
     """.split()
 )
 CAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts
@@ -185,37 +178,6 @@ class Again:
         call = replace(self.call, args=args, kwargs=kwargs)
         return replace(self, call=call, requires=requires, place=device)
 
-    @property
-    def factors(self) -> tuple[Factors | None, Factors | None]:
-        """What float32 factors may be rounded to: those of matrices, and of convolutions."""
-        if self.stored not in (torch.float32, torch.complex64):
-            return None, None
-        allowed = self.precision
-        matrices = (allowed.recurrent if self._is_recurrent else None) or allowed.matmul
-        return matrices, allowed.convolution
-
-    @property
-    def functions(self) -> float:
-        """What functions of float32 err in this call, relatively; 0: what they do anywhere."""
-        return self.precision.recurrent_functions if self._is_recurrent else 0.0
-
-    @property
-    def _is_recurrent(self) -> bool:
-        layers = (layer for root in _modules(self.call) for layer in root.modules())
-        return self.call.operator in RECURRENT or any(isinstance(x, nn.RNNBase) for x in layers)
-
-    @property
-    def allowance(self) -> str:
-        """What the program allows of the products in this call, in words; "": nothing, or none."""
-        matrices, convolutions = self.factors
-        word, module = self.call.operator, self.call.level == "module"
-        found = [
-            convolutions if module or word.startswith("conv") else None,
-            matrices if module or word in MATRICES | RECURRENT else None,
-        ]
-        texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
-        return " and ".join(dict.fromkeys(texts))
-
     def reference(self, grad: bool) -> Run:
         """In the wider type; in its own where a kernel has no wider one."""
         try:
@@ -242,6 +204,8 @@ class Again:
         leaves: dict[int, Tensor] = {}
         used: dict[int, Tensor] = {}
         counts: dict[int, int] = {}
+        # the latter writes its statistics, and does not say so
+        may_write = self.writes or "batch_norm" in self.call.name
 
         def stand_in(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -249,15 +213,13 @@ class Again:
                     leaf = self._leaf(value, types, grad)
                     leaves[id(value)] = leaf
                     shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
-                    used[id(value)] = leaf.clone() if writes and shared else leaf
+                    used[id(value)] = leaf.clone() if may_write and shared else leaf
                     counts[id(value)] = used[id(value)]._version
                 return used[id(value)]
             if isinstance(value, torch.dtype):
                 return types.get(value, value)
             return self.place if isinstance(value, torch.device) else value
 
-        # batch_norm writes its statistics, and does not say so
-        writes = self.writes or "batch_norm" in self.call.name
         own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
         quiet = _quiet(grad, autocast, self.draws_nothing, self.place)
         with quiet as state, _module_kept(self.call):
@@ -318,7 +280,8 @@ def random_state(call: Call, device: torch.device) -> list[Tensor] | None:
     return [*states, torch.get_rng_state()] if call.level == "module" else states
 
 
-def _modules(call: Call) -> list[nn.Module]:
+def modules_of(call: Call) -> list[nn.Module]:
+    """The module that a call of one is."""
     cells = getattr(call.func, "__closure__", None) or () if call.level == "module" else ()
     return [cell.cell_contents for cell in cells if isinstance(cell.cell_contents, nn.Module)]
 
@@ -326,7 +289,7 @@ def _modules(call: Call) -> list[nn.Module]:
 @contextmanager
 def _module_kept(call: Call) -> Iterator[None]:
     """What a module writes on itself in its second run is not seen by the program."""
-    kept = [(module, dict(vars(module))) for root in _modules(call) for module in root.modules()]
+    kept = [(module, dict(vars(module))) for root in modules_of(call) for module in root.modules()]
     try:
         yield
     finally:
@@ -462,13 +425,6 @@ def again(
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 _INDICES = (torch.int64, torch.int32)
-
-
-def precision_of(call: Call) -> Precision:
-    """How exact a call's device may be now."""
-    given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
-    first = next(given, None)
-    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
 
 
 def outline(tensor: Tensor) -> Tensor:

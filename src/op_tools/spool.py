@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from deeplink import settings
 from op_tools import arena, interception
@@ -25,9 +26,15 @@ class Spool:
     """One appends at a time: `room`, then `advance`. What waits stays within OP_CAPTURE_MEMORY.
 
     `problem` is called, in the thread, when the file cannot be written; nothing is from then on.
+    `settle` is called there with what was left for `later`, before its bytes are written.
     """
 
-    def __init__(self, path: Path, problem: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        problem: Callable[[Exception], None],
+        settle: Callable[[list[Any]], None] = lambda items: None,
+    ) -> None:
         self.end = 0  # of the file, once what waits is written
         self.written = 0
         self.failed = ""
@@ -38,7 +45,8 @@ class Spool:
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
         self._free: list[Arena] = []
         self._last = self._new(0, "")
-        self._late: deque[tuple[int, Callable[[], None]]] = deque()  # from where in the file on
+        self._late: deque[tuple[int, Any]] = deque()  # from where in the file on
+        self._settled = settle
         self._idle = False
         self._closed = False
         self._changed = threading.Condition()
@@ -57,11 +65,9 @@ class Spool:
             self._next(size, device)
         return self._last, self._last.filled
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Before the bytes from here on are written, the thread does this: they are on their way
-        into the room, say.
-        """
-        self._late.append((self.end, work))
+    def later(self, item: Any) -> None:
+        """The bytes from here on are on their way: `settle` is called before they are written."""
+        self._late.append((self.end, item))
 
     def advance(self, size: int) -> None:
         """So many bytes of the room are a part of the file from now on."""
@@ -107,7 +113,7 @@ class Spool:
             while (piece := self._piece()) is not None:
                 try:
                     if not self.failed:
-                        self._settle(piece[1])
+                        self._settle(*piece)
                         self._write(*piece)
                 except Exception as error:  # a full disk, say: the program goes on without it
                     self.failed = f"{type(error).__name__}: {error}"
@@ -129,10 +135,18 @@ class Spool:
                 return self._full[0], _whole(self._full[0])
             return (self._last, self.end) if self.end > self.written else None
 
-    def _settle(self, stop: int) -> None:
+    def _settle(self, piece: Arena, stop: int) -> None:
         """What is to be done before the file is written so far."""
+        due = []
         while self._late and self._late[0][0] < stop:
-            self._late.popleft()[1]()
+            due.append(self._late.popleft())
+        if not due:
+            return
+        try:
+            self._settled([item for _, item in due])
+        except Exception:
+            self._put(self._file, piece, self.written, due[0][0])  # so far all is well
+            raise
 
     def _write(self, piece: Arena, stop: int) -> None:
         start, whole = self.written // BLOCK * BLOCK, stop // BLOCK * BLOCK
@@ -176,7 +190,7 @@ class Spool:
         """After the end: writes here and now."""
         file = os.open(self._path, os.O_WRONLY)
         try:
-            self._settle(self.end)
+            self._settle(self._last, self.end)
             self._put(file, self._last, self.written, self.end)
         finally:
             os.close(file)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, arena, diagnostics, kernels, packed, spool
+from op_tools import OpCapture, arena, diagnostics, kernels, late, packed, spool
 from op_tools.archive import Archive
 from op_tools.packed import PackedStore
 from op_tools.snapshot import describe
@@ -145,7 +145,7 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
     def broken(stream: torch.Stream) -> None:
         raise RuntimeError("an illegal memory access")
 
-    monkeypatch.setattr(packed, "arrived", broken)
+    monkeypatch.setattr(late, "arrived", broken)
     x = torch.ones(100, device="dipu")
     with OpCapture(format="packed"):
         x.neg()

@@ -293,7 +293,8 @@ class _Noise(TorchDispatchMode):
             return
         tensor = tensor.detach()
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        scale = float(2 ** torch.rand((), generator=self._generator, dtype=torch.float64))
+        drawn = torch.empty((), dtype=torch.float64, device=real.device)
+        scale = float(2 ** drawn.uniform_(generator=self._generator))
         error = _to_nearest(real * scale, amount).div_(scale).sub_(real)
         error.masked_fill_(_to_nearest(real, amount) == real, 0.0)
         real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)

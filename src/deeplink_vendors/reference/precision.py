@@ -10,7 +10,7 @@ from deeplink.precision import Precision, tf32
 
 def precision() -> Precision:
     """`torch.set_float32_matmul_precision` and `torch.backends.fp32_precision`, as they are now."""
-    coarse = torch.backends.fp32_precision == "tf32"
+    coarse = torch._C._get_fp32_precision_getter("generic", "all") == "tf32"
     every = tf32("torch.backends.fp32_precision") if coarse else None
     high = torch.get_float32_matmul_precision() != "highest"
     matmul = tf32("torch.set_float32_matmul_precision") if high else every

@@ -1,0 +1,60 @@
+"""How exact a call may be on its device in float32: what of `deeplink.precision` is about it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from deeplink import precision
+from deeplink.precision import Factors, Precision
+from op_tools import host
+from op_tools.call import Call, tensors
+from op_tools.reference import RECURRENT, Again, modules_of
+
+# Products whose factors a program may let the device round.
+MATRICES = frozenset(
+    """
+    linear matmul mm bmm addmm baddbmm addbmm mv addmv dot vdot einsum tensordot bilinear
+    multi_head_attention_forward scaled_dot_product_attention
+    """.split()
+)
+
+
+def now(call: Call) -> Precision:
+    """How exact a call's device may be at this moment."""
+    given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
+    first = next(given, None)
+    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
+
+
+def factors(again: Again) -> tuple[Factors | None, Factors | None]:
+    """What float32 factors may be rounded to: those of matrices, and of convolutions."""
+    if again.stored not in (torch.float32, torch.complex64):
+        return None, None
+    allowed = again.precision
+    matrices = (allowed.recurrent if _is_recurrent(again.call) else None) or allowed.matmul
+    return matrices, allowed.convolution
+
+
+def functions(again: Again) -> float:
+    """What functions of float32 err in this call, relatively; 0: what they do anywhere."""
+    return again.precision.recurrent_functions if _is_recurrent(again.call) else 0.0
+
+
+def allowance(again: Again) -> str:
+    """What the program allows of the products in this call, in words; "": nothing, or no product
+    is in it.
+    """
+    matrices, convolutions = factors(again)
+    word, module = again.call.operator, again.call.level == "module"
+    found = [
+        convolutions if module or word.startswith("conv") else None,
+        matrices if module or word in MATRICES | RECURRENT else None,
+    ]
+    texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
+    return " and ".join(dict.fromkeys(texts))
+
+
+def _is_recurrent(call: Call) -> bool:
+    layers = (layer for root in modules_of(call) for layer in root.modules())
+    return call.operator in RECURRENT or any(isinstance(layer, nn.RNNBase) for layer in layers)
