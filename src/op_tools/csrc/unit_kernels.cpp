@@ -17,6 +17,14 @@
 namespace op_tools {
 namespace {
 
+// What is found out about a kernel while it runs.
+struct Learned {
+  mutable std::atomic<bool> nests{false};  // it calls others that torch tells of
+  Learned() = default;
+  Learned(Learned&&) noexcept {}
+  Learned& operator=(Learned&&) noexcept { return *this; }
+};
+
 struct Decision {
   PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
   const c10::FunctionSchema* schema = nullptr;
@@ -24,6 +32,7 @@ struct Decision {
   std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
   PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
   std::string name = "";
+  Learned learned = {};
 };
 
 // Python's side. decide(name) -> function, (function, recorder, head, name) or None; before(function,
@@ -41,9 +50,11 @@ std::atomic<bool> host_too{false};
 std::optional<at::CallbackHandle> handle;
 
 thread_local int depth = 0;  // inside a kernel that is watched: what it calls is its own business
+thread_local const Learned* inside = nullptr;  // that kernel, where it is recorded
 
 // While a kernel is watched, torch has no observer in its thread: it would put together the arguments
-// of all that the kernel calls for nothing. Not where another one listens too, such as a profiler.
+// of all that the kernel calls for nothing. Not where another one listens too, such as a profiler. It
+// costs a microsecond: only for kernels that were seen to call others.
 class Quiet {
  public:
   Quiet() : on_(at::isRecordFunctionEnabled() && alone()) {
@@ -171,7 +182,7 @@ struct Recorded : at::ObserverContext {
 // A call on lists that is made of a kernel for each tensor: one of these, whose result is measured
 // while it is in the cache.
 struct Part : at::ObserverContext {
-  Quiet quiet;
+  std::optional<Quiet> quiet;
 };
 
 thread_local Recorded* listed = nullptr;  // such a call that is going on
@@ -255,8 +266,9 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   before_write(decision, *call);
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
   call->decision = std::move(made);
+  inside = &call->decision->learned;
   if (takes_lists(*call->decision)) listed = call.get();
-  else call->quiet.emplace();
+  else if (inside->nests) call->quiet.emplace();
   to = std::move(call);
   return true;
 }
@@ -300,9 +312,14 @@ void warm(const std::vector<c10::IValue>& outputs) {
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   if (depth == 1 && listed != nullptr) {
     depth++;
-    return std::make_unique<Part>();
+    auto part = std::make_unique<Part>();
+    if (inside->nests) part->quiet.emplace();
+    return part;
   }
-  if (depth > 0 || batch_at_work()) return nullptr;
+  if (depth > 0 || batch_at_work()) {
+    if (inside != nullptr) inside->nests = true;
+    return nullptr;
+  }
   const auto made = decided(fn);
   const Decision& decision = *made;
   if (decision.function == nullptr) return nullptr;
@@ -353,6 +370,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
   if (auto* call = dynamic_cast<Recorded*>(context)) {
     listed = nullptr;
+    inside = nullptr;
     if (outputs.size() != call->decision->schema->returns().size()) return;  // the kernel raised
     depth++;
     try {
