@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -30,6 +31,7 @@ from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
+from op_tools.statistics_direct import Direct
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.taking import Taker
@@ -82,11 +84,24 @@ class OpCapture(Observer):
 
     # A call.
 
+    def _looks(self, plan: Plan) -> bool:
+        """Whether each call is to be looked at as a record of its own."""
+        select = self.started.options.select
+        asked = report.verbose() or self._condition is not None or select.first > 0
+        return asked or self._run.limited or names.last(plan.name) in UNCOUNTED
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        statistics = self._run.statistics
+        if statistics is None or statistics.recorder is not None or self.selective:
+            return None
+        if not plan.name.startswith("aten.") or plan.level != "aten" or self._looks(plan):
+            return None
+        return Direct(plan, self._run, self.counted)
+
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        run, select = self._run, self.started.options.select
+        run = self._run
         recorder = run.statistics.recorder if run.statistics is not None else None
-        looks = run.limited or report.verbose() or self._condition is not None or select.first > 0
-        if recorder is None or looks or names.last(plan.name) in UNCOUNTED:
+        if recorder is None or self._looks(plan):
             return None
         if not self.selective:
             if run.heads is None:

@@ -19,6 +19,9 @@ from op_tools.statistics_store import StatisticsStore
 from op_tools.store import Part
 from op_tools.taking import Taker
 
+NO_HASHES = (
+    "the statistics have no hashes without the native part; OP_CAPTURE_MODE=hash writes them"
+)
 TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
 
 
@@ -130,6 +133,8 @@ class Run:
                     if kept is not None and kept.bytes
                 )
             )
+        if self.calls and self.statistics is not None and not self.statistics.hashed:
+            lines.append(f"OpCapture: {NO_HASHES}")
         for reason, count in self.skipped.most_common():
             lines.append(f"OpCapture: {count} calls not captured: {reason}")
         if self.limits:

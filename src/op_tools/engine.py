@@ -78,6 +78,8 @@ class _DispatchMode(TorchDispatchMode):
             plan = decide("aten", func)
         if plan is None:
             return func(*args) if kwargs is None else func(*args, **kwargs)
+        if plan.direct is not None:
+            return plan.direct(func, args, kwargs or {})
         return run(plan, func, args, kwargs or {})
 
 
@@ -97,7 +99,7 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
         if names.is_operator(name) and not twice:
             at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
             plan = _plan(level, name, at)
-        if plan is not None and level == "api" and len(plan.tools) == 1:
+        if plan is not None and len(plan.tools) == 1:
             plan.direct = plan.tools[0].direct(plan)
         _decided[level][func] = plan
     return plan

@@ -149,9 +149,15 @@ class Unchanged(Generic[T]):
 
     def __init__(self, sampled: bool = True) -> None:
         self._sampled = sampled
-        self._known: dict[Any, tuple[StorageWeakRef, int, bytes, T]] = {}
+        self._known: dict[Any, tuple[StorageWeakRef, int, bool, int, bytes, T]] = {}
+        self._written: dict[int, int] = {}  # memory, and when it was written last
+        self._writes = 0
         self._sweep_at = SWEEP
         self._lock = threading.Lock()
+
+    def key(self, tensor: Tensor) -> Any:
+        """Its place, the memory first; None: it has none, or nothing counts its writes."""
+        return key_of(tensor)
 
     def get(self, tensor: Tensor) -> T | None:
         """What was made of it; None when it is new, or changed."""
@@ -159,21 +165,26 @@ class Unchanged(Generic[T]):
 
     def find(self, tensor: Tensor) -> tuple[Any, T | None]:
         """The same, with the key of its place for `keep`."""
-        key = key_of(tensor)
+        key = self.key(tensor)
         entry = self._known.get(key) if key is not None else None
-        if entry is None or entry[1] != tensor._version or entry[0].expired():
+        if entry is None or _expired(entry[0].cdata):
             return key, None
-        return key, entry[3] if not self._sampled or entry[2] == sample(tensor) else None
+        _, version, fresh, made_at, few, made = entry
+        if not 0 <= tensor._version - version <= fresh or self._written.get(key[0], 0) > made_at:
+            return key, None
+        return key, made if not self._sampled or few == sample(tensor) else None
 
     def put(self, tensor: Tensor, made: T, dense: Tensor) -> None:
         """Remembers; what was made of the same place before is forgotten.
 
         `dense` has its values on the host, as `ordered` gives them.
         """
-        self.keep(key_of(tensor), tensor, made, dense)
+        self.keep(self.key(tensor), tensor, made, dense)
 
-    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor) -> None:
-        """The same, for a place whose key is known; None: one that has none."""
+    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor, fresh: bool = False) -> None:
+        """The same, for a place whose key is known; None: one that has none. `fresh`: autograd may
+        be about to count the write that has made it.
+        """
         if key is None:
             return
         weak = StorageWeakRef(tensor.untyped_storage())
@@ -181,16 +192,39 @@ class Unchanged(Generic[T]):
         if self._sampled:
             few = middle(dense) if len(key) == DENSE else sample(tensor)
         with self._lock:
-            self._known[key] = (weak, tensor._version, few, made)
+            self._known[key] = (weak, tensor._version, fresh, self._writes, few, made)
             if len(self._known) > self._sweep_at:
-                kept = {k: e for k, e in self._known.items() if not e[0].expired()}
-                self._known, self._sweep_at = kept, len(kept) + SWEEP
+                self._sweep()
+
+    def _sweep(self) -> None:
+        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        live = {key[0] for key in self._known}
+        self._written = {place: at for place, at in self._written.items() if place in live}
+        self._sweep_at = len(self._known) + SWEEP
 
     def forget(self, tensor: Tensor) -> None:
-        """A call has written it; autograd may count that only later."""
-        key = key_of(tensor)
+        """A call has written it, and so every view of its memory; autograd may count that only
+        later, or (where a list is written) not at all.
+        """
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return
         with self._lock:
-            self._known.pop(key, None)
+            self._writes += 1
+            self._written[tensor.untyped_storage()._cdata] = self._writes
+
+
+_expired = torch.UntypedStorage._expired
+
+
+class UnchangedViews(Unchanged[T]):
+    """The same for each view apart. Hot path: its key is quicker to make."""
+
+    def key(self, tensor: Tensor) -> Any:
+        """The place of a view of plain values."""
+        if tensor.is_inference() or tensor.is_neg() or tensor.is_complex():
+            return None
+        memory = tensor.untyped_storage()._cdata
+        return memory, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def key_of(tensor: Tensor) -> Any:

@@ -3,21 +3,24 @@
 The numbers are over the finite values, in float64; without the native helper those of large
 float32 tensors are summed in rows of float32 first, and good to about seven digits. The hash is
 over the bytes in the order of memory: it changes when an element changes, moves, or changes its
-sign, and two views of the same values (`x`, `x.t()`) have the same. The native helper gives the
-same in one pass; it is built on first use, and done without where there is no compiler.
+sign, and two views of the same values (`x`, `x.t()`) have the same. The native helper gives all of
+it in one pass; it is built on first use, and done without where there is no compiler. Then the
+hash alone takes as long as a program's step, and OpCapture's statistics go without it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from op_tools import arena, kernels, snapshot
+from op_tools import arena, kernels, snapshot, statistics_torch
 from op_tools.statistics_numpy import MASK, P1, avalanche, by_pieces, hash_bytes
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
@@ -27,7 +30,7 @@ STAGED = 1 << 28  # bytes of a thread's memory on the host at most
 class Statistics(NamedTuple):
     """Of one tensor; None: there is no finite value, or it was not asked for."""
 
-    hash: int
+    hash: int | None
     min: float | int | None = None
     max: float | int | None = None
     mean: float | None = None
@@ -36,7 +39,8 @@ class Statistics(NamedTuple):
 
     @property
     def hex(self) -> str:
-        return f"{self.hash:016x}"
+        """The hash in digits; empty: there is none."""
+        return "" if self.hash is None else f"{self.hash:016x}"
 
 
 def of(tensor: Tensor, hash_only: bool = False) -> Statistics:
@@ -49,6 +53,10 @@ def hosted(tensor: Tensor) -> tuple[Tensor, int]:
     """Its values on the host, in the order of memory, until the next call; how often each is."""
     if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         raise ValueError(f"no statistics of a tensor of layout {tensor.layout}")
+    if tensor.is_contiguous() and not tensor.is_complex() and not tensor.is_neg():
+        seen = _in_window(tensor)
+        if seen is not None:
+            return seen, 1
     flat, times = snapshot.ordered(tensor)
     if flat.device.type == "cpu":
         return flat.contiguous(), times
@@ -71,15 +79,52 @@ def kind_is_seen(kind: str) -> bool:
     return window() is not None if window is not None else hasattr(module, "host_view")
 
 
+def _in_window(tensor: Tensor) -> Tensor | None:
+    """The memory of a dense tensor itself, where all of the device's is in the host's sight: the
+    same as `_seen_by_host` and quicker. None: it is not, or there is nothing to see.
+    """
+    device, count = tensor.device, tensor.numel()
+    if device.type == "cpu" or not count:
+        return None
+    window = _window_of(device, tensor.dtype)
+    if window is None:
+        return None
+    place, rest = divmod(tensor.data_ptr() - window[0], tensor.element_size())
+    if rest or not 0 <= place <= window[1].numel() - count:
+        return None
+    torch.accelerator.current_stream(device.index).synchronize()
+    return window[1].as_strided((count,), (1,), place)
+
+
+@cache
+def _window_of(device: torch.device, dtype: torch.dtype) -> tuple[int, Tensor] | None:
+    """The device's first address, and all of its memory as values of a type."""
+    window = getattr(torch.get_device_module(device.type), "host_window", None)
+    found = window(device.index) if window is not None else None
+    if found is None:
+        return None
+    start, host, size = found
+    memory = (ctypes.c_uint8 * (size // 16 * 16)).from_address(host)
+    return start, torch.frombuffer(memory, dtype=dtype)
+
+
 def _seen_by_host(tensor: Tensor) -> Tensor | None:
     """The device's memory itself, where the device lets the host read it."""
-    view = getattr(torch.get_device_module(tensor.device), "host_view", None)
-    found: Tensor | None = view(tensor) if view is not None and tensor.numel() else None
-    return found
+    view = _view_of(tensor.device.type)
+    return view(tensor) if view is not None and tensor.numel() else None
 
 
-def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistics:
-    """The statistics of what `hosted` gave."""
+@cache
+def _view_of(kind: str) -> Callable[[Tensor], Tensor | None] | None:
+    view: Callable[[Tensor], Tensor | None] | None
+    view = getattr(torch.get_device_module(kind), "host_view", None)
+    return view
+
+
+def measured(
+    host: Tensor, times: int = 1, hash_only: bool = False, hashed: bool = True
+) -> Statistics:
+    """The statistics of what `hosted` gave; the native part gives the hash in any case."""
     if host.is_complex():
         host = torch.view_as_real(host)
     helper = kernels.helper()
@@ -88,7 +133,10 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
         found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
     else:
         flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
-        found = Statistics(*by_pieces(flat, hash_only or not host.numel()))
+        if hashed:
+            found = Statistics(*by_pieces(flat, hash_only or not host.numel()))
+        else:
+            found = Statistics(None, *statistics_torch.numbers(flat))
     return repeated(found, times)
 
 
@@ -97,7 +145,7 @@ def repeated(found: Statistics, times: int) -> Statistics:
     if times == 1:
         return found
     norm = None if found.norm is None else found.norm * math.sqrt(times)
-    hashed = avalanche((found.hash + times * P1) & MASK)
+    hashed = None if found.hash is None else avalanche((found.hash + times * P1) & MASK)
     return found._replace(hash=hashed, norm=norm, nonfinite=found.nonfinite * times)
 
 

@@ -36,13 +36,14 @@ class Later:
     """The statistics of a tensor; None until the device was asked."""
 
     __slots__ = (
-        *("_count", "_hash_only", "_size", "_times", "_whole"),
+        *("_count", "_hash_only", "_hashed", "_size", "_times", "_whole"),
         *("found", "group", "number", "reduced", "text"),
     )
 
-    def __init__(self, flat: Tensor, times: int, hash_only: bool) -> None:
+    def __init__(self, flat: Tensor, times: int, hash_only: bool, hashed: bool = True) -> None:
         self.number = next(_numbers_given)
-        self._hash_only, self._whole = hash_only, not flat.is_floating_point()
+        self._hash_only, self._hashed = hash_only, hashed
+        self._whole = not flat.is_floating_point()
         self._count, self._size = flat.numel(), flat.numel() * flat.element_size()
         self._times = times
         self.found: Statistics | None = None
@@ -52,13 +53,13 @@ class Later:
 
     def reduce(self, flat: Tensor) -> None:
         """Starts to reduce it, by torch's own kernels."""
-        self.reduced = _reduced(flat, self._hash_only)
+        self.reduced = _reduced(flat, self._hash_only, self._hashed)
 
     def fill(self, values: list[int]) -> None:
         """What was reduced, on the host."""
         numbers, sums = ([], values) if self._hash_only else (values[:NUMBERS], values[NUMBERS:])
         hashed = hash_of_sums(self._size, [value & MASK for value in sums])
-        found = Statistics(hashed)
+        found = Statistics(hashed if self._hashed else None)
         if numbers and self._count:
             floats = _floats(numbers)
             low, high = (numbers if self._whole else floats)[:2]
@@ -115,10 +116,10 @@ def flat_of(tensor: Tensor) -> tuple[Tensor, int]:
     return flat.as_strided((flat.numel(),), (1,)), times
 
 
-def later(tensor: Tensor, hash_only: bool) -> Later:
+def later(tensor: Tensor, hash_only: bool, hashed: bool = True) -> Later:
     """Starts to reduce a tensor; RuntimeError where its device cannot."""
     flat, times = flat_of(tensor)
-    made = Later(flat, times, hash_only)
+    made = Later(flat, times, hash_only, hashed)
     made.reduce(flat)
     return made
 
@@ -142,8 +143,10 @@ def read(waiting: list[Later]) -> None:
 # On the device.
 
 
-def _reduced(flat: Tensor, hash_only: bool) -> Tensor:
+def _reduced(flat: Tensor, hash_only: bool, hashed: bool) -> Tensor:
     """The numbers, as the bits of float64 or whole, and the sums of the hash: all int64."""
+    if not hashed:
+        return _numbers(flat)
     sums = _sums(flat)
     if hash_only:
         return sums

@@ -30,17 +30,17 @@ def by_pieces(flat: Tensor, hash_only: bool) -> tuple[Any, ...]:
     hashing = Hashing(flat.numel() * flat.element_size())
     if hash_only or not flat.is_floating_point():
         hashed = hashing.all(flat.view(torch.uint8).numpy())
-        return (hashed,) if hash_only else (hashed, *_of_whole(flat))
+        return (hashed,) if hash_only else (hashed, *of_whole(flat))
     sums = _Sums()
     step = PIECE * 8 // flat.element_size()
     for start in range(0, flat.numel(), step):
         piece = flat[start : start + step]
-        sums.add(piece if piece.dtype in _WIDE else piece.to(torch.float32))  # exact
+        sums.add(piece if piece.dtype in WIDE else piece.to(torch.float32))  # exact
         hashing.add(piece.view(torch.uint8).numpy())
     return hashing.end(), *(sums.numbers(flat.numel()) if sums.finite else _of_finite(flat))
 
 
-_WIDE = (torch.float32, torch.float64)
+WIDE = (torch.float32, torch.float64)
 
 
 class _Sums:
@@ -79,7 +79,7 @@ class _Sums:
 
 
 def _of_finite(flat: Tensor) -> Numbers:
-    wide = flat if flat.dtype in _WIDE else flat.to(torch.float32)
+    wide = flat if flat.dtype in WIDE else flat.to(torch.float32)
     finite = wide[wide.isfinite()]
     bad = flat.numel() - finite.numel()
     if not finite.numel():
@@ -87,7 +87,7 @@ def _of_finite(flat: Tensor) -> Numbers:
     return (*by_pieces(finite, False)[1:5], bad)
 
 
-def _of_whole(flat: Tensor) -> Numbers:
+def of_whole(flat: Tensor) -> Numbers:
     array = (flat.to(torch.uint8) if flat.dtype == torch.bool else flat).numpy()
     wide = array.astype(np.float64)
     mean, norm = float(wide.sum()) / array.size, math.sqrt(float(np.dot(wide, wide)))

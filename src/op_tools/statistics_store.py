@@ -26,8 +26,8 @@ from op_tools import (
     statistics,
     statistics_device,
 )
-from op_tools.call import Call
-from op_tools.snapshot import Unchanged
+from op_tools.call import Call, Site
+from op_tools.snapshot import Unchanged, UnchangedViews
 from op_tools.statistics import Statistics
 from op_tools.statistics_device import Later
 
@@ -58,8 +58,10 @@ class StatisticsStore:
         self.bytes = 0
         self.files = 1
         self._hash_only = hash_only
+        self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged(sampled)
-        self._unseen = Unseen(hash_only, sampled)
+        self._texts: UnchangedViews[str] | None = None if sampled else UnchangedViews(False)
+        self._unseen = Unseen(hash_only, sampled, self.hashed)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
@@ -98,16 +100,18 @@ class StatisticsStore:
             written = ",".join(f'"{at}":{self._one(tensor)}' for at, tensor in mutated.items())
             line += f',"mutated":{{{written}}}'
             self._unseen.start()
-        self._add(line + "}\n")
+        self.add(line + "}\n")
 
     def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
         """The line of a call's gradients."""
         texts = [",".join(text or "null" for text in side) for side in (inputs, outputs)]
-        self._add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
+        self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
 
-    def text(self, tensor: Tensor) -> str:
-        """A tensor's statistics in JSON."""
-        return self.texts([tensor])
+    def text(self, tensor: Tensor, fresh: bool = False) -> str:
+        """A tensor's statistics in JSON; fresh: it was just written, which is not counted yet."""
+        made = self._described(tensor, True) if fresh else self._one(tensor)
+        self._unseen.start()
+        return made
 
     def described(self, tensor: Tensor) -> str:
         """The same, by Python."""
@@ -120,30 +124,42 @@ class StatisticsStore:
             return str(self.recorder.text(tensor))
         return self._described(tensor)
 
-    def _described(self, tensor: Tensor) -> str:
-        shape = ",".join(map(str, tensor.shape)) if not tensor.is_nested else ""
-        return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],{self._numbers(tensor)}}}'
-
-    def _numbers(self, tensor: Tensor) -> str:
+    def _described(self, tensor: Tensor, fresh: bool = False) -> str:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-            return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
+            shape = _listed(tensor.shape) if not tensor.is_nested else ""
+            reason = f"no statistics of a tensor of layout {tensor.layout}"
+            return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],"skipped":"{reason}"}}'
+        key, known = (None, None) if self._texts is None else self._texts.find(tensor)
+        if known is not None:
+            return known
+        numbers = self._numbers(tensor, fresh)
+        made = f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{_listed(tensor.shape)}],{numbers}}}'
+        if key is not None and self._texts is not None and MARK not in numbers:
+            self._texts.keep(key, tensor, made, tensor, fresh)
+        return made
+
+    def _numbers(self, tensor: Tensor, fresh: bool) -> str:
         if self._unseen.usable(tensor):
             return self._unseen.text(tensor)
         key, known = self._known.find(tensor)
         if known is None:
             host, times = statistics.hosted(tensor)
-            known = written(statistics.measured(host, times, self._hash_only), self._hash_only)
-            self._known.keep(key, tensor, known, host)
+            found = statistics.measured(host, times, self._hash_only, self.hashed)
+            known = written(found, self._hash_only)
+            self._known.keep(key, tensor, known, host, fresh)
         return known
 
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
         self._known.forget(tensor)
+        if self._texts is not None:
+            self._texts.forget(tensor)
         self._unseen.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
 
-    def _add(self, line: str) -> None:
+    def add(self, line: str) -> None:
+        """A line that is to be written."""
         if self.recorder is not None:
             self.recorder.add(line)  # it flushes
             full = False
@@ -182,8 +198,8 @@ class Unseen:
     until it is written, and all that is waited for is read from the device at once.
     """
 
-    def __init__(self, hash_only: bool, sampled: bool) -> None:
-        self._hash_only = hash_only
+    def __init__(self, hash_only: bool, sampled: bool, hashed: bool) -> None:
+        self._hash_only, self._hashed = hash_only, hashed
         # to look at a few elements would be to wait for the device
         self._known: Unchanged[Later] | None = None if sampled else Unchanged(False)
         self._together = reducing.Together(hash_only)
@@ -204,11 +220,12 @@ class Unseen:
                 if self._together.takes(tensor):
                     later = self._together.add(tensor)
                 else:
-                    later = statistics_device.later(tensor, self._hash_only)
+                    later = statistics_device.later(tensor, self._hash_only, self._hashed)
             except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
                 self._refused.add(tensor.device.type)
                 host, times = statistics.hosted(tensor)
-                return written(statistics.measured(host, times, self._hash_only), self._hash_only)
+                found = statistics.measured(host, times, self._hash_only, self._hashed)
+                return written(found, self._hash_only)
             if self._known is not None:
                 self._known.put(tensor, later, tensor)
         if later.text:
@@ -246,11 +263,15 @@ class Unseen:
 
 def head(call: Call) -> str:
     """The start of a line: which call it is."""
-    site = call.site
+    return start_of(call.id, call.name, call.direction, call.step, call.module, call.site)
+
+
+def start_of(id: int, name: str, direction: str, step: int, module: str, site: Site | None) -> str:
+    """The same, of what is known of a call."""
     where = _place(site.file, site.line) if site is not None else '""'
     return (
-        f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}","step":{call.step},'
-        f'"module":{_quoted(call.module)},"site":{where}'
+        f'{{"id":{id},"op":"{name}","direction":"{direction}","step":{step},'
+        f'"module":{_quoted(module)},"site":{where}'
     )
 
 
@@ -264,14 +285,21 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
+@lru_cache(10_000)
+def _listed(shape: torch.Size) -> str:
+    return ",".join(map(str, shape))
+
+
 def written(found: Statistics, hash_only: bool) -> str:
-    """Statistics in JSON."""
-    text = f'"hash":"{found.hash:016x}"'
+    """Statistics in JSON; without a hash where there is none."""
+    text = f'"hash":"{found.hash:016x}"' if found.hash is not None else ""
     if hash_only:
         return text
-    numbers = zip(("min", "max", "mean", "norm"), found[1:5], strict=True)
-    shown = ",".join([f'"{name}":{_number(value)}' for name, value in numbers])
-    return f'{shown},"nonfinite":{found.nonfinite},{text}'
+    low, high, mean, norm = map(_number, found[1:5])
+    return (
+        f'"min":{low},"max":{high},"mean":{mean},"norm":{norm},'
+        f'"nonfinite":{found.nonfinite}{"," if text else ""}{text}'
+    )
 
 
 def _number(value: float | None) -> str:

@@ -112,7 +112,7 @@ class OpTimeMeasure(Observer):
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         run = self._run
-        if run is None or run.native is None or self.selective:
+        if run is None or run.native is None or self.selective or plan.level != "api":
             return None
         return run.native.timed(plan)
 

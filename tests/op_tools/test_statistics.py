@@ -24,6 +24,7 @@ from op_tools import (
 )
 from op_tools.filters import Selection
 from op_tools.statistics_numpy import hash_bytes
+from tests.op_tools import small
 
 DTYPES = (
     torch.float32,
@@ -89,6 +90,31 @@ def test_the_native_helper_gives_the_same(
                 rel = 2e-7 if by_rows else 1e-12
                 assert fast.norm == pytest.approx(plain.norm, rel=rel)
                 assert fast.mean == pytest.approx(plain.mean, rel=1e-9, abs=rel * fast.norm / 100)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_without_a_hash_the_numbers_are_the_same(dtype: torch.dtype, without_native: None) -> None:
+    for shape in (*SHAPES, (3, 1500)):
+        x = values(shape, dtype)
+        kinds = [x]
+        if x.is_floating_point() and x.numel():
+            kinds += [x.clone(), torch.full_like(x, math.nan), x * 1e-30, x.clamp(-1, 1) * 3e38]
+            kinds[1].view(-1)[0], kinds[1].view(-1)[-1] = -math.inf, math.nan
+        for kind in kinds:
+            plain = statistics.of(kind)
+            found = statistics.measured(*statistics.hosted(kind), hashed=False)
+            assert (found.hash, found.hex) == (None, "")
+            assert (found.min, found.max, found.nonfinite) == (
+                plain.min,
+                plain.max,
+                plain.nonfinite,
+            )
+            if plain.norm is None or plain.mean is None:
+                assert (found.norm, found.mean) == (None, None)
+                continue
+            assert found.norm == pytest.approx(plain.norm, rel=3e-7)
+            size = plain.norm / kind.numel() ** 0.5  # of a value
+            assert found.mean == pytest.approx(plain.mean, abs=3e-7 * size)
 
 
 def test_every_single_bit_counts() -> None:
@@ -218,6 +244,23 @@ def test_kernels_that_write_in_place(
     assert (after["0"]["max"], after["1"]["max"]) == (4.0, 2.0)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])
+def test_a_written_list_is_seen_through_its_views(
+    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    x = torch.ones(4, 4, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        x[:, :2].neg()
+        torch._foreach_add_([x], 1)  # autograd counts no write
+        x[:, :2].neg()
+    seen = [
+        line["inputs"][0]["max"] for line in lines(tmp_path) if line["op"] == "aten.neg.default"
+    ]  # type: ignore[index]
+    assert seen == [1.0, 2.0]
+
+
 def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
     x = torch.ones(1000, device="dipu")
     tool = OpCapture(mode="statistics", ops="torch.Tensor.sum")
@@ -271,13 +314,15 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
     product = next(line for line in found if "mul" in line["op"])  # type: ignore[operator]
     assert [t["max"] for t in (product["inputs"][0], *product["outputs"])] == [5.0, 10.0]  # type: ignore[index, misc]
     added = next(line for line in found if "add_" in line["op"])  # type: ignore[operator]
+    assert added["outputs"][0]["max"] == 11.0  # type: ignore[index]
+    # the vendor's kernel gives it, natively or not
     assert added["outputs"][0]["hash"] == f"{statistics.hash_of(z.detach().cpu()):016x}"  # type: ignore[index]
 
 
 def test_a_device_without_the_kernels_is_read_by_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacks(tensor: torch.Tensor, hash_only: bool) -> None:
+    def lacks(tensor: torch.Tensor, hash_only: bool, hashed: bool) -> None:
         raise NotImplementedError("aten::isfinite")
 
     monkeypatch.setattr(recording, "window", lambda kind, index: None)
@@ -325,6 +370,52 @@ def test_what_is_written_natively_is_what_python_writes(
     assert {line["direction"] for line in native} == {"forward", "backward"}
     assert {line["step"] for line in native} >= {0, 1}
     assert any(line["module"] == "1" and line["direction"] == "backward" for line in native)
+
+
+def test_without_the_native_part_statistics_have_no_hashes_and_say_so(
+    tmp_path: Path, without_native: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.ones(3, device="dipu")
+    for mode in ("statistics", "hash"):
+        with OpCapture(mode=mode, level="aten"):
+            x.neg()
+        said = capsys.readouterr().out
+        assert ("OP_CAPTURE_MODE=hash writes them" in " ".join(said.split())) == (
+            mode == "statistics"
+        )
+    folder = tmp_path / "op_tools_results" / "op_statistics_result"
+    texts = [file.read_text() for file in sorted(folder.glob("*.jsonl"))]
+    assert sorted("hash" in text for text in texts) == [False, True]
+
+
+def test_what_is_written_without_a_record_is_what_records_write(
+    tmp_path: Path, without_native: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(name: str) -> list[dict[str, object]]:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
+        small.train(2)  # what torch does once
+        steps.reset()
+        with OpCapture(mode="statistics", level="aten"):
+            small.train(2)
+        return [{**line, "id": 0} for line in lines(tmp_path / name)]
+
+    quick = written("quick")
+    monkeypatch.setattr(OpCapture, "direct", lambda self, plan: None)
+    assert quick == written("records")
+    assert {line["direction"] for line in quick} == {"forward", "backward"}
+    assert any("mutated" in line for line in quick)
+
+
+def test_a_profiler_beside_it_sees_what_kernels_call(tmp_path: Path) -> None:
+    def names() -> set[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            x.t().addmm(x, x)
+        return {event.name for event in profile.events()}
+
+    x = torch.ones(3, 3, device="dipu")
+    plain = names()
+    with OpCapture(mode="statistics", level="aten"):
+        assert names() >= plain
 
 
 def test_a_selection_is_kept_to_natively(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Batch {
   std::string filled(const std::string& lines);  // the texts in the place of the marks
   bool idle();                                  // nothing waits, nothing is to be read
 
-  static std::string mark(const Awaited& one);
+  static void put_mark(std::string& to, const Awaited& one);
   static void start_all();  // of every batch: something unknown is about to run
 
  private:

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -18,11 +17,13 @@ namespace op_tools {
 struct Place {
   const void* storage;
   int64_t offset;
+  int64_t count;
   int type;
-  c10::SmallVector<int64_t, 8> geometry;  // how many, or shape and strides where there are gaps
+  uint64_t gaps;  // a hash of shape and strides; 0: it is dense
 
   bool operator==(const Place& other) const {
-    return storage == other.storage && offset == other.offset && type == other.type && geometry == other.geometry;
+    return storage == other.storage && offset == other.offset && count == other.count && type == other.type &&
+        gaps == other.gaps;
   }
 };
 
@@ -77,58 +78,83 @@ class Unchanged {
   Unchanged(bool sampled, Reach& reach) : sampled_(sampled), reach_(reach) {}
 
   std::optional<T> find(const at::Tensor& tensor) {
-    const auto place = place_of(tensor);
-    if (!place) return std::nullopt;
+    std::optional<T> found;
+    if (const auto place = place_of(tensor)) use(*place, tensor, [&](const T& made) { found = made; });
+    return found;
+  }
+
+  // Calls `take` with what was made of a tensor, if anything was; not to come back to this object.
+  template <typename Take>
+  bool use(const Place& place, const at::Tensor& tensor, Take take) {
     std::unique_lock lock(lock_);
-    const auto found = known_.find(*place);
+    const auto found = known_.find(place);
     if (found == known_.end() || found->second.version != version_of(tensor) || found->second.storage.use_count() == 0) {
-      return std::nullopt;
+      return false;
     }
-    if (!sampled_) return found->second.made;
+    const auto written = written_.find(place.storage);
+    if (written != written_.end() && written->second > found->second.made_at) return false;
+    if (!sampled_) {
+      take(found->second.made);
+      return true;
+    }
     const Known known = found->second;
     lock.unlock();
-    if (known.sample != sample_of(tensor, reach_.address(tensor))) return std::nullopt;
-    return known.made;
+    if (known.sample != sample_of(tensor, reach_.address(tensor))) return false;
+    take(known.made);
+    return true;
   }
 
   void keep(const at::Tensor& tensor, T made) {
-    const auto place = place_of(tensor);
-    if (!place) return;
+    if (const auto place = place_of(tensor)) keep(*place, tensor, std::move(made));
+  }
+
+  void keep(const Place& place, const at::Tensor& tensor, T made) {
     c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-    Known known{std::move(weak), version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
+    Known known{std::move(weak), version_of(tensor), 0, sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
-    known_.insert_or_assign(*place, std::move(known));
+    known.made_at = writes_;
+    known_.insert_or_assign(place, std::move(known));
     if (known_.size() > sweep_at_) sweep();
   }
 
+  // A call has written it: all that was made of its memory is, whatever the view; autograd does not
+  // count each write.
   void forget(const at::Tensor& tensor) {
     if (!is_plain(tensor)) return;
-    const auto place = place_of(tensor);
-    if (!place) return;
     std::lock_guard lock(lock_);
-    known_.erase(*place);
+    written_[tensor.storage().unsafeGetStorageImpl()] = ++writes_;
   }
 
  private:
   struct Known {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     uint32_t version;
+    uint64_t made_at;  // of the writes
     std::string sample;
     T made;
   };
 
   void sweep() {
+    std::unordered_map<const void*, uint64_t> written;
     for (auto at = known_.begin(); at != known_.end();) {
-      if (at->second.storage.use_count() == 0) at = known_.erase(at);
-      else at++;
+      if (at->second.storage.use_count() == 0) {
+        at = known_.erase(at);
+        continue;
+      }
+      const auto found = written_.find(at->first.storage);
+      if (found != written_.end()) written.insert(*found);
+      at++;
     }
+    written_.swap(written);
     sweep_at_ = known_.size() + kSweep;
   }
 
-  static constexpr size_t kSweep = 4096;  // so many entries later, those of freed memory are forgotten
+  static constexpr size_t kSweep = 1024;  // so many entries later, those of freed memory are forgotten
   const bool sampled_;
   Reach& reach_;
   std::unordered_map<Place, Known, PlaceHash> known_;
+  std::unordered_map<const void*, uint64_t> written_;  // memory, and when it was written last
+  uint64_t writes_ = 0;
   size_t sweep_at_ = kSweep;
   std::mutex lock_;
 };

@@ -9,6 +9,7 @@
 #include <torch/csrc/Device.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -120,7 +121,12 @@ PyObject* Batch::starter_of(c10::DeviceType type) {
 
 bool Batch::takes(const at::Tensor& tensor) { return starter_of(tensor.device().type()) != nullptr; }
 
-std::string Batch::mark(const Awaited& one) { return kMark + std::to_string(one.number) + kMark; }
+void Batch::put_mark(std::string& to, const Awaited& one) {
+  char digits[24];
+  to += kMark;
+  to.append(digits, std::to_chars(digits, digits + sizeof digits, one.number).ptr);
+  to += kMark;
+}
 
 std::shared_ptr<Awaited> Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
   AtWork guard;

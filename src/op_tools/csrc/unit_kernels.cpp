@@ -17,6 +17,14 @@
 namespace op_tools {
 namespace {
 
+// What is found out about a kernel while it runs.
+struct Learned {
+  mutable std::atomic<bool> nests{false};  // it calls others that torch tells of
+  Learned() = default;
+  Learned(Learned&&) noexcept {}
+  Learned& operator=(Learned&&) noexcept { return *this; }
+};
+
 struct Decision {
   PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
   const c10::FunctionSchema* schema = nullptr;
@@ -24,6 +32,7 @@ struct Decision {
   std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
   PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
   std::string name = "";
+  Learned learned = {};
 };
 
 // Python's side. decide(name) -> function, (function, recorder, head, name) or None; before(function,
@@ -36,13 +45,38 @@ PyObject* after_call = nullptr;
 // By the address of the schema's name: each overload has its own, for the life of the process.
 std::unordered_map<const char*, std::shared_ptr<const Decision>> decisions;
 std::shared_mutex decisions_lock;
+std::atomic<uint64_t> generation{1};  // of the decisions
 std::atomic<bool> host_too{false};
 std::optional<at::CallbackHandle> handle;
 
 thread_local int depth = 0;  // inside a kernel that is watched: what it calls is its own business
+thread_local const Learned* inside = nullptr;  // that kernel, where it is recorded
+
+// While a kernel is watched, torch has no observer in its thread: it would put together the arguments
+// of all that the kernel calls for nothing. Not where another one listens too, such as a profiler. It
+// costs a microsecond: only for kernels that were seen to call others.
+class Quiet {
+ public:
+  Quiet() : on_(at::isRecordFunctionEnabled() && alone()) {
+    if (on_) at::enableRecordFunction(false);
+  }
+  ~Quiet() {
+    if (on_) at::enableRecordFunction(true);
+  }
+  Quiet(const Quiet&) = delete;
+
+ private:
+  static bool alone() {
+    const auto found = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+    return found && found->callbacks_.size() == 1;
+  }
+
+  const bool on_;
+};
 
 struct Watched : at::ObserverContext {
   PyObject* state;
+  Quiet quiet;
   explicit Watched(PyObject* state) : state(state) {}
 };
 
@@ -51,12 +85,8 @@ bool on_device(const c10::IValue& value) {
     const auto& tensor = value.toTensor();
     return tensor.defined() && !tensor.is_cpu();
   }
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector())
-      if (tensor.defined() && !tensor.is_cpu()) return true;
-  }
   if (value.isDevice()) return !value.toDevice().is_cpu();
-  if (value.isList() && !value.isTensorList()) {  // of optional tensors, as an index has
+  if (value.isList()) {  // of tensors, or of optional ones, as an index has
     for (const c10::IValue& item : value.toListRef())
       if (item.isTensor() && on_device(item)) return true;
   }
@@ -98,10 +128,23 @@ Decision decide(const at::RecordFunction& fn) {  // under the GIL
   return made;
 }
 
-std::shared_ptr<const Decision> known(const char* name) {
+// What a thread has asked for; it owns nothing, for it may outlive Python.
+struct Asked {
+  uint64_t generation = 0;
+  std::unordered_map<const char*, std::weak_ptr<const Decision>> found;
+};
+thread_local Asked asked;
+
+std::shared_ptr<const Decision> known(const char* name) {  // hot path
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  if (asked.generation != now) asked = {now, {}};
+  auto& own = asked.found[name];
+  if (auto found = own.lock()) return found;
   std::shared_lock lock(decisions_lock);
   const auto found = decisions.find(name);
-  return found == decisions.end() ? nullptr : found->second;
+  if (found == decisions.end()) return nullptr;
+  own = found->second;
+  return found->second;
 }
 
 std::shared_ptr<const Decision> decided(const at::RecordFunction& fn) {
@@ -133,11 +176,14 @@ struct Recorded : at::ObserverContext {
   std::vector<bool> declared;  // the kernel says that it writes it
   std::vector<uint32_t> versions;
   Warm warm;
+  std::optional<Quiet> quiet;  // unless what it calls is measured
 };
 
 // A call on lists that is made of a kernel for each tensor: one of these, whose result is measured
 // while it is in the cache.
-struct Part : at::ObserverContext {};
+struct Part : at::ObserverContext {
+  std::optional<Quiet> quiet;
+};
 
 thread_local Recorded* listed = nullptr;  // such a call that is going on
 
@@ -220,7 +266,9 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   before_write(decision, *call);
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
   call->decision = std::move(made);
+  inside = &call->decision->learned;
   if (takes_lists(*call->decision)) listed = call.get();
+  else if (inside->nests) call->quiet.emplace();
   to = std::move(call);
   return true;
 }
@@ -264,9 +312,14 @@ void warm(const std::vector<c10::IValue>& outputs) {
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   if (depth == 1 && listed != nullptr) {
     depth++;
-    return std::make_unique<Part>();
+    auto part = std::make_unique<Part>();
+    if (inside->nests) part->quiet.emplace();
+    return part;
   }
-  if (depth > 0 || batch_at_work()) return nullptr;
+  if (depth > 0 || batch_at_work()) {
+    if (inside != nullptr) inside->nests = true;
+    return nullptr;
+  }
   const auto made = decided(fn);
   const Decision& decision = *made;
   if (decision.function == nullptr) return nullptr;
@@ -317,6 +370,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
   if (auto* call = dynamic_cast<Recorded*>(context)) {
     listed = nullptr;
+    inside = nullptr;
     if (outputs.size() != call->decision->schema->returns().size()) return;  // the kernel raised
     depth++;
     try {
@@ -353,6 +407,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
 void forget_kernels() {
   std::unique_lock lock(decisions_lock);
   decisions.clear();  // the functions are torch's own and live as long as it does
+  generation.fetch_add(1, std::memory_order_release);
 }
 
 void watch_kernels(bool on, bool host, py::object decide, py::object before, py::object after) {

@@ -2,7 +2,6 @@
 #include "reach.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/hash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,10 +16,9 @@ constexpr size_t kSampled = 32;  // elements that are looked at to see whether m
 }  // namespace
 
 size_t PlaceHash::operator()(const Place& place) const {
-  size_t seed = c10::hash_combine(reinterpret_cast<size_t>(place.storage), static_cast<size_t>(place.offset));
-  seed = c10::hash_combine(seed, static_cast<size_t>(place.type));
-  for (const int64_t value : place.geometry) seed = c10::hash_combine(seed, static_cast<size_t>(value));
-  return seed;
+  uint64_t mixed = reinterpret_cast<uint64_t>(place.storage) * kP1 ^ static_cast<uint64_t>(place.offset);
+  mixed = (mixed ^ (mixed >> 29)) * kP2 ^ static_cast<uint64_t>(place.count);
+  return avalanche(mixed ^ place.gaps ^ static_cast<uint64_t>(place.type));
 }
 
 bool is_dense(const at::Tensor& tensor) {
@@ -39,12 +37,12 @@ uint32_t version_of(const at::Tensor& tensor) {
 
 std::optional<Place> place_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
-  Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), static_cast<int>(tensor.scalar_type()), {}};
-  if (is_dense(tensor)) {
-    place.geometry = {tensor.numel()};
-  } else {
-    place.geometry.append(tensor.sizes().begin(), tensor.sizes().end());
-    place.geometry.append(tensor.strides().begin(), tensor.strides().end());
+  Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()), 0};
+  if (!is_dense(tensor)) {
+    uint64_t mixed = kP3;
+    for (const auto part : {tensor.sizes(), tensor.strides()})
+      for (const int64_t value : part) mixed = avalanche(mixed + static_cast<uint64_t>(value) * kP1);
+    place.gaps = mixed | 1;
   }
   return place;
 }

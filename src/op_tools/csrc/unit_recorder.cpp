@@ -114,10 +114,8 @@ void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm)
 }
 
 void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* warm) {
-  if (const auto known = known_.find(tensor)) {
-    to += *known;
-    return;
-  }
+  const auto place = place_of(tensor);
+  if (place && known_.use(*place, tensor, [&](const std::string& known) { to += known; })) return;
   const uint8_t* data = reach_.address(tensor);
   std::string made;
   if (warm != nullptr && !warm->empty()) {
@@ -126,19 +124,21 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* wa
   }
   if (made.empty()) made = measured(tensor, data);
   to += made;
-  known_.keep(tensor, std::move(made));
+  if (place) known_.keep(*place, tensor, std::move(made));
 }
 
 // A mark stands for what is reduced on the device, until the lines are taken.
 void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
-  const auto put_to = [&](const Awaited& one) { to += one.ready.load(std::memory_order_acquire) ? one.text : Batch::mark(one); };
-  if (!sampled_) {  // a few elements are not looked at there
-    if (const auto known = awaited_.find(tensor)) return put_to(**known);
-  }
+  const auto put_to = [&](const std::shared_ptr<Awaited>& one) {
+    if (one->ready.load(std::memory_order_acquire)) to += one->text;
+    else Batch::put_mark(to, *one);
+  };
+  const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
+  if (place && awaited_.use(*place, tensor, put_to)) return;
   const Type type = type_of(tensor.scalar_type());
   auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
-  put_to(*made);
-  if (!sampled_) awaited_.keep(tensor, std::move(made));
+  put_to(made);
+  if (place) awaited_.keep(*place, tensor, std::move(made));
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {

@@ -1,0 +1,132 @@
+"""A kernel's calls written down by Python alone, without a record of each: hot path.
+
+For where the native part is missing. What it writes is what `OpCapture.before` and `after` write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import _autograd, _current_autograd_node, _current_graph_task_id, _functorch
+
+from op_tools import diagnostics, interception, modules, steps
+from op_tools.call import PLAIN, call_site, tensor_list
+from op_tools.interception import Plan, local
+from op_tools.statistics_store import StatisticsStore, start_of
+
+if TYPE_CHECKING:
+    from op_tools.capture_run import Run
+
+
+class Direct:
+    """Calls of one kernel of torch's own, whose schema says what it writes."""
+
+    def __init__(self, plan: Plan, run: Run, counted: Callable[[], None]) -> None:
+        assert run.statistics is not None  # by the caller
+        self._plan, self._run, self._counted = plan, run, counted
+        self._store: StatisticsStore = run.statistics
+        self._written: list[tuple[int, str]] | None = None  # arguments, by place or name
+
+    def __call__(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if local.busy:
+            return func(*args, **kwargs)
+        given = tensor_list(args, kwargs)
+        device = _device(given)
+        if device is None or _functorch.peek_interpreter_stack() is not None:
+            return interception.run(self._plan, func, args, kwargs)
+        line = self._guarded(self._before, given, device)
+        result = func(*args, **kwargs)
+        if line is not None:
+            self._guarded(self._after, line, func, given, args, kwargs, result)
+        return result
+
+    def _guarded(self, action: Callable[..., Any], *given: Any) -> Any:
+        local.busy = True
+        try:
+            return action(*given)
+        except Exception as error:  # a tool must not kill the program that it watches
+            diagnostics.add("OpCapture", self._plan.name, error)
+            return None
+        finally:
+            local.busy = False
+
+    def _before(self, given: list[Tensor], device: torch.device) -> str | None:
+        if not self._plan.on(device):
+            return None
+        self._counted()
+        return f'{self._head()},"inputs":[{self._store.texts(given)}]'
+
+    def _head(self) -> str:
+        path, site = modules.path(), call_site()
+        backward = _current_graph_task_id() != -1
+        if backward:  # see `Plan.record`
+            known = modules.forward_of(_current_autograd_node())
+            path, site = path or known[0], site or known[1]
+        else:
+            modules.remember(_autograd._get_sequence_nr() - 1, path, site)
+        direction = "backward" if backward else "forward"
+        return start_of(
+            next(interception.ids), self._plan.name, direction, steps.current(), path, site
+        )
+
+    def _after(
+        self,
+        line: str,
+        func: Any,
+        given: list[Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        run, store = self._run, self._store
+        made = tensor_list((result,))
+        own = self._own(func, args, kwargs)
+        if not own:
+            store.add(f'{line},"outputs":[{store.texts(made)}]}}\n')
+        else:
+            changed = {at: tensor for at, tensor in enumerate(given) if id(tensor) in own}
+            for tensor in changed.values():
+                store.forget(tensor)
+            returned = {id(tensor) for tensor in made}
+            outputs = ",".join(store.text(tensor, id(tensor) in own) for tensor in made)
+            texts = [
+                f'"{at}":{store.text(tensor, True)}'
+                for at, tensor in changed.items()
+                if id(tensor) not in returned
+            ]
+            mutated = f',"mutated":{{{",".join(texts)}}}' if texts else ""
+            store.add(f'{line},"outputs":[{outputs}]{mutated}}}\n')
+        run.calls += 1
+        run.operators.add(self._plan.name)
+
+    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+        """The tensors that it has written."""
+        if self._written is None:
+            arguments = enumerate(func._schema.arguments)
+            self._written = [
+                (at, argument.name)
+                for at, argument in arguments
+                if argument.alias_info and argument.alias_info.is_write
+            ]
+        if not self._written:
+            return frozenset()
+        values = [
+            kwargs.get(name, args[at] if at < len(args) else None) for at, name in self._written
+        ]
+        return frozenset(map(id, tensor_list(values)))
+
+
+def _device(given: list[Tensor]) -> torch.device | None:
+    """As `call.scan` finds it; None: there is none, or one of them is of an unusual type."""
+    device: torch.device | None = None
+    for tensor in given:
+        if type(tensor) not in PLAIN or tensor.is_inference():
+            return None
+        if device is None or device.type == "cpu":
+            device = tensor.device
+    return device
