@@ -63,7 +63,7 @@ def python(site: Path) -> Python:
             text=True,
             check=False,
             env={k: v for k, v in (kept | environment).items() if v},
-            timeout=300,
+            timeout=900,  # some train: the machine may be busy
         )
 
     return run

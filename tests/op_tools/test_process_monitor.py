@@ -41,7 +41,7 @@ def test_it_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
         header, *rows = csv.reader(file)
     assert tuple(header) == process_monitor.COLUMNS
     assert len(rows) >= 3
-    assert float(rows[-1][4]) > 50  # MB: it holds so many
+    assert max(float(row[4]) for row in rows) > 50  # MB: it holds so many, until it dies
     assert float(rows[0][0]) < float(rows[-1][0])
 
 

@@ -25,7 +25,7 @@ class Gap:
     stage: str
     kind: str
     reason: str
-    since: str = ""  # the torch that has the op: an older one does not know it
+    since: str = ""  # with an older torch it is not judged: the op, or the gap, is not there
 
     def covers(self, op: str, dtype: str, stage: str) -> bool:
         return self.op == op and self.dtype in ("*", dtype) and self.stage in ("*", stage)
