@@ -125,6 +125,21 @@ def test_the_setting_turns_native_kernels_off_while_the_program_runs(
     assert set(dlinfer.routes("cpu").values()) == {"reference"}
 
 
+def test_one_rows_keys_are_divided_between_threads() -> None:
+    q, cache = torch.randn(1, 3, 16), torch.randn(13, 16, 1, 16)
+    table = torch.randperm(13, dtype=torch.int32)[None]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        for length in (1, 3, 200):
+            given = (q, cache, cache, table, torch.tensor([length]), length, 0.25)
+            found = fused.paged_decode_attention(*given)
+            expected = dlinfer.OPS["paged_decode_attention"].meaning(*given)
+            torch.testing.assert_close(found, expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_a_slot_or_block_outside_the_cache_is_an_error() -> None:
     k, cache = torch.ones(1, 2, 8), torch.zeros(2, 4, 2, 8)
     with pytest.raises(IndexError, match="slot 8 of token 0 is beyond the cache, which has 8"):

@@ -19,7 +19,7 @@ from dlinfer.op import OPS, FusedOp
 Arguments = dict[str, Any]
 # Whole numbers that are rounded, or chosen among values: what they are depends on the type.
 BY_TYPE = frozenset("dynamic_quant rms_norm_w8a8 add_rms_norm_w8a8 moe_gating".split())
-SAMPLES = 4  # of the envelope, of which most cases need none
+SAMPLES = 3  # of the envelope, of which most cases need none
 ONE_STEP = (1.0, 0.0)  # of int8: either side of a half is right
 
 
