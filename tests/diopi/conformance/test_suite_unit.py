@@ -268,6 +268,14 @@ def test_a_written_argument_is_not_right_because_the_cpu_is_as_wrong() -> None:
     assert (result.status, result.check) == ("failed", "inputs")
 
 
+def test_nothing_is_said_of_what_is_written_to_elements_that_share_memory() -> None:
+    case = parse(
+        "batch_norm_legit_no_stats/float32/nn.functional.batch_norm+samples.0/plain/expanded"
+    )
+    callee, base = recipes.callee(case.group), recipes.samples(case.group, 1)[0]
+    assert attempt(case, callee, base, CPU, ["inputs"]).grade == "A"
+
+
 def test_a_bundle_serves_results_of_several_types(tmp_path: Path) -> None:
     """Of max only the values are stored: the indices any CPU finds."""
     group = Group("max", "float32", "max.reduction_with_dim+samples")
