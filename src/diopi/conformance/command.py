@@ -7,7 +7,7 @@ import fnmatch
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,9 +67,7 @@ def run(request: Request, out: Console) -> Summary:
         if request.config.wants(group.op, group.dtype) and not rules.left_out(group.op, group.dtype)
     ]
     groups.sort(key=lambda group: group.seed)  # dear and cheap ones mixed: the time left is steady
-    done: dict[Group, list[str]] = defaultdict(list)
-    for result in earlier:
-        done[parse(result.case).group].append(result.case)
+    done = _by_group(result.case for result in earlier)
     found, part = list(earlier), ""
     with (
         Pool(*_pool(request), _options(request)) as pool,
@@ -99,20 +97,28 @@ def _pool(request: Request) -> tuple[str, str, int, float]:
     return request.vendor, request.tier, request.jobs, request.limit
 
 
+def _by_group(cases: Iterable[str]) -> dict[Group, list[str]]:
+    found: dict[Group, list[str]] = defaultdict(list)
+    for case in cases:
+        found[parse(case).group].append(case)
+    return found
+
+
 def _options(request: Request) -> dict[str, str]:
     return {"baselines": str(request.baselines)} if request.baselines else {}
 
 
 def generate(request: Request, folder: Path, out: Console) -> int:
-    """Makes the baselines of a tier; how many."""
+    """Makes the baselines of a tier, or those that an interrupted run left; how many there are."""
     groups = list(plan.groups(plan.tier_of(request.tier), select(request.ops), request.dtypes))
-    count = 0
+    groups.sort(key=lambda group: group.seed)
     with (
         Pool("cpu", *_pool(request)[1:], {"mode": "generate"}) as pool,
-        store.Writer(folder) as writer,
+        store.Writer(folder, request.resume) as writer,
         _progress(pool, len(groups), out) as tell,
     ):
-        for made in pool.run(groups, {}):
+        count = len(writer.done)
+        for made in pool.run(groups, _by_group(writer.done)):
             if isinstance(made, store.Made):
                 writer.add(made)
                 count += 1
@@ -261,7 +267,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", "-j", type=int, default=2, help="processes at a time")
     add("--limit", type=float, default=60.0, metavar="SECONDS", help="for one case")
     add("--results", type=Path, default=Path("conformance_results"), help="where reports go")
-    add("--resume", action="store_true", help="keep what an interrupted run found")
+    add("--resume", action="store_true", help="go on with an interrupted run")
     add("--gaps", type=Path, metavar="FILE", help="instead of the vendor's own gaps.toml")
     add("--generate", type=Path, metavar="DIR", help="make the baselines, and run nothing")
     add("--baselines", type=Path, metavar="DIR", help="compare with these, made elsewhere")

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from diopi.conformance.sample import Callee, Sample
 MANIFEST = "manifest.jsonl.gz"
 MOST, LEAST = 512, 24  # elements of a result: fewer the more there are; of larger ones are kept
 EDGE, WITHIN = 32, 96  # the first and the last, where tails are, and others by chance
-SHARD = 64 << 20  # bytes
+SHARD = 16 << 20  # bytes; what an interruption may cost
 KEY = 16  # digits of the checksum of a tensor, which is its name
 COMPLEX = "j"  # ends the name of a tensor that is stored as its parts
 STORED = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32})
@@ -143,23 +142,34 @@ def _places(case: Case, plain: Run) -> _Places:
 
 
 class Writer:
-    """Writes a bundle: lines and shards, as baselines come."""
+    """Writes a bundle: a shard and the lines of it, now and then; or goes on with one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resume: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("baseline-*.safetensors"):
-            old.unlink()
         self._folder, self._bytes, self._count = folder, 0, 0
         self._tensors: dict[str, Tensor] = {}
         self._known: dict[str, str] = {}  # by key
-        self._manifest: IO[str] = gzip.open(folder / MANIFEST, "wt", encoding="utf-8")  # noqa: SIM115
+        self._lines: list[str] = []
+        self.done: list[str] = []  # the cases that were there
+        if resume and (folder / MANIFEST).is_file():
+            self._read()
+        else:
+            for old in (*folder.glob(_shard("*")), folder / MANIFEST):
+                old.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        for entry in Bundle(self._folder).entries.values():
+            self.done.append(entry.case)
+            for name in (name for part in PARTS for name in getattr(entry, part) if name):
+                number, _, key = name.partition(".")
+                self._known[key] = name
+                self._count = max(self._count, int(number) + 1)
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._flush()
-        self._manifest.close()
 
     def add(self, made: Made) -> None:
         names = {
@@ -167,7 +177,7 @@ class Writer:
             for part, tensors in made.parts.items()
         }
         entry = Entry(made.case, made.checksum, torch.__version__, **names)
-        self._manifest.write(json.dumps(asdict(entry)) + "\n")
+        self._lines.append(json.dumps(asdict(entry)) + "\n")
         if self._bytes > SHARD:
             self._flush()
 
@@ -185,14 +195,18 @@ class Writer:
 
     def _flush(self) -> None:
         if self._tensors:
-            path = self._folder / _shard(self._count)
+            path = self._folder / _shard(f"{self._count:03}")
             safetensors.write(path, self._tensors, {"format": "pt", "torch": torch.__version__})
             self._tensors, self._bytes = {}, 0
             self._count += 1
+        # after what they name: whoever is killed leaves no line without its values
+        with gzip.open(self._folder / MANIFEST, "at", encoding="utf-8") as manifest:
+            manifest.writelines(self._lines)
+        self._lines.clear()
 
 
-def _shard(number: int) -> str:
-    return f"baseline-{number:03}.safetensors"
+def _shard(number: str) -> str:
+    return f"baseline-{number}.safetensors"
 
 
 class Bundle:
@@ -229,7 +243,7 @@ class Bundle:
     def _get(self, name: str) -> Tensor:
         number, _, key = name.partition(".")
         if number not in self._files:
-            self._files[number] = safetensors.File(self._folder / _shard(int(number)))
+            self._files[number] = safetensors.File(self._folder / _shard(f"{int(number):03}"))
         tensor = self._files[number].get(key)
         return torch.view_as_complex(tensor) if key.endswith(COMPLEX) else tensor
 

@@ -114,9 +114,14 @@ class Trial:
     def grade_written(self, place: int, result: Tensor, plain: Tensor) -> list[Finding]:
         """The finding on an argument that the op writes."""
         reference = self.expected.given[place]
-        judged = grade(
-            result, reference, lambda: plain, lambda: at(self.expected.given_sigma, place)
-        )
+
+        def sigma() -> Tensor | None:
+            return at(self.expected.given_sigma, place)
+
+        def sound() -> Tensor | None:
+            return plain if bearable(grade(plain, reference, lambda: None, sigma)) else None
+
+        judged = grade(result, reference, sound, sigma)
         return self.note("inputs", judged, result, reference)
 
     def note(self, what: str, judged: Judged, result: Tensor, reference: Tensor) -> list[Finding]:

@@ -51,7 +51,7 @@ def serve(line: workers.Line, options: dict[str, Any]) -> None:
     while (task := line.receive()) is not workers.CLOSED:
         group, tier, done = task
         if options.get("mode") == "generate":
-            generate(group, tier, say)
+            generate(group, tier, done, say)
         else:
             run_group(group, tier, done, subject, say, bundle)
         say(END, "")
@@ -88,8 +88,8 @@ def run_group(
                 os._exit(1)
 
 
-def generate(group: Group, tier: str, say: Say) -> None:
-    """Says the baseline of each case of a group that has one."""
+def generate(group: Group, tier: str, done: Collection[str], say: Say) -> None:
+    """Says the baseline of each case of a group that has one; those in `done` are left out."""
     limits = plan.tier_of(tier)
     try:
         samples = recipes.samples(group, limits.read)
@@ -99,7 +99,7 @@ def generate(group: Group, tier: str, say: Say) -> None:
         return  # nothing to be stored
     for case, _ in plan.cases(group, samples, limits):
         callee = recipes.callee(group, case.index)
-        if callee.draws:
+        if callee.draws or case.id in done:
             continue
         say(START, case.id)
         try:

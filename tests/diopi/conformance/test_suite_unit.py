@@ -30,6 +30,7 @@ from diopi.conformance.case import Case, Finding, Group, Result, parse
 from diopi.conformance.guarded import guarded
 from diopi.conformance.origin import Watch
 from diopi.conformance.results import Writer, read, summarise
+from diopi.conformance.sample import Callee, Sample
 from diopi.conformance.subject import Subject
 from diopi.op import all_ops
 
@@ -233,6 +234,46 @@ def test_a_bundle_keeps_equal_values_once_and_the_edges_of_large_ones(tmp_path: 
     kept = bundle.values(third, "results")[0]
     assert kept is not None and kept.numel() < 512
     assert kept[[0, -1]].tolist() == large.args[0].double().exp()[[0, -1]].tolist()
+
+
+def test_a_bundle_goes_on_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "SHARD", 0)  # a shard for each
+    callee, bases = recipes.callee(SOFTMAX), recipes.samples(SOFTMAX, 3)
+    cases = [Case(*_fields(SOFTMAX), index) for index in range(3)]
+    killed = store.Writer(tmp_path)  # never closed
+    for case, base in zip(cases[:2], bases, strict=False):
+        killed.add(store.make(case, callee, base))
+    with store.Writer(tmp_path, resume=True) as writer:
+        assert writer.done == [case.id for case in cases[:2]]
+        writer.add(store.make(cases[2], callee, bases[2]))
+    bundle = store.Bundle(tmp_path)
+    assert list(bundle.entries) == [case.id for case in cases]
+    for case, base in zip(cases, bases, strict=True):
+        assert attempt(case, callee, base, CPU, bundle=bundle).reason == ""
+    store.Writer(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_written_argument_is_not_right_because_the_cpu_is_as_wrong() -> None:
+    """As torch's fused optimizers, which leave elements as they were."""
+
+    def doubled(x: torch.Tensor) -> None:
+        x[: 8 if x.dtype == torch.float64 else 4].mul_(2)
+
+    sample = Sample((torch.linspace(1, 2, 8),))
+    callee = Callee("doubled", doubled, direct=True)
+    result = attempt(Case("sgd", "float32", "own", 0), callee, sample, CPU, ["inputs"])
+    assert (result.status, result.check) == ("failed", "inputs")
+
+
+def test_nothing_is_said_of_what_is_written_to_elements_that_share_memory() -> None:
+    case = parse(
+        "batch_norm_legit_no_stats/float32/nn.functional.batch_norm+samples.0/plain/expanded"
+    )
+    callee, base = recipes.callee(case.group), recipes.samples(case.group, 1)[0]
+    assert attempt(case, callee, base, CPU, ["inputs"]).grade == "A"
 
 
 def test_a_bundle_serves_results_of_several_types(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
-"""For every op a vendor whose only kernel is a wrong one of it: do the op's cases find it?"""
+"""For every op a vendor whose only kernel is a wrong one of it: do the op's cases find it?
+
+As a program it is a worker of deeplink.workers, which is given names of ops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from deeplink import workers
+from deeplink.workers import Lost, Worker
 from diopi.conformance import plan, recipes
 from diopi.conformance.attempt import attempt
 from diopi.conformance.subject import Subject, of_kernels
@@ -64,3 +69,57 @@ def found(name: str, tier: str = "smoke") -> str:
             if attempt(case, callee, samples[case.index], subject, checks).bad:
                 return case.id
     return ""
+
+
+MODULE = "tests.diopi.conformance.wrong_kernels"
+LIMIT = 900.0  # seconds for the cases of one op
+TIERS = "smoke", "quick"  # the second where the first finds nothing
+
+
+class _Worker(Worker):
+    """Looks for the wrong kernel of one op at a time; the first it is given when it starts."""
+
+    name = ""
+
+
+def found_in_all(names: Sequence[str], jobs: int) -> dict[str, str]:
+    """For each op the case that finds its wrong kernel, "" for none, or how the process died.
+
+    After a process died the next op has one of its own: none pays for memory that another spoilt.
+    """
+    left, answers = list(reversed(names)), {}
+    running: list[_Worker] = []
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                running.append(_Worker(MODULE, {}))
+                _next(running[-1], left)
+            for worker, said in workers.listen(running, lambda _: LIMIT):
+                lost = isinstance(said, Lost)
+                answers[worker.name] = f"{said.status}: {said.message}" if lost else said
+                if lost or not left:
+                    running.remove(worker)
+                    worker.stop()
+                else:
+                    _next(worker, left)
+    finally:
+        for worker in running:
+            worker.stop()
+    return answers
+
+
+def _next(worker: _Worker, left: list[str]) -> None:
+    worker.name = left.pop()
+    worker.give(worker.name)
+
+
+def main() -> None:
+    """Answers names with what was found until nobody asks any more."""
+    line, _ = workers.connect()
+    torch.set_num_threads(1)
+    while (name := line.receive()) is not workers.CLOSED:
+        line.say(next((case for tier in TIERS if (case := found(name, tier))), ""))
+
+
+if __name__ == "__main__":
+    main()
