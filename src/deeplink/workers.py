@@ -45,7 +45,7 @@ class Worker:
 
     def __init__(self, module: str, options: Mapping[str, Any]) -> None:
         self.pipe, theirs = Pipe()
-        self.since = time.monotonic()
+        self.since, self._queued_before = time.monotonic(), 0.0
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the worker
         life, ours = os.pipe()  # nobody writes to it: it closes when we end, however we do
         self._life = open(ours, "wb")  # noqa: SIM115
@@ -64,9 +64,25 @@ class Worker:
 
     def give(self, what: Any) -> None:
         """Something to do; its time begins."""
-        self.since = time.monotonic()
+        self.begin()
         with contextlib.suppress(OSError):  # it died just now: seen when we listen
             self.pipe.send(what)
+
+    def begin(self) -> None:
+        """Its time begins."""
+        self.since, self._queued_before = time.monotonic(), self._queued()
+
+    def seconds(self) -> float:
+        """How long it has been at what it does, without what it waited for a processor."""
+        return time.monotonic() - self.since - (self._queued() - self._queued_before)
+
+    def _queued(self) -> float:
+        """Seconds in all that it was ready to run, and others ran."""
+        try:
+            with open(f"/proc/{self._process.pid}/schedstat") as file:
+                return int(file.read().split()[1]) / 1e9
+        except (OSError, IndexError):  # gone, or a system that does not count it
+            return self._queued_before
 
     def stop(self) -> None:
         """Ends it, and what it started."""
@@ -99,8 +115,7 @@ def listen(
 ) -> Iterator[tuple[AnyWorker, Any]]:
     """What workers say, once: each with its message, or Lost when it died or was over its limit."""
     silent = {worker.pipe: worker for worker in workers}
-    ends = [worker.since + limit(worker) for worker in workers]
-    left = min(ends, default=0.0) - time.monotonic()
+    left = min((limit(worker) - worker.seconds() for worker in workers), default=0.0)
     for pipe in wait(list(silent), timeout=max(0.0, min(left, NAP))):
         worker = silent.pop(pipe)  # type: ignore[call-overload]
         try:
@@ -109,7 +124,7 @@ def listen(
             said = Lost(CRASHED, f"the process died with {worker.how()}")
         yield worker, said
     for worker in silent.values():
-        if time.monotonic() > worker.since + limit(worker):
+        if worker.seconds() > limit(worker):
             yield worker, Lost(HUNG, f"no result within {limit(worker):g} s")
 
 

@@ -7,10 +7,13 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from deeplink import workers
 
 HERE = Path(__file__).parents[2]
 
@@ -55,3 +58,28 @@ def test_a_worker_that_hangs_ends_with_a_parent_that_was_killed(
         for process in processes:
             ended, _, _ = select.select([process], [], [], 30)
             assert ended
+
+
+class _Starved(workers.Worker):
+    """Ready to run all the time, and never run."""
+
+    def _queued(self) -> float:
+        return time.monotonic()
+
+
+@pytest.mark.parametrize(("kind", "lost"), [(workers.Worker, True), (_Starved, False)])
+def test_what_a_worker_waits_for_a_processor_is_not_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[workers.Worker], lost: bool
+) -> None:
+    (tmp_path / "hanging.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE / "src"), str(tmp_path)]))
+    worker = kind("hanging", {})
+    worker.begin()
+    try:
+        worker.pipe.recv_bytes()  # it is there, and hangs
+        worker.begin()
+        time.sleep(0.3)
+        said = [what for _, what in workers.listen([worker], lambda _: 0.2)]
+        assert [isinstance(what, workers.Lost) for what in said] == [True] * lost
+    finally:
+        worker.stop()

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from deeplink import settings
 from deeplink.native import folder_of
+from deeplink.tensors import bytes_of
 from dicp import torch_internals
 from dicp.backend import Backend
 
@@ -91,12 +92,6 @@ def known(value: Any) -> Any:
         return str(value)
     sizes, strides = [str(n) for n in value.shape], [str(n) for n in value.stride()]
     return str(value.dtype), sizes, strides, str(value.device)
-
-
-def bytes_of(tensor: Tensor) -> bytes:
-    """A tensor's data, as it lies in contiguous memory."""
-    flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-    return flat.numpy().tobytes()
 
 
 def find(key: str, backend: Backend, kind: str = "blob") -> bytes | None:

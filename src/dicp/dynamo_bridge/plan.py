@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map
 
+from deeplink.tensors import bytes_of
 from dicp.backend import Backend
 from dicp.dynamo_bridge import cache
 from dicp.dynamo_bridge.canonical import VIEWS
@@ -105,7 +106,7 @@ def key(
             constant = getattr(gm, str(node.target), None)
             if not isinstance(constant, Tensor):
                 return None
-            digest.update(cache.bytes_of(constant))
+            digest.update(bytes_of(constant))
     return digest.hexdigest()
 
 

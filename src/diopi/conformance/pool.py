@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -89,7 +88,7 @@ class Pool:
         return max(START_SECONDS, self._limit) if samples else self._limit
 
     def _heard(self, worker: _Worker, kind: str, what: Any) -> Iterator[Any]:
-        worker.since = time.monotonic()
+        worker.begin()
         if kind == READY:
             worker.ready = True
         elif kind == START:
@@ -117,7 +116,7 @@ class Pool:
         """The result of the case that took its worker with it; the rest of its group goes on."""
         if not worker.ready:
             raise LostWorkerError(f"a worker did not start: {how.message}")
-        seconds = time.monotonic() - worker.since
+        seconds = worker.seconds()
         self._dismiss(worker)
         group = worker.group
         if group is None:

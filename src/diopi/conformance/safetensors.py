@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
+from deeplink.tensors import bytes_of
 
 NAMES = {
     torch.float64: "F64",
@@ -39,7 +40,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     parts, at = [], 0
     for name, tensor in tensors.items():
-        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        data = bytes_of(tensor)
         shape, end = list(tensor.shape), at + len(data)
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": shape, "data_offsets": [at, end]}
         parts.append(data)

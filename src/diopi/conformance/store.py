@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deeplink.errors import DeeplinkError
 from deeplink.judge.formats import FORMATS
+from deeplink.tensors import bytes_of
 from diopi.conformance import safetensors
 from diopi.conformance.case import Case
 from diopi.conformance.expected import Expected, Values
@@ -71,12 +72,8 @@ def checksum(sample: Sample) -> str:
         if plain.is_floating_point() and plain.isnan().any():
             plain = torch.where(plain.isnan(), torch.full_like(plain, torch.nan), plain)
         digest.update(f"{plain.dtype}{list(plain.shape)}".encode())
-        digest.update(_bytes(plain))
+        digest.update(bytes_of(plain))
     return digest.hexdigest()[:32]
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def make(case: Case, callee: Callee, sample: Sample) -> Made:
@@ -185,7 +182,7 @@ class Writer:
         ending = COMPLEX if tensor.is_complex() else ""
         if ending:
             tensor = torch.view_as_real(tensor.resolve_conj())
-        data = f"{tensor.dtype}{list(tensor.shape)}{ending}".encode() + _bytes(tensor)
+        data = f"{tensor.dtype}{list(tensor.shape)}{ending}".encode() + bytes_of(tensor)
         key = hashlib.sha256(data).hexdigest()[:KEY] + ending
         if key not in self._known:
             self._known[key] = f"{self._count}.{key}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -149,7 +148,7 @@ class Pool:
         A source that cannot be loaded costs a row of its own, or those of the tests it still had.
         """
         self._dismiss(worker)
-        seconds = time.monotonic() - worker.since
+        seconds = worker.seconds()
         tests = [worker.test] if worker.test else []
         if worker.loading:
             queue = self._queues.setdefault(worker.source, deque())

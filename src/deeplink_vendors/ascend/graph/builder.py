@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from deeplink.tensors import bytes_of
 from deeplink_vendors.ascend.graph.graph import AS_ATTRIBUTE, Attr, Desc, Graph, Node
 from deeplink_vendors.ascend.graph.prototypes import TYPES, Port, check, ports, prototypes
 from dicp.conversion import NotTaken
@@ -118,7 +119,7 @@ class Builder:
 
     def const(self, tensor: Tensor) -> Value:
         """A tensor whose values are in the graph; equal ones are one node."""
-        data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        data = bytes_of(tensor)
         key = (tensor.dtype, tuple(tensor.shape), data)
         if key not in self._constants:
             attrs = {"value": Attr("Tensor", tensor)}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink.tensors import bytes_of
 from deeplink_vendors.ascend.graph.wire import Message, decode, encode
 
 # GE numbers its types twice: one way in GraphDef, another way in attributes such as Cast's dst_type
@@ -154,7 +155,7 @@ def _attr(message: Message) -> Attr:
 
 
 def _tensor_message(tensor: Tensor) -> Message:
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    data = bytes_of(tensor)
     desc = _desc_message(Desc("", tensor.dtype, tuple(tensor.shape)))
     return {"desc": desc, "data": data}
 

@@ -1,0 +1,13 @@
+"""What the parts need to know of tensors, beyond torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Its values as they lie in contiguous memory, in the order of its indices."""
+    flat = tensor.detach().cpu().contiguous()
+    # a single element may have any stride, and counts as contiguous
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
