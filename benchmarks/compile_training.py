@@ -6,6 +6,7 @@ of the same model, which stays eager where its first step shows that compiling l
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -54,7 +55,8 @@ class Lesson:
 
     def loss(self, run: Callable[..., Any]) -> Tensor:
         made = run(*self.arguments)
-        return (made[0] if isinstance(made, tuple) else made).float().square().mean()
+        first: Tensor = made[0] if isinstance(made, tuple) else made
+        return first.float().square().mean()
 
 
 def llama(layers: int = 2, length: int = 64) -> Lesson:
@@ -73,8 +75,7 @@ def unet() -> Lesson:
 
 def of_transformers(kind: str, head: str, **extra: Any) -> Lesson:
     """A model of transformers (the extra `models`), by tokens alone."""
-    import transformers
-
+    transformers = importlib.import_module("transformers")
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=1024, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
         num_attention_heads=4, max_position_embeddings=64, return_dict=False,
