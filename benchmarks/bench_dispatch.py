@@ -120,6 +120,16 @@ def switched() -> Iterator[None]:
 
 
 @contextmanager
+def checked() -> Iterator[None]:
+    """The memory check: on for a few calls, and off again."""
+    _C.start_memory_check(1, False)
+    for call in calls("dipu").values():
+        call()
+    _C.start_memory_check(0, False)
+    yield
+
+
+@contextmanager
 def forced() -> Iterator[None]:
     """The CPU, on copies."""
     _C.set_forced(ADDS, 1)
@@ -142,6 +152,7 @@ WAYS = {
     "reference kernel in Python": reference_kernels,
     "forced to the CPU": forced,
     "direct, aids on and off": switched,
+    "direct, memory check on and off": checked,
 }
 
 
