@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 from torch.backends import cuda, cudnn
 
 from deeplink.precision import Precision
@@ -13,7 +14,13 @@ from deeplink_vendors.cuda import precision
 def settings_kept() -> Iterator[None]:
     yield
     cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision = "tf32"
-    cuda.matmul.allow_tf32, cudnn.allow_tf32 = False, True
+    _allow(matmul=False, convolution=True)
+
+
+def _allow(matmul: bool, convolution: bool) -> None:
+    """By the older settings; torch.testing forbids to write cudnn's in the process that has it."""
+    cuda.matmul.allow_tf32 = matmul
+    torch._C._set_cudnn_allow_tf32(convolution)
 
 
 def kinds(found: Precision) -> list[str]:
@@ -26,7 +33,7 @@ def test_by_default_cudnn_may_use_it_and_matrix_products_may_not() -> None:
 
 
 def test_the_older_settings_are_heard() -> None:
-    cudnn.allow_tf32, cuda.matmul.allow_tf32 = False, True
+    _allow(matmul=True, convolution=False)
     found = precision.precision()
     assert kinds(found) == ["matmul"]
     assert found.matmul is not None
