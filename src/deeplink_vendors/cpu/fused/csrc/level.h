@@ -262,10 +262,7 @@ inline void softmax(float* s, int64_t count, float& largest, float& total, float
 
 inline void shape_scores(const Attend& call, float* s, int64_t from, int64_t count, int64_t head) {
   if (call.softcap != 0.f) {
-    for (int64_t j = 0; j < count; j++) {
-      const float e = exponential(2.f * s[j] / call.softcap);  // tanh by it
-      s[j] = call.softcap * (1.f - 2.f / (e + 1.f));
-    }
+    for (int64_t j = 0; j < count; j++) s[j] = call.softcap * __builtin_tanhf(s[j] / call.softcap);
   }
   if (call.slopes) {
     for (int64_t j = 0; j < count; j++) {
