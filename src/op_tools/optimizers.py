@@ -22,21 +22,23 @@ from torch._C import (
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-_MODULES = "adadelta adagrad adam adamax asgd nadam radam rmsprop rprop sgd".split()
-_undo: list[tuple[Any, str, Any]] = []
+_MODULES = "adadelta adagrad adam adamw adamax asgd nadam radam rmsprop rprop sgd".split()
+_undo: list[tuple[Any, str, Any, Any]] = []
 
 
 def unasked(mode: TorchFunctionMode, on: bool, host: bool) -> None:
     """Takes these parts out of the mode's sight, or puts them back; `host`: the CPU is watched."""
     while _undo:
-        owner, name, plain = _undo.pop()
-        setattr(owner, name, plain)
+        owner, name, plain, ours = _undo.pop()
+        if vars(owner)[name] is ours:  # torch.compile, when it is first used, wraps some of them
+            setattr(owner, name, plain)
     if not on:
         return
     for owner, name, alone in _parts(host):
         plain = vars(owner)[name]
-        _undo.append((owner, name, plain))
-        setattr(owner, name, _without(mode, plain, alone))
+        ours = _without(mode, plain, alone)
+        _undo.append((owner, name, plain, ours))
+        setattr(owner, name, ours)
 
 
 def _parts(host: bool) -> Iterator[tuple[Any, str, Callable[..., bool]]]:

@@ -17,6 +17,12 @@ from tests.op_tools.test_engine import Watcher
 QUESTIONS = ("grad.__get__", "grad.__set__", "is_sparse.__get__", "is_complex")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_before() -> None:
+    """torch.compile, once used, has wrapped parts of the optimizers; of AdamW its own."""
+    torch.compile(torch.neg, backend="eager")(torch.ones(1))
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of all that comes to the engine's mode."""
