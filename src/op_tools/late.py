@@ -89,13 +89,14 @@ def _is_capturing(kind: str) -> Callable[[], bool]:
 class Entry:
     """Where the values of a piece of memory were sent."""
 
-    __slots__ = ("few", "memory", "number", "place", "step", "version")
+    __slots__ = ("few", "memory", "number", "place", "sent", "step", "version")
 
     def __init__(self, tensor: Tensor, place: Place, number: int) -> None:
         self.memory = StorageWeakRef(tensor.untyped_storage())
         self.version = tensor._version
         self.place = place
-        self.number, self.step = number, steps.current()
+        self.number = self.sent = number
+        self.step = steps.current()
         self.few: bytes | None = None  # some of its elements, once they have arrived
 
 
@@ -110,6 +111,7 @@ class Sent:
     def __init__(self, sampled: bool, trusted: int) -> None:
         self._sampled, self._trusted = sampled, trusted
         self._entries: dict[Any, Entry] = {}
+        self._written: dict[int, int] = {}  # memory, and the number when it was written last
         self._number = 0
         self._sweep_at = SWEEP
         self._lock = threading.Lock()
@@ -119,6 +121,8 @@ class Sent:
         key = snapshot.key_of(tensor)
         entry = self._entries.get(key) if key is not None else None
         if entry is None or entry.version != tensor._version or entry.memory.expired():
+            return key, None
+        if self._written.get(key[0], 0) > entry.sent:
             return key, None
         self._number += 1
         if self._sampled and not self._is_fresh(entry):
@@ -139,12 +143,19 @@ class Sent:
         with self._lock:
             self._entries[key] = entry
             if len(self._entries) > self._sweep_at:
-                kept = {k: e for k, e in self._entries.items() if not e.memory.expired()}
-                self._entries, self._sweep_at = kept, len(kept) + SWEEP
+                self._sweep()
         return entry if self._sampled and len(key) == snapshot.DENSE else None
 
+    def _sweep(self) -> None:
+        self._entries = {k: e for k, e in self._entries.items() if not e.memory.expired()}
+        live = {key[0] for key in self._entries}
+        self._written = {place: at for place, at in self._written.items() if place in live}
+        self._sweep_at = len(self._entries) + SWEEP
+
     def forget(self, tensor: Tensor) -> None:
-        """A call has written it."""
-        key = snapshot.key_of(tensor)
+        """A call has written it, and so every view of its memory."""
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return
         with self._lock:
-            self._entries.pop(key, None)
+            self._number += 1
+            self._written[tensor.untyped_storage()._cdata] = self._number

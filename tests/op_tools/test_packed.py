@@ -127,6 +127,17 @@ def test_what_a_device_copies_on_its_own_is_as_it_was(sent: list[Any]) -> None:
     assert archive().lost == 0
 
 
+def test_a_written_list_is_copied_anew_through_its_views(sent: list[Any]) -> None:
+    x = torch.ones(4, 4, device="dipu")
+    with OpCapture(format="packed", level="aten"):
+        x[:, :2].neg()
+        torch._foreach_add_([x], 1)  # autograd counts no write
+        x[:, :2].neg()
+    given = [call.args[0] for call in calls("aten.neg.default")]
+    assert [values.max().item() for values in given] == [1.0, 2.0]
+    assert len(sent) > 0
+
+
 def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: list[Any]) -> None:
     x = torch.zeros(100, device="dipu")
     with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
