@@ -103,7 +103,7 @@ def _collect(values: Any, found: list[Tensor]) -> None:
             _collect(value.values(), found)
 
 
-def bytes_of(tensor: Tensor) -> int:
+def held_bytes(tensor: Tensor) -> int:
     """How much a tensor holds; of a sparse one its values."""
     try:
         return tensor.nbytes

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deeplink.errors import SettingError
 from op_tools import diagnostics, folders, host, results, snapshot, store
-from op_tools.call import Call, bytes_of, tensors
+from op_tools.call import Call, held_bytes, tensors
 from op_tools.comparison import Taken
 from op_tools.gradients import Gradients
 from op_tools.snapshot import Blob, Snapshot
@@ -60,7 +60,7 @@ class Saver:
     def _wanted(self, call: Call, taken: Taken) -> bool:
         key = call.name, call.site.short if call.site is not None else ""
         self._saved[key] += 1
-        size = sum(bytes_of(tensor) for tensor in _given(call))
+        size = sum(held_bytes(tensor) for tensor in _given(call))
         return self._saved[key] <= EACH and results.budget.allows(4 * size)
 
 

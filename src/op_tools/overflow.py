@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from op_tools import gradients, interception, names, report, statistics
-from op_tools.call import Call, Direction, bytes_of, tensor_list, tensors
+from op_tools.call import Call, Direction, held_bytes, tensor_list, tensors
 from op_tools.host import mapped
 from op_tools.looks import Health, Look, Looks, health
 from op_tools.options import Options
@@ -156,7 +156,7 @@ class OpOverflowCheck(Observer):
     def _add(self, one: _Unjudged) -> None:
         with self._lock:
             self._unjudged.append(one)
-            self._held += sum([bytes_of(tensor) for tensor in (*one.given, *one.made)])
+            self._held += sum([held_bytes(tensor) for tensor in (*one.given, *one.made)])
             if not one.late or len(self._unjudged) >= WAITING or self._held >= HELD:
                 self._settle()
 
