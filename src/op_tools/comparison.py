@@ -19,8 +19,9 @@ from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from op_tools import drawing, exactness, names
 from op_tools.accepted import Accepted
+from op_tools.again import Again, Run
 from op_tools.call import Call, tensors
-from op_tools.reference import NOT_UNIQUE, Again, NoReferenceError, Run, written_by_schema
+from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
 
 # Of operators that give indices: where the dimension is among the arguments, its default, and
 # whether an element may be chosen once only.
@@ -325,7 +326,8 @@ def verdict_on(
     call = taken.call
     tolerance = settings.op_tolerance(call.operator, name_of(mine.dtype))
     accepted = taken.accepted if tolerance is None and mine.is_floating_point() else None
-    kind = (taken.kind, type(lazy), place, mine.shape) if accepted is not None else None
+    forward = isinstance(lazy, _Forward)
+    kind = kind_of(taken, forward, place, mine) if accepted is not None else None
     if accepted is not None and (known := accepted.verdict(kind, mine, theirs)) is not None:
         return known
     verdict = judge(
@@ -335,7 +337,7 @@ def verdict_on(
         tolerance=tolerance,
         run_plain=lambda: _at(lazy.plain, place),
         run_envelope=lambda: _at(lazy.sigma, place),
-        computed_in=_computed_in(taken, mine),
+        computed_in=computed_in(taken, mine),
     )
     if accepted is not None:
         accepted.add(kind, mine, theirs, verdict)
@@ -356,7 +358,13 @@ def _at(found: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
     return found[place] if found is not None and place < len(found) else None
 
 
-def _computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
+def kind_of(taken: Taken, forward: bool, place: int, mine: Tensor) -> Hashable:
+    """What parts of calls have in common whose errors are alike."""
+    return taken.kind, forward, place, mine.shape
+
+
+def computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
+    """The type that values of a result were rounded to on the way, when it is a narrower one."""
     rounded = taken.again.rounded or taken.computed_in
     if rounded is None or mine.dtype not in FORMATS:
         return None

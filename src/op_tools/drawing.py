@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import is_inexact
-from op_tools.reference import Again
+from op_tools.again import Again
 
 DRAWN = 1 << 18  # numbers that tell how fast random ones are drawn
 FASTER = 3.0  # times: less is not worth the way there

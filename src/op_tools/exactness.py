@@ -8,8 +8,9 @@ from torch import nn
 from deeplink import precision
 from deeplink.precision import Factors, Precision
 from op_tools import host
+from op_tools.again import Again
 from op_tools.call import Call, tensors
-from op_tools.reference import RECURRENT, Again, modules_of
+from op_tools.reference import RECURRENT, modules_of
 
 # Products whose factors a program may let the device round.
 MATRICES = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -53,9 +53,13 @@ class Copies:
     After the call `mutated()` tells which stand-ins were written, by autograd's own count.
     """
 
-    def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, copy: Callable[[Tensor], Tensor], made: Iterable[tuple[Tensor, Tensor]] = ()
+    ) -> None:
         self._copy = copy
         self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
+        for leaf, stand_in in made:  # already
+            self._made[id(leaf)] = (leaf, stand_in, stand_in._version)
 
     def of(self, value: Any) -> Any:
         """`value` with its tensors replaced."""

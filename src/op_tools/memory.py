@@ -35,13 +35,17 @@ def wait_for_host(device: torch.device, result: Any) -> None:
 GUARD = 256  # bytes behind a result that are looked at
 
 
-def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
-    """Memory behind arguments that the call may write and that are a part of something larger."""
+def guards(call: Call, on_device: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Memory behind arguments that the call may write and that are a part of something larger,
+    and a copy of it, on the host or on the device.
+    """
     written = _may_write(call)
     if len(written) != 1:  # what lies behind the one may be the other
         return []
     memory = _behind(written[0])
-    return [] if memory is None else [(memory, memory.cpu())]
+    if memory is None:
+        return []
+    return [(memory, memory.clone() if on_device else memory.cpu())]
 
 
 def _may_write(call: Call) -> list[Tensor]:
@@ -69,7 +73,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
 def overrun(guards: list[tuple[Tensor, Tensor]]) -> str:
     """What of that memory has changed; "" when nothing has."""
     for memory, before in guards:
-        changed = int((memory.cpu() != before).sum())
+        changed = int((memory.cpu() != before.cpu()).sum())
         if changed:
             return f"{changed} bytes behind the result were written"
     return ""

@@ -116,12 +116,17 @@ def _quick(evidence: Evidence) -> Verdict | None:
             off += int(torch.count_nonzero(size > HALF))
     if figures.largest == 0.0:
         return equal(result)
-    return (
-        figures.on(equal(result, "spacing")) if _few(result.numel(), off, squares, form) else None
-    )
+    return figures.on(equal(result, "spacing")) if few(result.numel(), off, squares, form) else None
 
 
-def _few(count: int, off: int, squares: float, form: Format) -> bool:
+def next_to(count: int, largest: float, off: float, squares: float, form: Format) -> bool:
+    """Whether results are the reference, rounded, or next to it, by figures in steps of the type:
+    the largest error, how many are not rounded correctly, and the sum of squares.
+    """
+    return largest <= STEPS[form.is_half] and few(count, off, squares, form)  # a nan is not
+
+
+def few(count: int, off: float, squares: float, form: Format) -> bool:
     """Whether statistics need no closer look: whatever the errors that were counted are like."""
     if count < MANY:
         return True

@@ -1,0 +1,399 @@
+"""Every call against its device's own float64, where the host's would take a hundred times as long.
+
+A result passes here when the device's float64 kernel, which is not the kernel that is judged, says
+that it is next to the right value, or that it errs like results that the host accepted. Anything
+else is looked at on the host, as are the first calls of each kind and a few of the others: no
+accusation rests on the device alone, and a fault that both of its kernels share is seen by those.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.judge import Verdict
+from deeplink.judge.calibrated import next_to
+from deeplink.judge.formats import FORMATS
+from deeplink.judge.verdict import name_of
+from op_tools import bulk, comparison, drawing, host, interception, memory, names, reference
+from op_tools.accepted import Accepted
+from op_tools.again import Run
+from op_tools.call import Call, tensors
+from op_tools.comparison import Item, Taken
+from op_tools.device_figures import Figures, Near, figures
+from op_tools.gradients import Gradients
+
+FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
+EVERY = 512
+MOVED = 32  # the same of kernels that only move values: both of the device's may err alike
+WAITING = 256  # parts of calls that wait for their verdict, and
+WAITING_BYTES = 1 << 29
+UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
+
+# They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
+MOVERS = names.VIEWS | frozenset(
+    """
+    cat concat stack hstack vstack dstack gather take take_along_dim index_select __getitem__
+    __setitem__ index index_put index_put_ masked_select masked_fill masked_fill_ masked_scatter
+    scatter scatter_ embedding flip roll rot90 repeat tile where copy_ clone tril tril_ triu
+    triu_ pad constant_pad_nd zero_ fill_ zeros_like ones_like full_like pixel_shuffle
+    _foreach_copy_
+    """.split()
+)
+_WIDE = (torch.float64, torch.complex128)
+_Pairs = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of a call: a result that must be near, or one whose bits must be the same."""
+
+    label: str
+    mine: Tensor
+    place: int
+    near: Near | None
+    as_before: int | None = None  # it is the part of this number, too
+
+
+@dataclass
+class _Waiting:
+    """A call, or its backward pass, that waits for a verdict."""
+
+    taken: Taken
+    found: Gradients | None
+    parts: list[_Part]
+    same: _Pairs
+    guards: _Pairs = field(default_factory=list)
+
+
+Look = Callable[[Taken, Gradients | None, str], None]
+Pass = Callable[[Taken, Gradients | None, list[Item]], None]
+
+
+class DeviceReference:
+    """The calls of one run of the tool that are held against their device.
+
+    `look`: the whole rule, on the host; `passed`: what is right is written down.
+    """
+
+    def __init__(self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass):
+        self._tool, self._always, self._accepted = tool, always, accepted
+        self._look, self._passed = look, passed
+        self.looks = self.passes = 0  # of the host, and of the device alone
+        self._seen: Counter[Hashable] = Counter()
+        self._refused: set[str] = set()
+        self._waiting: list[_Waiting] = []
+        self._count = self._bytes = 0
+        self._held, self._allowed = 0, -1
+        self._lock = threading.RLock()
+
+    # Which calls.
+
+    def fits(self, call: Call) -> bool:
+        """Whether the device can judge a call of its own: by another kernel, in its memory."""
+        device = call.device
+        if device is None or not self.judges(device) or call.name in self._refused:
+            return False
+        word = names.last(call.name)
+        if word in reference.BY_TYPE or word in names.TRANSFERS or word in reference.NOT_UNIQUE:
+            return False
+        types = reference.types_for(call)
+        size = 0
+        widened = False
+        for tensor in tensors(call.args, call.kwargs):
+            if tensor.device != device and tensor.dim():
+                return False
+            if tensor.dtype in FORMATS:
+                if tensor.is_complex() or types.get(tensor.dtype) not in _WIDE:
+                    return False
+                widened = True
+            size += tensor.nbytes
+        return widened and self._has_room(device, 4 * size)
+
+    def judges(self, device: torch.device) -> bool:
+        """Whether a device is asked at all."""
+        if device.type in ("cpu", "meta"):
+            return False
+        return self._always or drawing.is_faster(device)
+
+    def _has_room(self, device: torch.device, size: int) -> bool:
+        with self._lock:
+            if self._allowed < 0:
+                self._allowed = self._held + _free(device) // 2
+            return self._held + size <= self._allowed
+
+    def hold(self, taken: Taken) -> None:
+        """Counts what is kept of a call, as long as it is."""
+        given = [*tensors(taken.call.args, taken.call.kwargs), *tensors(taken.result)]
+        size = sum(t.nbytes + 8 * t.numel() for t in given)
+        with self._lock:
+            self._held += size
+        weakref.finalize(taken, self._release, size)
+
+    def _release(self, size: int) -> None:
+        self._held -= size  # without the lock: it may be called at any point of a thread
+
+    # What is taken of a call.
+
+    def forward(self, taken: Taken, guards: _Pairs) -> None:
+        """A call that has been made, with copies on the device."""
+        kept = [(memory.clone(), before) for memory, before in guards]
+        self._take(taken, None, kept, lambda: _forward_parts(taken))
+
+    def backward(self, taken: Taken, found: Gradients) -> None:
+        """Its backward pass."""
+        self._take(taken, found, [], lambda: _backward_parts(taken, found))
+
+    def _take(
+        self,
+        taken: Taken,
+        found: Gradients | None,
+        guards: _Pairs,
+        make: Callable[[], tuple[list[_Part], _Pairs] | None],
+    ) -> None:
+        if self._is_for_host(taken, found):
+            self._on_host(taken, found, guards)
+            return
+        try:
+            made = make()
+        except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+            with self._lock:
+                self._refused.add(taken.call.name)
+            made = None
+        if made is None:
+            self._on_host(taken, found, guards)
+            return
+        entry = _Waiting(taken, found, made[0], made[1], guards)
+        with self._lock:
+            self._waiting.append(entry)
+            self._count += len(entry.parts)
+            self._bytes += sum(part.mine.nbytes for part in entry.parts)
+            full = self._count >= WAITING or self._bytes >= WAITING_BYTES
+        if full:
+            self.settle()
+
+    def _is_for_host(self, taken: Taken, found: Gradients | None) -> bool:
+        moves = names.last(taken.call.name) in MOVERS
+        with self._lock:
+            kind = taken.kind, found is None
+            self._seen[kind] += 1
+            number = self._seen[kind]
+        return number <= FIRST or number % (MOVED if moves else EVERY) == 0
+
+    def _on_host(self, taken: Taken, found: Gradients | None, guards: _Pairs) -> None:
+        with self._lock:
+            self.looks += 1
+        overrun = memory.overrun(guards)
+        interception.guarded(
+            self._tool, taken.call, self._look, hosted(taken), _gradients_on_host(found), overrun
+        )
+
+    # Verdicts.
+
+    def settle(self) -> None:
+        """Judges all that wait: the device is waited for once."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._count = self._bytes = 0
+        if not waiting:
+            return
+        device = waiting[0].parts[0].mine.device if waiting[0].parts else None
+        if device is not None:
+            torch.accelerator.synchronize(device)  # they may come from several streams
+        groups = [entry.same + entry.guards for entry in waiting]
+        near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
+        made, differ = figures(near, [group for group in groups if group])
+        of_near, flags = iter(made), iter(differ)
+        for entry, group in zip(waiting, groups, strict=True):
+            differs = bool(group) and next(flags)
+            items = self._items(entry, of_near)
+            if differs or items is None:
+                self._on_host(entry.taken, entry.found, entry.guards)
+            else:
+                with self._lock:
+                    self.passes += 1
+                interception.guarded(
+                    self._tool, entry.taken.call, self._passed, entry.taken, entry.found, items
+                )
+        with self._lock:
+            self._allowed = -1  # ask again
+
+    def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+        """The verdicts on a call; None where the host has to look. Takes all of its figures."""
+        items: list[Item] = []
+        good = True
+        for part in entry.parts:
+            if part.as_before is not None:
+                verdict: Verdict | None = items[part.as_before].verdict
+            elif part.near is None:
+                verdict = comparison.unchanged(part.mine)
+            else:
+                verdict = self._verdict(entry, part, part.near, next(made))
+            if verdict is None:
+                good = False
+                verdict = comparison.unchanged(part.mine)  # a place is needed
+            items.append(Item(part.label, verdict))
+        return items if good else None
+
+    def _verdict(self, entry: _Waiting, part: _Part, near: Near, found: Figures) -> Verdict | None:
+        count, form = part.mine.numel(), FORMATS[near.unit]
+        if next_to(count, found.steps, found.off, found.steps_squared, form):
+            rule = "equal" if found.gap == 0.0 else "spacing"
+        elif found.size > 0.0 and self._accepted.allows(
+            comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine),
+            found.largest / math.sqrt(found.size / count),
+            math.sqrt(found.squared / found.size),
+        ):
+            rule = "as accepted before"
+        else:
+            return None
+        return Verdict(
+            True,
+            rule,
+            "",
+            name_of(part.mine.dtype),
+            tuple(part.mine.shape),
+            0,
+            count,
+            max_abs=found.gap,
+            max_rel=found.relative,
+            cosine=found.cosine,
+        )
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that a device has left, with those that torch keeps for later."""
+    module = getattr(torch, device.type, None)
+    try:
+        free = int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
+        kept = module.memory_reserved(device) - module.memory_allocated(device)  # type: ignore[union-attr]
+        return free + int(kept)
+    except Exception:  # another device's module may lack any of them, or refuse
+        return UNKNOWN
+
+
+# A call's parts.
+
+
+def _run(taken: Taken) -> Run:
+    if taken.run is None:
+        again = taken.again
+        taken.run = again.run(again.types, grad=taken.wants_gradient)  # in no other type
+    return taken.run
+
+
+def _forward_parts(taken: Taken) -> tuple[list[_Part], _Pairs] | None:
+    run = _run(taken)
+    parts: list[_Part] = []
+    same: _Pairs = []
+    labels, count = comparison.labels_of("input", taken.call), len(run.results)
+    before = list(tensors(taken.call.args, taken.call.kwargs))
+    named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
+    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
+    for place, (label, was, now, should, wrote) in enumerate(rows):
+        if now is None:
+            continue
+        if wrote or id(was) in named:
+            part = _part(taken, label, now, should, count + place, same)
+        else:
+            part = _same(label, now, was, count + place, same)
+        if part is None:
+            return None
+        parts.append(part)
+    written = {id(part.mine): at for at, part in enumerate(parts)} if taken.again.writes else {}
+    mine = list(comparison.leaves_of(taken.result))
+    theirs = list(comparison.leaves_of(run.result))
+    if len(mine) != len(theirs):
+        return None
+    place = 0
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        label = "output" if len(mine) == 1 else f"output[{number}]"
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            known = written.get(id(a))
+            if known is None:
+                part = _part(taken, label, a, b, place, same)
+            else:
+                part = replace(parts[known], label=label, near=None, as_before=known)
+            if part is None:
+                return None
+            parts.append(part)
+            place += 1
+        elif type(a) is not type(b) or not (a is None or a == b):
+            return None
+    return parts, same
+
+
+def _backward_parts(taken: Taken, found: Gradients) -> tuple[list[_Part], _Pairs] | None:
+    theirs = _run(taken).gradients(found.outputs)
+    parts: list[_Part] = []
+    same: _Pairs = []
+    rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)
+    for place, (label, mine, should) in enumerate(rows):
+        if mine is None:
+            continue
+        part = None if should is None else _part(taken, label, mine, should, place, same)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts, same
+
+
+def _part(
+    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs
+) -> _Part | None:
+    if mine.shape != theirs.shape or mine.device != theirs.device:
+        return None
+    if settings.op_tolerance(taken.call.operator, name_of(mine.dtype)) is not None:
+        return None
+    if mine.dtype not in FORMATS:
+        return _same(label, mine, theirs, place, same) if mine.dtype == theirs.dtype else None
+    if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
+        return None
+    unit = comparison.computed_in(taken, mine) or mine.dtype
+    return _Part(label, mine, place, Near(mine.detach(), theirs.detach(), unit))
+
+
+def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) -> _Part | None:
+    if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.device != theirs.device:
+        return None
+    if mine.numel():
+        same.append((mine, theirs))
+    return _Part(label, mine, place, None)
+
+
+# On the host.
+
+
+def copies_of(values: Sequence[Any]) -> host.Copies:
+    """Copies of all tensors among the values, on their devices."""
+    found = list({id(tensor): tensor for tensor in tensors(*values)}.values())
+    made = zip(found, bulk.copies(found), strict=True)
+    return host.Copies(lambda tensor: tensor.detach().clone(), made)
+
+
+def hosted(taken: Taken) -> Taken:
+    """The same with copies on the host."""
+    copies = host.Copies(host.host_copy)
+    again = taken.again
+    call = replace(again.call, args=copies.of(again.call.args), kwargs=copies.of(again.call.kwargs))
+    requires = frozenset(id(copy) for own, copy in copies if id(own) in again.requires)
+    again = replace(again, call=call, requires=requires, place=reference.HOST)
+    result, after = copies.of(taken.result), [copies.of(t) for t in taken.after]
+    return replace(taken, again=again, result=result, after=after, run=None)
+
+
+def _gradients_on_host(found: Gradients | None) -> Gradients | None:
+    if found is None:
+        return None
+    copies = host.Copies(host.host_copy)
+    outputs, inputs = copies.of(found.outputs), copies.of(found.inputs)
+    return Gradients(outputs, inputs, found.complete)
