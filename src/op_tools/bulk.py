@@ -23,13 +23,20 @@ def copies(
         else:
             groups.setdefault((tensor.device, tensor.dtype), []).append(at)
     for (_, dtype), places in groups.items():
-        flat = torch.cat([tensors[at].detach().reshape(-1) for at in places])
+        flat = flattened([tensors[at] for at in places])
         flat = flat.to(types.get(dtype, dtype))
         # not split(): its pieces share a count of writes
         pieces = flat.unsafe_split_with_sizes([tensors[at].numel() for at in places])
         for at, piece in zip(places, pieces, strict=True):
-            made[at] = piece.view(tensors[at].shape)
+            made[at] = piece if tensors[at].dim() == 1 else piece.view(tensors[at].shape)
     return made
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """All elements of tensors of one type, in one new tensor."""
+    if len(tensors) == 1:
+        return tensors[0].detach().flatten().clone()
+    return torch._C._nn.flatten_dense_tensors(tensors).detach()  # the loop is torch's
 
 
 def _one(tensor: Tensor, types: Mapping[torch.dtype, torch.dtype]) -> Tensor:

@@ -4,6 +4,7 @@ one copy to the host for all of them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS, spacing
+from op_tools import bulk
 
 ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -41,15 +43,18 @@ class Figures:
     mine: float = 0.0
     off: float = 0.0  # elements that are not rounded correctly
 
-    def add(self, maxima: Sequence[float], sums: Sequence[float]) -> None:
-        """A piece of the pair."""
-        kept = self.steps, self.largest, self.gap, self.relative
-        self.steps, self.largest, self.gap, self.relative = map(_greater, kept, maxima)
-        self.steps_squared += sums[0]
-        self.squared += sums[1]
-        self.size += sums[2]
-        self.mine += sums[3]
-        self.off += sums[4]
+    def add(self, row: Sequence[float]) -> None:
+        """A piece of the pair: its maxima and its sums, in the order of the fields."""
+        steps, largest, gap, relative, steps_squared, squared, size, mine, off = row
+        self.steps = _greater(self.steps, steps)
+        self.largest = _greater(self.largest, largest)
+        self.gap = _greater(self.gap, gap)
+        self.relative = _greater(self.relative, relative)
+        self.steps_squared += steps_squared
+        self.squared += squared
+        self.size += size
+        self.mine += mine
+        self.off += off
 
     @property
     def cosine(self) -> float:
@@ -77,10 +82,9 @@ def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]
     if made or flags:
         values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
         for batch in batches:
-            columns = [[next(values) for _ in batch] for _ in range(9)]
-            for row, (at, _, _) in enumerate(batch):
-                numbers = [column[row] for column in columns]
-                found[at].add(numbers[:4], numbers[4:])
+            columns = [list(itertools.islice(values, len(batch))) for _ in range(9)]
+            for (at, _, _), row in zip(batch, zip(*columns, strict=True), strict=True):
+                found[at].add(row)
         return found, [bool(next(values)) for _ in flags]
     return found, []
 
@@ -112,8 +116,10 @@ def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
 def _measure(pairs: Sequence[Near], batch: Sequence[_Piece]) -> Tensor:
     """Four maxima and five sums of each piece, one after the other."""
     form = FORMATS[pairs[0].unit]
-    own = torch.cat([p.mine.reshape(-1)[a:b] for p, (_, a, b) in zip(pairs, batch, strict=True)])
-    r = torch.cat([p.theirs.reshape(-1)[a:b] for p, (_, a, b) in zip(pairs, batch, strict=True)])
+    sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
+    own, r = (
+        bulk.flattened([_cut(*row) for row in zip(side, batch, strict=True)]) for side in sides
+    )
     y = own.double()
     error = torch.where(y == r, 0.0, y - r)  # infinite alike is no error
     scaled = error / spacing(r, form)
@@ -131,6 +137,11 @@ def _measure(pairs: Sequence[Near], batch: Sequence[_Piece]) -> Tensor:
     sums = (scaled.square(), error.square(), r.square(), y.square(), off)
     found = [each(values, "max") for values in maxima] + [each(values, "sum") for values in sums]
     return torch.cat(found)
+
+
+def _cut(tensor: Tensor, piece: _Piece) -> Tensor:
+    _, begin, end = piece
+    return tensor if end - begin == tensor.numel() else tensor.reshape(-1)[begin:end]
 
 
 def _differ(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

@@ -49,7 +49,6 @@ MOVERS = names.VIEWS | frozenset(
     _foreach_copy_
     """.split()
 )
-_WIDE = (torch.float64, torch.complex128)
 _Pairs = list[tuple[Tensor, Tensor]]
 
 
@@ -91,6 +90,7 @@ class DeviceReference:
         self.looks = self.passes = 0  # of the host, and of the device alone
         self._seen: Counter[Hashable] = Counter()
         self._refused: set[str] = set()
+        self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting] = []
         self._count = self._bytes = 0
         self._held, self._allowed = 0, -1
@@ -106,14 +106,13 @@ class DeviceReference:
         word = names.last(call.name)
         if word in reference.BY_TYPE or word in names.TRANSFERS or word in reference.NOT_UNIQUE:
             return False
-        types = reference.types_for(call)
         size = 0
         widened = False
         for tensor in tensors(call.args, call.kwargs):
             if tensor.device != device and tensor.dim():
                 return False
             if tensor.dtype in FORMATS:
-                if tensor.is_complex() or types.get(tensor.dtype) not in _WIDE:
+                if tensor.is_complex() or tensor.dtype == torch.float64:
                     return False
                 widened = True
             size += tensor.nbytes
@@ -124,6 +123,19 @@ class DeviceReference:
         if device.type in ("cpu", "meta"):
             return False
         return self._always or drawing.is_faster(device)
+
+    def _by_tolerance(self, taken: Taken) -> bool:
+        """Whether a tolerance was set for results of a call: then it decides, on the host."""
+        operator = taken.call.operator
+        types = {tensor.dtype for tensor in tensors(taken.call.args, taken.call.kwargs)}
+        return any(self._tolerance(operator, dtype) for dtype in types)
+
+    def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
+        found = self._tolerances.get((operator, dtype))
+        if found is None:
+            found = settings.op_tolerance(operator, name_of(dtype)) is not None
+            self._tolerances[operator, dtype] = found
+        return found
 
     def _has_room(self, device: torch.device, size: int) -> bool:
         with self._lock:
@@ -160,7 +172,8 @@ class DeviceReference:
         guards: _Pairs,
         make: Callable[[], tuple[list[_Part], _Pairs] | None],
     ) -> None:
-        if self._is_for_host(taken, found):
+        asked = taken.again.types is not reference.WIDE  # the reference is in another type
+        if asked or self._is_for_host(taken, found):
             self._on_host(taken, found, guards)
             return
         try:
@@ -187,7 +200,9 @@ class DeviceReference:
             kind = taken.kind, found is None
             self._seen[kind] += 1
             number = self._seen[kind]
-        return number <= FIRST or number % (MOVED if moves else EVERY) == 0
+        if number <= FIRST or number % (MOVED if moves else EVERY) == 0:
+            return True
+        return self._by_tolerance(taken)
 
     def _on_host(self, taken: Taken, found: Gradients | None, guards: _Pairs) -> None:
         with self._lock:
@@ -226,11 +241,14 @@ class DeviceReference:
                 )
         with self._lock:
             self._allowed = -1  # ask again
+            self._tolerances.clear()
 
     def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
         items: list[Item] = []
         good = True
+        if len(entry.parts) > bulk.MANY:
+            return self._together(entry, made)
         for part in entry.parts:
             if part.as_before is not None:
                 verdict: Verdict | None = items[part.as_before].verdict
@@ -243,6 +261,19 @@ class DeviceReference:
                 verdict = comparison.unchanged(part.mine)  # a place is needed
             items.append(Item(part.label, verdict))
         return items if good else None
+
+    def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+        """One verdict on many tensors, that on the worst of them."""
+        worst, good = comparison.unchanged(entry.parts[0].mine), True
+        for part in entry.parts:
+            if part.near is None:
+                continue
+            verdict = self._verdict(entry, part, part.near, next(made))
+            good = good and verdict is not None
+            if verdict is not None and verdict.max_rel > worst.max_rel:
+                worst = verdict
+        first, last = entry.parts[0].label, entry.parts[-1].label
+        return [Item(f"{first} to {last}", worst)] if good else None
 
     def _verdict(self, entry: _Waiting, part: _Part, near: Near, found: Figures) -> Verdict | None:
         count, form = part.mine.numel(), FORMATS[near.unit]
@@ -351,8 +382,6 @@ def _part(
     taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs
 ) -> _Part | None:
     if mine.shape != theirs.shape or mine.device != theirs.device:
-        return None
-    if settings.op_tolerance(taken.call.operator, name_of(mine.dtype)) is not None:
         return None
     if mine.dtype not in FORMATS:
         return _same(label, mine, theirs, place, same) if mine.dtype == theirs.dtype else None
