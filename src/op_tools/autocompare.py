@@ -355,7 +355,7 @@ class OpAutoCompare(Observer):
     def finish(self, started: Started) -> None:
         if self._there is not None:
             with interception.unseen(), torch.inference_mode(False), torch.no_grad():
-                self._there.settle()
+                self._there.close()
         if self._background is not None:
             self._background.close()
         self._rows.close()

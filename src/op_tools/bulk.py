@@ -32,7 +32,7 @@ def copies(
     return made
 
 
-def flattened(tensors: Sequence[Tensor]) -> Tensor:
+def flattened(tensors: list[Tensor]) -> Tensor:
     """All elements of tensors of one type, in one new tensor."""
     if len(tensors) == 1:
         return tensors[0].detach().flatten().clone()

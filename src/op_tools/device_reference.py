@@ -24,12 +24,22 @@ from deeplink.judge import Verdict
 from deeplink.judge.calibrated import next_to
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import bulk, comparison, drawing, host, interception, memory, names, reference
+from op_tools import (
+    bulk,
+    comparison,
+    device_parts,
+    drawing,
+    host,
+    interception,
+    memory,
+    names,
+    reference,
+)
 from op_tools.accepted import Accepted
-from op_tools.again import Run
 from op_tools.call import Call, tensors
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import Figures, Near, figures
+from op_tools.device_parts import Pairs, Part
 from op_tools.gradients import Gradients
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
@@ -49,18 +59,6 @@ MOVERS = names.VIEWS | frozenset(
     _foreach_copy_
     """.split()
 )
-_Pairs = list[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One part of a call: a result that must be near, or one whose bits must be the same."""
-
-    label: str
-    mine: Tensor
-    place: int
-    near: Near | None
-    as_before: int | None = None  # it is the part of this number, too
 
 
 @dataclass
@@ -69,9 +67,9 @@ class _Waiting:
 
     taken: Taken
     found: Gradients | None
-    parts: list[_Part]
-    same: _Pairs
-    guards: _Pairs = field(default_factory=list)
+    parts: list[Part]
+    same: Pairs
+    guards: Pairs = field(default_factory=list)
 
 
 Look = Callable[[Taken, Gradients | None, str], None]
@@ -93,7 +91,7 @@ class DeviceReference:
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting] = []
         self._count = self._bytes = 0
-        self._held, self._allowed = 0, -1
+        self._held, self._allowed, self._closed = 0, -1, False
         self._lock = threading.RLock()
 
     # Which calls.
@@ -156,25 +154,28 @@ class DeviceReference:
 
     # What is taken of a call.
 
-    def forward(self, taken: Taken, guards: _Pairs) -> None:
+    def forward(self, taken: Taken, guards: Pairs) -> None:
         """A call that has been made, with copies on the device."""
         kept = [(memory.clone(), before) for memory, before in guards]
-        self._take(taken, None, kept, lambda: _forward_parts(taken))
+        self._take(taken, None, kept, lambda: device_parts.forward(taken))
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass."""
-        self._take(taken, found, [], lambda: _backward_parts(taken, found))
+        self._take(taken, found, [], lambda: device_parts.backward(taken, found))
 
     def _take(
         self,
         taken: Taken,
         found: Gradients | None,
-        guards: _Pairs,
-        make: Callable[[], tuple[list[_Part], _Pairs] | None],
+        guards: Pairs,
+        make: Callable[[], tuple[list[Part], Pairs] | None],
     ) -> None:
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        if asked or self._is_for_host(taken, found):
-            self._on_host(taken, found, guards)
+        number = self._number(taken, found)
+        moves = names.last(taken.call.name) in MOVERS
+        due = number <= FIRST or number % (MOVED if moves else EVERY) == 0
+        if asked or due or self._by_tolerance(taken):
+            self._on_host(taken, found, guards, check=due and not asked)
             return
         try:
             made = make()
@@ -190,29 +191,35 @@ class DeviceReference:
             self._waiting.append(entry)
             self._count += len(entry.parts)
             self._bytes += sum(part.mine.nbytes for part in entry.parts)
-            full = self._count >= WAITING or self._bytes >= WAITING_BYTES
+            full = self._closed or self._count >= WAITING or self._bytes >= WAITING_BYTES
         if full:
             self.settle()
 
-    def _is_for_host(self, taken: Taken, found: Gradients | None) -> bool:
-        moves = names.last(taken.call.name) in MOVERS
+    def _number(self, taken: Taken, found: Gradients | None) -> int:
+        """The how many-th of its kind a call is, or a backward pass."""
         with self._lock:
             kind = taken.kind, found is None
             self._seen[kind] += 1
-            number = self._seen[kind]
-        if number <= FIRST or number % (MOVED if moves else EVERY) == 0:
-            return True
-        return self._by_tolerance(taken)
+            return self._seen[kind]
 
-    def _on_host(self, taken: Taken, found: Gradients | None, guards: _Pairs) -> None:
+    def _on_host(
+        self, taken: Taken, found: Gradients | None, guards: Pairs, check: bool = False
+    ) -> None:
         with self._lock:
             self.looks += 1
         overrun = memory.overrun(guards)
-        interception.guarded(
-            self._tool, taken.call, self._look, hosted(taken), _gradients_on_host(found), overrun
-        )
+        there, flown = hosted(taken), _gradients_on_host(found)
+        interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
+        if check and there.run is not None and not _agree(taken, found, there, flown):
+            with self._lock:
+                self._refused.add(taken.call.name)
 
     # Verdicts.
+
+    def close(self) -> None:
+        """Judges all that wait, and from now on at once: a backward pass may come after the end."""
+        self._closed = True
+        self.settle()
 
     def settle(self) -> None:
         """Judges all that wait: the device is waited for once."""
@@ -275,7 +282,7 @@ class DeviceReference:
         first, last = entry.parts[0].label, entry.parts[-1].label
         return [Item(f"{first} to {last}", worst)] if good else None
 
-    def _verdict(self, entry: _Waiting, part: _Part, near: Near, found: Figures) -> Verdict | None:
+    def _verdict(self, entry: _Waiting, part: Part, near: Near, found: Figures) -> Verdict | None:
         count, form = part.mine.numel(), FORMATS[near.unit]
         if next_to(count, found.steps, found.off, found.steps_squared, form):
             rule = "equal" if found.gap == 0.0 else "spacing"
@@ -312,93 +319,6 @@ def _free(device: torch.device) -> int:
         return UNKNOWN
 
 
-# A call's parts.
-
-
-def _run(taken: Taken) -> Run:
-    if taken.run is None:
-        again = taken.again
-        taken.run = again.run(again.types, grad=taken.wants_gradient)  # in no other type
-    return taken.run
-
-
-def _forward_parts(taken: Taken) -> tuple[list[_Part], _Pairs] | None:
-    run = _run(taken)
-    parts: list[_Part] = []
-    same: _Pairs = []
-    labels, count = comparison.labels_of("input", taken.call), len(run.results)
-    before = list(tensors(taken.call.args, taken.call.kwargs))
-    named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
-    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
-    for place, (label, was, now, should, wrote) in enumerate(rows):
-        if now is None:
-            continue
-        if wrote or id(was) in named:
-            part = _part(taken, label, now, should, count + place, same)
-        else:
-            part = _same(label, now, was, count + place, same)
-        if part is None:
-            return None
-        parts.append(part)
-    written = {id(part.mine): at for at, part in enumerate(parts)} if taken.again.writes else {}
-    mine = list(comparison.leaves_of(taken.result))
-    theirs = list(comparison.leaves_of(run.result))
-    if len(mine) != len(theirs):
-        return None
-    place = 0
-    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        label = "output" if len(mine) == 1 else f"output[{number}]"
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            known = written.get(id(a))
-            if known is None:
-                part = _part(taken, label, a, b, place, same)
-            else:
-                part = replace(parts[known], label=label, near=None, as_before=known)
-            if part is None:
-                return None
-            parts.append(part)
-            place += 1
-        elif type(a) is not type(b) or not (a is None or a == b):
-            return None
-    return parts, same
-
-
-def _backward_parts(taken: Taken, found: Gradients) -> tuple[list[_Part], _Pairs] | None:
-    theirs = _run(taken).gradients(found.outputs)
-    parts: list[_Part] = []
-    same: _Pairs = []
-    rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)
-    for place, (label, mine, should) in enumerate(rows):
-        if mine is None:
-            continue
-        part = None if should is None else _part(taken, label, mine, should, place, same)
-        if part is None:
-            return None
-        parts.append(part)
-    return parts, same
-
-
-def _part(
-    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs
-) -> _Part | None:
-    if mine.shape != theirs.shape or mine.device != theirs.device:
-        return None
-    if mine.dtype not in FORMATS:
-        return _same(label, mine, theirs, place, same) if mine.dtype == theirs.dtype else None
-    if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
-        return None
-    unit = comparison.computed_in(taken, mine) or mine.dtype
-    return _Part(label, mine, place, Near(mine.detach(), theirs.detach(), unit))
-
-
-def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) -> _Part | None:
-    if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.device != theirs.device:
-        return None
-    if mine.numel():
-        same.append((mine, theirs))
-    return _Part(label, mine, place, None)
-
-
 # On the host.
 
 
@@ -426,3 +346,17 @@ def _gradients_on_host(found: Gradients | None) -> Gradients | None:
     copies = host.Copies(host.host_copy)
     outputs, inputs = copies.of(found.outputs), copies.of(found.inputs)
     return Gradients(outputs, inputs, found.complete)
+
+
+def _agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:
+    """Whether the device's float64 is the host's: else it is no reference."""
+    assert there.run is not None  # by the caller
+    try:
+        run = device_parts.reference_run(taken)
+        mine: list[Tensor | None] = [*run.results]
+        theirs: list[Tensor | None] = [*there.run.results]
+        if found is not None and flown is not None:
+            mine, theirs = run.gradients(found.outputs), there.run.gradients(flown.outputs)
+        return drawing.agree([None if t is None else t.detach().cpu() for t in mine], theirs)
+    except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+        return False
