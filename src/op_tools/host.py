@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -139,6 +139,8 @@ def own_graph() -> AbstractContextManager[None]:
 
     The hooks of the program (a checkpoint's, which counts what is saved) must not hear of them.
     """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()  # hot path: there are none
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda kept: kept)
 
 
@@ -194,6 +196,10 @@ _streams: dict[torch.device, Tensor] = {}
 @contextmanager
 def no_autocast(device: torch.device) -> Iterator[None]:
     """Autocast off, for the CPU and for the device."""
+    is_on = torch.is_autocast_enabled
+    if not is_on("cpu") and (device.type in ("cpu", "meta") or not is_on(device.type)):
+        yield  # hot path: to switch it off takes long
+        return
     with torch.autocast("cpu", enabled=False):
         if device.type in ("cpu", "meta"):
             yield

@@ -108,13 +108,37 @@ def _draws_nothing(word: str, call: Call) -> bool:
     return given(1, "p", 0.5) == 0 or given(2, training, call.name.startswith("torch.nn")) is False
 
 
-def random_state(call: Call, device: torch.device) -> list[Tensor] | None:
+RandomState = list[Tensor | tuple[int, int]]
+
+
+def random_state(call: Call, device: torch.device) -> RandomState | None:
     """The states of the generators that a call may draw from; None where they cannot be had."""
     module = getattr(torch, device.type, torch)
     if not hasattr(module, "get_rng_state"):
         return None
-    states = [module.get_rng_state() if module is torch else module.get_rng_state(device)]
+    states: RandomState = [_state_of(module, device)]
     return [*states, torch.get_rng_state()] if call.level == "module" else states
+
+
+def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
+    try:
+        own = module.default_generators[device.index]
+        return own.initial_seed(), own.get_offset()  # hot path: the whole state takes long
+    except (AttributeError, IndexError, TypeError, RuntimeError):  # not of that kind
+        pass
+    found: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
+    return found
+
+
+def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
+    """Whether the states of the generators are as they were before a call."""
+    after = random_state(call, device)
+    if after is None:
+        return False
+    return all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
+        for a, b in zip(before, after, strict=True)
+    )
 
 
 def modules_of(call: Call) -> list[nn.Module]:
