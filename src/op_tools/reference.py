@@ -108,6 +108,7 @@ def _draws_nothing(word: str, call: Call) -> bool:
     return given(1, "p", 0.5) == 0 or given(2, training, call.name.startswith("torch.nn")) is False
 
 
+_WITHOUT_OFFSET = {"cpu"}  # kinds of devices whose generators do not count what they draw
 RandomState = list[Tensor | tuple[int, int]]
 
 
@@ -121,11 +122,12 @@ def random_state(call: Call, device: torch.device) -> RandomState | None:
 
 
 def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
-    try:
-        own = module.default_generators[device.index]
-        return own.initial_seed(), own.get_offset()  # hot path: the whole state takes long
-    except (AttributeError, IndexError, TypeError, RuntimeError):  # not of that kind
-        pass
+    if device.type not in _WITHOUT_OFFSET:
+        try:
+            own = module.default_generators[device.index]
+            return own.initial_seed(), own.get_offset()  # hot path: the whole state takes long
+        except (AttributeError, IndexError, TypeError, RuntimeError):
+            _WITHOUT_OFFSET.add(device.type)
     found: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
     return found
 
