@@ -58,7 +58,7 @@ def allowance(again: Again) -> str:
 
 def _layers(call: Call) -> list[nn.Module]:
     """The modules whose code a call is; of a layer of one iteration, itself alone."""
-    layer = getattr(call.func, "module", None)
+    layer = getattr(call.func, "module", None) if call.level != "module" else None
     if isinstance(layer, nn.Module):
         return [layer]
     return [layer for root in modules_of(call) for layer in root.modules()]
