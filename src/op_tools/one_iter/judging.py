@@ -14,7 +14,7 @@ from deeplink.judge.formats import FORMATS
 from deeplink.precision import EXACT, Precision
 from op_tools.again import Again, Run
 from op_tools.call import Call
-from op_tools.comparison import Item, Taken, noise, unchanged, verdict_on
+from op_tools.comparison import SURE, Item, Taken, noise, unchanged, verdict_on
 from op_tools.one_iter.unit import Given, Made, Unit
 from op_tools.reference import WIDE, NoReferenceError
 
@@ -131,9 +131,16 @@ class _Side:
 
     @cached_property
     def sigma(self) -> list[Tensor | None] | None:
+        return self._drawn(None)
+
+    @cached_property
+    def surer(self) -> list[Tensor | None] | None:
+        return self._drawn(SURE)
+
+    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         assert self.reference is not None  # asked for only then
         centre = [None if tensor is None else tensor.detach() for tensor in self.reference]
-        return noise(self._again.again, self.once, centre)
+        return noise(self._again.again, self.once, centre, samples)
 
 
 class _Forward(_Side):
