@@ -15,7 +15,7 @@ from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import bulk, host, names, watching
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list, tensors
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
@@ -140,7 +140,7 @@ class Again:
                 return types.get(value, value)
             return self.place if isinstance(value, torch.device) else value
 
-        own = [(t, id(t)) for t in tensors(self.call.args, self.call.kwargs)]
+        own = [(t, id(t)) for t in tensor_list(self.call.args, self.call.kwargs)]
         if self.place is not HOST and len(own) >= bulk.MANY and not grad and self.rounded is None:
             given = list({at: t for t, at in own}.values())
             together = dict(zip(map(id, given), bulk.copies(given, types), strict=True))
@@ -152,7 +152,7 @@ class Again:
                 raise NoReferenceError("it draws random numbers")
         return Run(
             result,
-            list(tensors(result)),
+            tensor_list(result),
             [used.get(at, t) for t, at in own],
             [leaves.get(at, t) for t, at in own],
             [at in used and used[at]._version != counts[at] for _, at in own],

@@ -32,7 +32,7 @@ from op_tools import (
 from op_tools.accepted import Accepted
 from op_tools.again import again_of
 from op_tools.background import Background
-from op_tools.call import Call, tensors
+from op_tools.call import Call, signature, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.comparison_report import (
     Failure,
@@ -130,7 +130,7 @@ class OpAutoCompare(Observer):
                 call.direction,
                 torch.is_grad_enabled(),
                 call.name,
-                _kind((call.args, call.kwargs)),
+                signature((call.args, call.kwargs)),
             )
             if key not in self._seen:
                 self._seen.add(key)
@@ -174,7 +174,8 @@ class OpAutoCompare(Observer):
         return _Before(kept, requires, versions, given, guards, False, random, there)
 
     def _after(self, call: Call, state: _Before, result: Any) -> None:
-        reason = reference.kind(tensors(result))
+        made = tensor_list(result)
+        reason = reference.kind(made)
         if reason:
             self._skip(call, reason)
             return
@@ -189,8 +190,8 @@ class OpAutoCompare(Observer):
             self._skip(call, "it draws random numbers")
             return
         autocast = reference.autocast_of(device)
-        types = [tensor.dtype for tensor in tensors(result)]
-        wants = state.given is not None and any(t.requires_grad for t in tensors(result))
+        types = [tensor.dtype for tensor in made]
+        wants = state.given is not None and any(t.requires_grad for t in made)
         again = again_of(state.call, state.requires, wrote, autocast, types)
         again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
@@ -205,13 +206,16 @@ class OpAutoCompare(Observer):
             device_rows(call, result) if report.verbose() else [],
             accepted=self._accepted,
         )
-        if not wrote and memory.lies_in_arguments(result, call):  # nothing was computed
+        views = not wrote and memory.lies_in_arguments(result, call)
+        if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
+            if state.on_device and wants and self._there is not None:
+                self._there.hold(taken)
         else:
             memory.wait_for_host(device, result)
             kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
-            given = list(tensors(call.args, call.kwargs))
+            given = tensor_list(call.args, call.kwargs)
             read = [t for at, t in enumerate(given) if at not in kept]
             copies = _copies(state.on_device, result, read)
             taken.result = copies.of(result)
@@ -222,7 +226,7 @@ class OpAutoCompare(Observer):
             else:
                 self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
         if wants and state.given is not None:
-            self._watch(call, state.given, result, taken)
+            self._watch(call, state.given, result, taken, views)
 
     def _rereads(self, call: Call) -> bool:
         """Whether arguments that a call should not write are read again, to see that it did not.
@@ -236,7 +240,9 @@ class OpAutoCompare(Observer):
             number = self._reread[call.name]
         return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
-    def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
+    def _watch(
+        self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, views: bool
+    ) -> None:
         guard = interception.guard(self, taken.call)  # holds no tensor of the device
 
         there = self._there if taken.again.place is not reference.HOST else None
@@ -244,12 +250,15 @@ class OpAutoCompare(Observer):
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
                 self._skip(taken.call, "the backward pass went through a part of it")
+            elif there is not None and views:
+                if not memory.gradients_are_views(found):
+                    there.backward(taken, device_reference.copied(found))
             elif there is not None:
                 there.backward(taken, found)
             else:
                 self._do(taken.call, self._backward, taken, found)
 
-        take = host.host_copy if there is None else _copy_there
+        take = host.host_copy if there is None else Tensor.detach if views else _copy_there
         gradients.watch(call, given, result, take, guard(done), guard)
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
@@ -372,21 +381,6 @@ def _copies(there: bool, *values: Any) -> host.Copies:
 
 def _copy_there(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
-
-
-def _kind(value: object) -> Hashable:
-    """What calls that do the same work have in common; a learning rate may change every step."""
-    if isinstance(value, Tensor):
-        if value.is_nested or value.layout != torch.strided:
-            return str(value.layout), value.dtype
-        return value.shape, value.dtype, value.stride(), value.requires_grad
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_kind, value))
-    if isinstance(value, dict):
-        return tuple((key, _kind(item)) for key, item in value.items())
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    return type(value).__name__ if isinstance(value, (float, complex)) else repr(value)[:80]
 
 
 def _view(call: Call, state: _Before, result: Any) -> _Before:

@@ -19,7 +19,7 @@ from deeplink.judge.verdict import name_of
 from op_tools import choices, drawing, exactness, names
 from op_tools.accepted import Accepted
 from op_tools.again import Again, Run
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list, tensors
 from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
 
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
@@ -53,7 +53,7 @@ class Taken:
     @cached_property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple((t.shape, t.dtype) for t in tensors(self.call.args, self.call.kwargs))
+        given = tuple([(t.shape, t.dtype) for t in tensor_list(self.call.args, self.call.kwargs)])
         return self.call.name, given, self.again.rounded, self.again.inside
 
     @cached_property

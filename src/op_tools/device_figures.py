@@ -76,7 +76,10 @@ def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]
     the device once.
     """
     batches = list(_batches(near))
-    made = [_measure([near[at] for at, _, _ in batch], batch) for batch in batches]
+    made = [
+        _measure([near[at] for at, _, _ in batch], batch, lengths)
+        for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
+    ]
     flags = [_differ(group) for group in same]
     found = [Figures() for _ in near]
     if made or flags:
@@ -113,7 +116,16 @@ def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
         yield batch
 
 
-def _measure(pairs: Sequence[Near], batch: Sequence[_Piece]) -> Tensor:
+def _lengths(near: Sequence[Near], batches: Sequence[list[_Piece]]) -> Sequence[Tensor]:
+    """The lengths of the pieces of each batch, on the device, which takes them all at once."""
+    if not batches:
+        return []
+    device = near[batches[0][0][0]].mine.device
+    together = torch.tensor([b - a for batch in batches for _, a, b in batch], device=device)
+    return list(together.split([len(batch) for batch in batches]))
+
+
+def _measure(pairs: Sequence[Near], batch: Sequence[_Piece], lengths: Tensor) -> Tensor:
     """Four maxima and five sums of each piece, one after the other."""
     form = FORMATS[pairs[0].unit]
     sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
@@ -126,8 +138,7 @@ def _measure(pairs: Sequence[Near], batch: Sequence[_Piece]) -> Tensor:
     rounded = r.to(own.dtype).double()
     gap = torch.where(y == rounded, 0.0, y - rounded).abs_()
     off = (scaled.abs() > HALF).double() if form.is_half else torch.zeros_like(y)
-    ends = [b - a for _, a, b in batch]
-    lengths = torch.tensor(ends, device=y.device)
+    lengths = lengths.to(y.device)
 
     def each(values: Tensor, how: str) -> Tensor:
         # unsafe: it would wait for the device to see that the lengths are what they are

@@ -36,7 +36,7 @@ from op_tools import (
     reference,
 )
 from op_tools.accepted import Accepted
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import Figures, Near, figures
 from op_tools.device_parts import Pairs, Part
@@ -47,6 +47,7 @@ EVERY = 512
 MOVED = 32  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 256  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
+OUTLIER = 1.6  # times more that the largest error may be than what `Accepted` allows
 UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
 
 # They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
@@ -106,7 +107,7 @@ class DeviceReference:
             return False
         size = 0
         widened = False
-        for tensor in tensors(call.args, call.kwargs):
+        for tensor in tensor_list(call.args, call.kwargs):
             if tensor.device != device and tensor.dim():
                 return False
             if tensor.dtype in FORMATS:
@@ -125,7 +126,7 @@ class DeviceReference:
     def _by_tolerance(self, taken: Taken) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
-        types = {tensor.dtype for tensor in tensors(taken.call.args, taken.call.kwargs)}
+        types = {tensor.dtype for tensor in tensor_list(taken.call.args, taken.call.kwargs)}
         return any(self._tolerance(operator, dtype) for dtype in types)
 
     def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
@@ -143,8 +144,8 @@ class DeviceReference:
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
-        given = [*tensors(taken.call.args, taken.call.kwargs), *tensors(taken.result)]
-        size = sum(t.nbytes + 8 * t.numel() for t in given)
+        given = tensor_list(taken.call.args, taken.call.kwargs, taken.result)
+        size = sum(t.numel() * (8 + t.element_size()) for t in given)
         with self._lock:
             self._held += size
         weakref.finalize(taken, self._release, size)
@@ -262,7 +263,9 @@ class DeviceReference:
             elif part.near is None:
                 verdict = comparison.unchanged(part.mine)
             else:
-                verdict = self._verdict(entry, part, part.near, next(made))
+                found = next(made)
+                rule = self._rule(entry, part, part.near, found)
+                verdict = _right(part, rule, found) if rule else None
             if verdict is None:
                 good = False
                 verdict = comparison.unchanged(part.mine)  # a place is needed
@@ -271,41 +274,45 @@ class DeviceReference:
 
     def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
         """One verdict on many tensors, that on the worst of them."""
-        worst, good = comparison.unchanged(entry.parts[0].mine), True
+        worst, rule, found, good = entry.parts[0], "equal", Figures(), True
         for part in entry.parts:
             if part.near is None:
                 continue
-            verdict = self._verdict(entry, part, part.near, next(made))
-            good = good and verdict is not None
-            if verdict is not None and verdict.max_rel > worst.max_rel:
-                worst = verdict
-        first, last = entry.parts[0].label, entry.parts[-1].label
-        return [Item(f"{first} to {last}", worst)] if good else None
+            own = next(made)
+            how = self._rule(entry, part, part.near, own) if good else ""
+            good = good and bool(how)
+            if not own.relative <= found.relative:
+                worst, rule, found = part, how, own
+        label = f"{entry.parts[0].label} to {entry.parts[-1].label}"
+        return [Item(label, _right(worst, rule, found))] if good else None
 
-    def _verdict(self, entry: _Waiting, part: Part, near: Near, found: Figures) -> Verdict | None:
+    def _rule(self, entry: _Waiting, part: Part, near: Near, found: Figures) -> str:
+        """The rule by which a part is right; "" where the host has to look."""
         count, form = part.mine.numel(), FORMATS[near.unit]
         if next_to(count, found.steps, found.off, found.steps_squared, form):
-            rule = "equal" if found.gap == 0.0 else "spacing"
-        elif found.size > 0.0 and self._accepted.allows(
-            comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine),
-            found.largest / math.sqrt(found.size / count),
-            math.sqrt(found.squared / found.size),
-        ):
-            rule = "as accepted before"
-        else:
-            return None
-        return Verdict(
-            True,
-            rule,
-            "",
-            name_of(part.mine.dtype),
-            tuple(part.mine.shape),
-            0,
-            count,
-            max_abs=found.gap,
-            max_rel=found.relative,
-            cosine=found.cosine,
-        )
+            return "equal" if found.gap == 0.0 else "spacing"
+        if not found.size > 0.0:
+            return ""
+        kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
+        largest = found.largest / math.sqrt(found.size / count)
+        mean = math.sqrt(found.squared / found.size)
+        # the largest of many errors differs more from call to call than their mean
+        return "as accepted before" if self._accepted.allows(kind, largest / OUTLIER, mean) else ""
+
+
+def _right(part: Part, rule: str, found: Figures) -> Verdict:
+    return Verdict(
+        True,
+        rule,
+        "",
+        name_of(part.mine.dtype),
+        tuple(part.mine.shape),
+        0,
+        part.mine.numel(),
+        max_abs=found.gap,
+        max_rel=found.relative,
+        cosine=found.cosine,
+    )
 
 
 def _free(device: torch.device) -> int:
@@ -324,9 +331,15 @@ def _free(device: torch.device) -> int:
 
 def copies_of(values: Sequence[Any]) -> host.Copies:
     """Copies of all tensors among the values, on their devices."""
-    found = list({id(tensor): tensor for tensor in tensors(*values)}.values())
+    found = list({id(tensor): tensor for tensor in tensor_list(*values)}.values())
     made = zip(found, bulk.copies(found), strict=True)
     return host.Copies(lambda tensor: tensor.detach().clone(), made)
+
+
+def copied(found: Gradients) -> Gradients:
+    """Copies of gradients, on their devices."""
+    copies = copies_of((found.outputs, found.inputs))
+    return Gradients(copies.of(found.outputs), copies.of(found.inputs), found.complete)
 
 
 def hosted(taken: Taken) -> Taken:

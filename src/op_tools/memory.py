@@ -9,18 +9,25 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from op_tools import names, reference
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list, tensors
+from op_tools.gradients import Gradients
 
 
 def lies_in_arguments(result: Any, call: Call) -> bool:
     """Whether a call computed nothing: what it returned lies in the memory of its arguments."""
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
-    found = [t for t in tensors(result) if t.numel()]
+    found = [t for t in tensor_list(result) if t.numel()]
     if not found:
         return False
-    given = {t.untyped_storage()._cdata for t in tensors(call.args, call.kwargs)}
+    given = {t.untyped_storage()._cdata for t in tensor_list(call.args, call.kwargs)}
     return all(t.untyped_storage()._cdata in given for t in found)
+
+
+def gradients_are_views(found: Gradients) -> bool:
+    """Whether a backward pass computed nothing: what it returned lies in what it was given."""
+    flown = {t.untyped_storage()._cdata for t in found.outputs if t is not None}
+    return all(t.untyped_storage()._cdata in flown for t in found.inputs if t is not None)
 
 
 def wait_for_host(device: torch.device, result: Any) -> None:
