@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from op_tools.reference import (
     types_for,
 )
 
+_NOTHING = torch.empty(0)
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 
@@ -43,24 +44,30 @@ class Run:
 
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each argument, from those of the results; None where none flows."""
+        return gradients_of([(self, outputs)])[0]
+
+
+def gradients_of(runs: Sequence[tuple[Run, Sequence[Tensor | None]]]) -> list[list[Tensor | None]]:
+    """The gradients of several runs, by one pass through their graphs."""
+    results, flown = [], []
+    wanted: dict[int, Tensor] = {}
+    for run, outputs in runs:
         pairs = [
             (result, grad.to(result.device, result.dtype))
-            for result, grad in zip(self.results, outputs, strict=False)
+            for result, grad in zip(run.results, outputs, strict=False)
             if grad is not None and result.requires_grad
         ]
-        wanted = list({id(leaf): leaf for leaf in self.leaves if leaf.requires_grad}.values())
-        if not pairs or not wanted:
-            return [None] * len(self.leaves)
-        with host.no_autocast(pairs[0][0].device):
-            found = torch.autograd.grad(
-                [result for result, _ in pairs],
-                wanted,
-                [grad for _, grad in pairs],
-                allow_unused=True,
-                retain_graph=True,
-            )
-        by_leaf = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True)}
-        return [by_leaf.pop(id(leaf), None) for leaf in self.leaves]
+        if pairs:
+            wanted |= {id(leaf): leaf for leaf in run.leaves if leaf.requires_grad}
+            results += [result for result, _ in pairs]
+            flown += [grad for _, grad in pairs]
+    if not results or not wanted:
+        return [[None] * len(run.leaves) for run, _ in runs]
+    leaves = list(wanted.values())
+    with host.no_autocast(results[0].device):
+        found = torch.autograd.grad(results, leaves, flown, allow_unused=True, retain_graph=True)
+    by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
+    return [[by_leaf.pop(id(leaf), None) for leaf in run.leaves] for run, _ in runs]
 
 
 @dataclass
@@ -145,7 +152,8 @@ class Again:
             given = list({at: t for t, at in own}.values())
             together = dict(zip(map(id, given), bulk.copies(given, types), strict=True))
         quiet = _quiet(grad, autocast, self.draws_nothing, self.place)
-        with quiet as state, _module_kept(self.call):
+        kept = _module_kept(self.call) if self.call.level == "module" else nullcontext()
+        with quiet as state, kept:
             args, kwargs = _again(self.call, stand_in, self.place)
             result = function_on_host(self.call)(*args, **kwargs)
             if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
@@ -181,6 +189,11 @@ def _quiet(
     grad: bool, autocast: torch.dtype | None, draws_nothing: bool, place: torch.device
 ) -> Iterator[Tensor]:
     """Nothing of the program's state is used or changed: randomness, autocast, default device."""
+    plain = draws_nothing and autocast is None and watching.default_device(torch.empty) is None
+    if plain and host.is_undisturbed(place):  # hot path
+        with torch.set_grad_enabled(grad):
+            yield _NOTHING
+        return
     with ExitStack() as stack:
         if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
             stack.enter_context(host.random_state_kept())
@@ -191,7 +204,7 @@ def _quiet(
         if autocast is not None:
             stack.enter_context(torch.autocast("cpu", autocast))
         stack.enter_context(torch.set_grad_enabled(grad))
-        yield torch.empty(0) if draws_nothing else torch.get_rng_state()
+        yield _NOTHING if draws_nothing else torch.get_rng_state()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,6 +30,9 @@ class Part:
     as_before: int | None = None  # it is the part of this number, too
 
 
+Made = tuple[list[Part], Pairs]
+
+
 def reference_run(taken: Taken) -> Run:
     """The call in float64 on the device, made once; in no other type."""
     if taken.run is None:
@@ -37,7 +41,7 @@ def reference_run(taken: Taken) -> Run:
     return taken.run
 
 
-def forward(taken: Taken) -> tuple[list[Part], Pairs] | None:
+def forward(taken: Taken) -> Made | None:
     """The parts of a call, and pairs that must be the same bit by bit; None: the host must look."""
     run = reference_run(taken)
     parts: list[Part] = []
@@ -79,9 +83,8 @@ def forward(taken: Taken) -> tuple[list[Part], Pairs] | None:
     return parts, same
 
 
-def backward(taken: Taken, found: Gradients) -> tuple[list[Part], Pairs] | None:
-    """The same of its backward pass."""
-    theirs = reference_run(taken).gradients(found.outputs)
+def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:
+    """The same of its backward pass, with the gradients of the reference."""
     parts: list[Part] = []
     same: Pairs = []
     rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)

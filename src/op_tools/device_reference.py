@@ -36,10 +36,11 @@ from op_tools import (
     reference,
 )
 from op_tools.accepted import Accepted
+from op_tools.again import gradients_of
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import Figures, Near, figures
-from op_tools.device_parts import Pairs, Part
+from op_tools.device_parts import Made, Pairs, Part
 from op_tools.gradients import Gradients
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
@@ -68,8 +69,8 @@ class _Waiting:
 
     taken: Taken
     found: Gradients | None
-    parts: list[Part]
-    same: Pairs
+    parts: list[Part] = field(default_factory=list)
+    same: Pairs = field(default_factory=list)
     guards: Pairs = field(default_factory=list)
 
 
@@ -158,40 +159,49 @@ class DeviceReference:
     def forward(self, taken: Taken, guards: Pairs) -> None:
         """A call that has been made, with copies on the device."""
         kept = [(memory.clone(), before) for memory, before in guards]
-        self._take(taken, None, kept, lambda: device_parts.forward(taken))
+        entry = _Waiting(taken, None, guards=kept)
+        if not self._is_for_host(entry):
+            self._made(entry, lambda: device_parts.forward(taken))
 
     def backward(self, taken: Taken, found: Gradients) -> None:
-        """Its backward pass."""
-        self._take(taken, found, [], lambda: device_parts.backward(taken, found))
+        """Its backward pass; the reference's comes later, for many calls at once."""
+        entry = _Waiting(taken, found)
+        if not self._is_for_host(entry):
+            self._wait(entry, [grad for grad in found.inputs if grad is not None])
 
-    def _take(
-        self,
-        taken: Taken,
-        found: Gradients | None,
-        guards: Pairs,
-        make: Callable[[], tuple[list[Part], Pairs] | None],
-    ) -> None:
+    def _is_for_host(self, entry: _Waiting) -> bool:
+        """Looks at a call on the host, where it is its turn or the device is not to judge it."""
+        taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        number = self._number(taken, found)
+        number = self._number(taken, entry.found)
         moves = names.last(taken.call.name) in MOVERS
         due = number <= FIRST or number % (MOVED if moves else EVERY) == 0
-        if asked or due or self._by_tolerance(taken):
-            self._on_host(taken, found, guards, check=due and not asked)
-            return
+        if not (asked or due or self._by_tolerance(taken)):
+            return False
+        self._on_host(entry, check=due and not asked)
+        return True
+
+    def _made(self, entry: _Waiting, make: Callable[[], Made | None]) -> bool:
+        """Whether the parts of a call could be had; else the host looks at it."""
         try:
             made = make()
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
             with self._lock:
-                self._refused.add(taken.call.name)
+                self._refused.add(entry.taken.call.name)
             made = None
         if made is None:
-            self._on_host(taken, found, guards)
-            return
-        entry = _Waiting(taken, found, made[0], made[1], guards)
+            self._on_host(entry)
+            return False
+        entry.parts, entry.same = made
+        if entry.found is None:
+            self._wait(entry, [part.mine for part in entry.parts])
+        return True
+
+    def _wait(self, entry: _Waiting, tensors: list[Tensor]) -> None:
         with self._lock:
             self._waiting.append(entry)
-            self._count += len(entry.parts)
-            self._bytes += sum(part.mine.nbytes for part in entry.parts)
+            self._count += len(tensors)
+            self._bytes += sum(tensor.nbytes for tensor in tensors)
             full = self._closed or self._count >= WAITING or self._bytes >= WAITING_BYTES
         if full:
             self.settle()
@@ -203,12 +213,11 @@ class DeviceReference:
             self._seen[kind] += 1
             return self._seen[kind]
 
-    def _on_host(
-        self, taken: Taken, found: Gradients | None, guards: Pairs, check: bool = False
-    ) -> None:
+    def _on_host(self, entry: _Waiting, check: bool = False) -> None:
+        taken, found = entry.taken, entry.found
         with self._lock:
             self.looks += 1
-        overrun = memory.overrun(guards)
+        overrun = memory.overrun(entry.guards)
         there, flown = hosted(taken), _gradients_on_host(found)
         interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
         if check and there.run is not None and not _agree(taken, found, there, flown):
@@ -229,18 +238,22 @@ class DeviceReference:
             self._count = self._bytes = 0
         if not waiting:
             return
-        device = waiting[0].parts[0].mine.device if waiting[0].parts else None
-        if device is not None:
-            torch.accelerator.synchronize(device)  # they may come from several streams
+        torch.accelerator.synchronize(waiting[0].taken.again.place)  # of all of its streams
+        waiting = self._differentiated(waiting)
         groups = [entry.same + entry.guards for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
-        made, differ = figures(near, [group for group in groups if group])
+        try:
+            made, differ = figures(near, [group for group in groups if group])
+        except Exception:  # as above
+            for entry in waiting:
+                self._on_host(entry)
+            return
         of_near, flags = iter(made), iter(differ)
         for entry, group in zip(waiting, groups, strict=True):
             differs = bool(group) and next(flags)
             items = self._items(entry, of_near)
             if differs or items is None:
-                self._on_host(entry.taken, entry.found, entry.guards)
+                self._on_host(entry)
             else:
                 with self._lock:
                     self.passes += 1
@@ -250,6 +263,28 @@ class DeviceReference:
         with self._lock:
             self._allowed = -1  # ask again
             self._tolerances.clear()
+
+    def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Those whose parts are known, backward passes among them; the host has seen the others."""
+        passes = [(entry, entry.found) for entry in waiting if entry.found is not None]
+        try:
+            runs = [(device_parts.reference_run(e.taken), found.outputs) for e, found in passes]
+            theirs = gradients_of(runs)
+        except Exception:  # as above; one of them, which is tried alone
+            theirs = None
+        failed = set()
+        for at, (entry, found) in enumerate(passes):
+            taken = entry.taken
+
+            def make(taken: Taken = taken, found: Gradients = found, at: int = at) -> Made | None:
+                own = theirs[at] if theirs is not None else None
+                if own is None:
+                    own = device_parts.reference_run(taken).gradients(found.outputs)
+                return device_parts.backward(taken, found, own)
+
+            if not self._made(entry, make):
+                failed.add(id(entry))
+        return [entry for entry in waiting if id(entry) not in failed]
 
     def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""

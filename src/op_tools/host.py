@@ -134,6 +134,14 @@ def host_copy(tensor: Tensor) -> Tensor:
     return flat.clone() if flat.device.type == "cpu" else flat.cpu()
 
 
+def is_undisturbed(device: torch.device) -> bool:
+    """Whether neither autocast nor hooks of the program on saved tensors are in force."""
+    is_on = torch.is_autocast_enabled
+    if is_on("cpu") or (device.type not in ("cpu", "meta") and is_on(device.type)):
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
 def own_graph() -> AbstractContextManager[None]:
     """Graphs made inside the block keep their tensors themselves.
 
