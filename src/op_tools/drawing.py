@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import is_inexact
-from op_tools.reference import Again
+from op_tools.again import Again
 
 DRAWN = 1 << 18  # numbers that tell how fast random ones are drawn
 FASTER = 3.0  # times: less is not worth the way there
@@ -34,7 +34,7 @@ def drawn(
     try:
         moved = again.on(device)
         there = [None if t is None else t.detach().to(device) for t in centre]
-        if not _agree(once(moved), there):
+        if not agree(once(moved), there):
             return None
         found = noise(moved, lambda: once(moved), there)
         return None if found is None else [None if t is None else t.cpu() for t in found]
@@ -42,7 +42,7 @@ def drawn(
         return None
 
 
-def _agree(mine: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
+def agree(mine: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
     """Whether the device's float64 is the host's, as far as that can be."""
     for a, b in zip(mine, theirs, strict=True):
         if a is None or b is None or not b.numel() or not is_inexact(b.dtype):
