@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
 from torch._dynamo.utils import preserve_rng_state
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -28,10 +29,13 @@ __all__ = [
     "holders",
     "inductor",
     "parameters",
+    "precompiled_name",
     "preserve_rng_state",
     "raw_stream",
+    "record_precompiled",
     "recording",
     "same_places",
+    "save_precompiled",
     "static_input",
     "torch_version",
     "without_modes",
@@ -238,6 +242,30 @@ def recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
             yield
     finally:
         torch._C._cuda_clearCublasWorkspaces()
+
+
+def precompiled_name(gm: fx.GraphModule) -> str | None:
+    """The name of a graph of dynamo's in what torch keeps of its frame; None: torch keeps none."""
+    if not getattr(torch._dynamo.config, "caching_precompile", False):
+        return None
+    return getattr(gm, "_backend_id", None)
+
+
+class Precompiled(BackendCacheArtifact[Any]):
+    """A compiled graph in what torch keeps: some data, and the function that makes it run."""
+
+    def after_deserialization(self) -> Any:
+        content, restore = self.content
+        return restore(content)
+
+
+def record_precompiled(name: str, content: Any, restore: Callable[[Any], Any]) -> None:
+    PrecompileContext.record_artifact(Precompiled(name, (content, restore)))
+
+
+def save_precompiled() -> None:
+    """Writes what torch keeps, next to inductor's cache."""
+    PrecompileContext.save_to_dynamo_cache()
 
 
 def torch_version() -> str:
