@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
 from torch._dynamo.utils import preserve_rng_state
 from torch._guards import detect_fake_mode
@@ -21,6 +25,7 @@ __all__ = [
     "FakeTensorMode",
     "aligning",
     "aot",
+    "compiled_call",
     "copies_into",
     "decompositions",
     "fake_mode_for",
@@ -184,8 +189,8 @@ def holders(storage: int) -> int:
     return torch._C._storage_Use_Count(storage)
 
 
-def same_places(inputs: list[Any], places: list[int], numbers: list[int]) -> bool:
-    """Whether inputs of a graph, by number, lie where they did. Builds with CUDA have it."""
+def same_places(inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+    """Whether inputs of these numbers lie in the places of these numbers. CUDA's builds have it."""
     equal: Any = torch._C._tensors_data_ptrs_at_indices_equal
     return bool(equal(inputs, places, numbers))
 
@@ -266,6 +271,48 @@ def record_precompiled(name: str, content: Any, restore: Callable[[Any], Any]) -
 def save_precompiled() -> None:
     """Writes what torch keeps, next to inductor's cache."""
     PrecompileContext.save_to_dynamo_cache()
+
+
+@dataclass(frozen=True)
+class CompiledCall:
+    """A call of a compiled module: where its callable is kept, what it is compiled from, with what
+    it was called.
+    """
+
+    holder: torch.nn.Module
+    name: str
+    plain: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def compiled_call() -> CompiledCall | None:
+    """The call of a compiled module that the caller runs in, when one graph is all of it."""
+    frame = sys._getframe(1)
+    while frame is not None and not _graphs(frame.f_code):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or len(_graphs(frame.f_code)) > 1:
+        return None
+    above = frame.f_back
+    while above is not None and above.f_code in _MODULE_CALLS:
+        above = above.f_back
+    if above is None or above.f_code.co_name != "compile_wrapper" or above.f_back is None:
+        return None
+    given = above.f_locals["args"], above.f_locals["kwargs"]
+    caller, module = above.f_back.f_code, above.f_back.f_locals.get("self")
+    if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
+        return CompiledCall(module, "forward", module._orig_mod.__call__, *given)
+    if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
+        return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
+    return None
+
+
+_MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
+
+
+def _graphs(code: types.CodeType) -> list[str]:
+    """What a frame's code calls of what was compiled of it: graphs, and the rest of a frame."""
+    return [n for n in code.co_names if n.startswith(("__compiled_fn_", "__resume_at_"))]
 
 
 def torch_version() -> str:

@@ -1,4 +1,4 @@
-"""With torch's `caching_precompile`, a later process does not trace what an earlier one compiled."""
+"""With torch's `caching_precompile`, a later process does not trace what is compiled already."""
 
 import shutil
 from collections.abc import Iterator

@@ -28,8 +28,8 @@ Replay = Callable[[list[Any]], None]
 class Recorder(Protocol):
     """What a ring asks of a device."""
 
-    def lie(self, inputs: list[Any], places: list[int], numbers: list[int]) -> bool:
-        """Whether the inputs of these numbers lie in these places."""
+    def lie(self, inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+        """Whether the inputs of these numbers lie in the places of the same numbers."""
 
     def run(self, inputs: list[Any]) -> Sequence[Any]:
         """A call without a recording, its results in memory of their own."""
@@ -66,7 +66,7 @@ class Ring(threading.local):
     def __init__(self, recorder: Callable[[], Recorder], static: Sequence[int]) -> None:
         self._recorder, self._static = recorder(), list(static)
         self._lie = self._recorder.lie
-        self._places: list[int] | None = None  # of the weights
+        self._places: list[int | None] | None = None  # of all inputs, where it is a weight
         self._rings: dict[tuple[int, ...], list[Recording]] = {}
         self._moves = 0
 
@@ -83,10 +83,11 @@ class Ring(threading.local):
 
     def _begin(self, inputs: list[Any]) -> Sequence[Any]:
         """A call before any recording of these weights: it makes the kernels ready."""
-        self._places = [inputs[i].data_ptr() for i in self._static]
+        weights = {i: inputs[i].data_ptr() for i in self._static}
+        self._places = [weights.get(i) for i in range(len(inputs))]
         self._rings.clear()
         self._moves += 1
-        if any(place % ALIGNED for place in self._places):
+        if any(place % ALIGNED for place in weights.values()):
             self._moves = MOVES + 1
         return self._recorder.run(inputs)
 

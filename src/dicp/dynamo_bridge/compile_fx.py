@@ -12,9 +12,9 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import decompose, plan, precompile, report
+from dicp.dynamo_bridge import decompose, plan, precompile, report, shortcut
 from dicp.dynamo_bridge.build import boxed, build, timed
-from dicp.dynamo_bridge.measure import Choice
+from dicp.dynamo_bridge.measure import Choice, Decision
 from dicp.dynamo_bridge.options import Options, of_mode, resolve
 from dicp.dynamo_bridge.run import Program
 
@@ -99,10 +99,18 @@ def measured(
 ) -> Callable[..., Any]:
     """The best of what was compiled of a graph and eager, as its first calls show."""
 
-    def decided(text: str) -> None:
+    def tell(text: str) -> None:
         record.decision = text
         report.write()
         log.info("%s: graph %d runs by %s", record.backend, record.number, text)
+
+    def decided(inner: Decision) -> None:
+        def whole(call: Decision) -> None:
+            tell(f"{call}, with torch.compile's own part; the graph alone: {inner}")
+
+        took = inner.seconds.get(inner.winner, shortcut.SHORT)
+        if took >= shortcut.SHORT or not shortcut.measure_call(whole):
+            tell(str(inner))
 
     return Choice(candidates, eager, decided)
 
