@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from deeplink_vendors.cuda import graph, replay
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's
+pytestmark = [  # inductor's own
+    pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+]
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
@@ -141,3 +144,21 @@ def test_sizes_that_change_and_odd_inputs_on_cuda() -> None:
             mine = compiled(data[:32].view(2, 16))
         torch.cuda.synchronize()
         torch.testing.assert_close(mine, model(data[:32].view(2, 16)), rtol=1e-4, atol=1e-5)
+
+
+@cuda
+def test_graphs_one_after_another_on_cuda() -> None:
+    first, second = nn.Linear(16, 16).cuda(), nn.Linear(16, 16).cuda()
+
+    def model(x: Tensor) -> Tensor:
+        x = torch.relu(first(x))
+        torch._dynamo.graph_break()
+        return second(x) + x
+
+    x = torch.randn(4, 16, device="cuda")
+    with torch.inference_mode():
+        compiled = torch.compile(model, backend=graph.backend)
+        mine, plain = x, x
+        for _ in range(8):
+            mine, plain = compiled(mine), model(plain)
+            torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
