@@ -301,7 +301,7 @@ def compiled_call() -> CompiledCall | None:
     given = above.f_locals["args"], above.f_locals["kwargs"]
     caller, module = above.f_back.f_code, above.f_back.f_locals.get("self")
     if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
-        return CompiledCall(module, "forward", module._orig_mod.__call__, *given)
+        return CompiledCall(module, "forward", module._orig_mod._call_impl, *given)
     if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
         return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
     return None

@@ -19,15 +19,24 @@ SHORT = 5e-3  # seconds of a call; in a longer one torch.compile's own part is l
 
 
 class Shortcut:
-    """In the place of a compiled module's call: past torch.compile for sizes where that wins."""
+    """For a compiled module's call: past torch.compile for sizes where that wins."""
 
     def __init__(self, compiled: Run, plain: Run) -> None:
         self._compiled, self._plain = compiled, plain
         self._runs: dict[Any, Run] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # hot path
-        return self._runs.get(_key(args, kwargs), self._compiled)(*args, **kwargs)
+    def call(self) -> Run:
+        """What is called in its place: a function, which costs less than an object."""
+        runs, compiled = self._runs, self._compiled
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # hot path
+            if kwargs:
+                return runs.get(_key(args, kwargs), compiled)(*args, **kwargs)
+            return runs.get(_key(args, kwargs), compiled)(*args)
+
+        call._shortcut = self  # type: ignore[attr-defined]
+        return call
 
     def measure(self, key: Any, decided: Callable[[Decision], None]) -> None:
         """The next calls of this kind show whether it is faster compiled, guards included."""
@@ -48,9 +57,11 @@ def measure_call(decided: Callable[[Decision], None]) -> bool:
     if found is None:
         return False
     compiled = getattr(found.holder, found.name)
-    shortcut = compiled if isinstance(compiled, Shortcut) else Shortcut(compiled, found.plain)
+    shortcut: Shortcut | None = getattr(compiled, "_shortcut", None)
+    if shortcut is None:
+        shortcut = Shortcut(compiled, found.plain)
+        setattr(found.holder, found.name, shortcut.call())
     shortcut.measure(_key(found.args, found.kwargs), decided)
-    setattr(found.holder, found.name, shortcut)
     return True
 
 
