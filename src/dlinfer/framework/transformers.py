@@ -6,6 +6,7 @@ that only this model's config asks for; the manager of continuous batching is th
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import logging
@@ -66,7 +67,7 @@ def _found(model: Any) -> list[tuple[nn.Module, Forward]]:
 
 
 def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
-    undoing: list[Callable[[], None]] = []
+    undoing: list[Callable[[], None]] = [_with_own_config(model)]
     implementation = model.config._attn_implementation
     for module, forward in found:
         module.forward = MethodType(forward, module)  # type: ignore[method-assign]
@@ -78,6 +79,20 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
         undoing.append(transformers_batching.apply(model))
     layers = dict(Counter(type(module).__name__ for module, _ in found))
     return Applied(model, layers, None, tuple(undoing))
+
+
+def _with_own_config(model: Any) -> Callable[[], None]:
+    """A model may share its config with others, whose attention must not change."""
+    copied: dict[int, Any] = {}
+    held = [(m, m.__dict__["config"]) for m in model.modules() if "config" in m.__dict__]
+    for module, config in held:
+        module.config = copy.deepcopy(config, copied)
+
+    def undo() -> None:
+        for module, config in held:
+            module.config = config
+
+    return undo
 
 
 @torch.no_grad()
