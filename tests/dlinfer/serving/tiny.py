@@ -70,8 +70,11 @@ def _text(family: str, **sizes: Any) -> Any:
 
 def _saved(model: Any, here: Path) -> None:
     torch.manual_seed(0)
-    for parameter in model.parameters():  # far from each other: no two tokens are nearly as likely
-        torch.nn.init.normal_(parameter, std=0.2)
+    for name, parameter in model.named_parameters():  # so that tokens differ, and are far apart
+        mean = float(parameter.dim() == 1 and "norm" in name)
+        torch.nn.init.normal_(parameter, mean, 0.1 if parameter.dim() == 1 else 0.3)
+    with torch.no_grad():  # frameworks know it for zeros, whatever is saved
+        model.get_input_embeddings().weight[SPECIAL.index("<pad>")] = 0
     model.eval().save_pretrained(here)
     _tokenizer(model.config.get_text_config().vocab_size).save_pretrained(here)
 

@@ -18,6 +18,7 @@ import torch
 
 from deeplink.errors import DeeplinkError
 from deeplink.vendor import Vendor
+from dlinfer.framework.choice import chosen
 from dlinfer.framework.lmdeploy import calls, device
 from dlinfer.framework.lmdeploy.patches import Patches
 from dlinfer.framework.lmdeploy.sites import RELEASES, TESTED, Sites
@@ -64,7 +65,7 @@ def _register() -> Registered:
         known = ", ".join(TESTED)
         log.warning("LMDeploy %s; dlinfer is tested with %s: its self-check decides", release, known)
         sites = RELEASES[TESTED[-1]]
-    vendor = device.chosen()
+    vendor = chosen()
     patches = Patches("lmdeploy")
     try:
         _patch(patches, sites, vendor)
@@ -96,6 +97,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
     patches.replace(sites.dtype, _in_float32)
     patches.wrap(f"{sites.dispatcher}.__init__", _dispatching)
     _offer_device(patches, sites)
+    patches.set(patches.found(sites.process), "_mp_proc", staticmethod(engine_process))
     if vendor.device == TORCH:
         return  # it is what LMDeploy says
     shown = device.Torch(device.names(vendor.device))
@@ -105,6 +107,16 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
         patches.word(name, TORCH, vendor.device)
     patches.replace(sites.to_device, functools.partial(_moving, vendor.device))
     patches.replace(sites.memory, lambda stock: lambda device_id=None: device.memory(vendor.device))
+
+
+def engine_process(*args: Any, **named: Any) -> None:
+    """An engine in a process of its own, which starts without the device type."""
+    engine: Any = importlib.import_module("lmdeploy.pytorch.engine.mp_engine.zmq_engine")
+    stock = engine.ZMQMPEngine._mp_proc
+    config = named.get("engine_config")
+    if getattr(config, "device_type", "") == DEVICE_TYPE:
+        register()
+    stock(*args, **named)
 
 
 def _offer_device(patches: Patches, sites: Sites) -> None:

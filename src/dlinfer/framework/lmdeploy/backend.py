@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import logging
 from typing import Any
 
@@ -17,6 +18,8 @@ from dlinfer import fused
 from dlinfer.framework.lmdeploy.sites import MODELS
 
 log = logging.getLogger("dlinfer")
+
+SEVERAL = 7  # rows, seldom a number of anything else: torch.compile takes equal sizes for one
 
 # An extra: not installed everywhere, so its types are not known.
 stock: Any = importlib.import_module("lmdeploy.pytorch.backends.dlinfer.op_backend")
@@ -73,6 +76,7 @@ class Graphs(runners.GraphRunner):  # type: ignore[misc]
 
     def __init__(self, model: Any, *rest: Any, **named: Any) -> None:
         super().__init__(model, *rest, **named)
+        self.fixed = False
         self.compiled = torch.compile(
             model.forward,
             backend=settings.DLINFER_GRAPH.get(),
@@ -81,13 +85,17 @@ class Graphs(runners.GraphRunner):  # type: ignore[misc]
         )
 
     def __call__(self, **inputs: Any) -> Any:
-        if inputs["attn_metadata"].is_decoding:
-            return self.compiled(**inputs)
-        return self.model(**inputs)
+        if not inputs["attn_metadata"].is_decoding:
+            return self.model(**inputs)
+        if not self.fixed:  # the cache's sizes are no sizes of a batch
+            for cache in itertools.chain(*inputs["past_key_values"]):
+                torch._dynamo.mark_static(cache)
+            self.fixed = True
+        return self.compiled(**inputs)
 
     def get_capture_batch_sizes(self) -> list[int]:
-        """To try before serving: one row is a graph of its own."""
-        return [1, 2] if self.cache_config.max_batches > 1 else [1]
+        """To try before serving: one row is a graph of its own, all others are one graph."""
+        return sorted({1, min(SEVERAL, self.cache_config.max_batches)})
 
 
 class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
@@ -127,6 +135,8 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
             t.int() for t in (context.block_offsets, context.q_seqlens, context.kv_seqlens)
         )
         decoding = context.is_decoding and context.max_q_seqlen == 1
+        if decoding and table.shape[1] == 1:  # a size of 1 would be a graph of its own
+            table = F.pad(table, (0, 1))
         bounds = F.pad(q_lens.cumsum(0, dtype=torch.int32), (1, 0))
         slots = _last(table, kv_lens, block) if decoding else _slots(table, q_lens, kv_lens, block)
         context.attn_metadata = cls.get_attention_metadata_cls()(

@@ -10,21 +10,7 @@ from typing import Any
 
 import torch
 
-from deeplink import settings
-from deeplink import vendor as vendors
-from deeplink.vendor import LAST_RESORT, Vendor
-
 SHARE = 4  # of the host's free memory, one part in so many is offered to the cache
-
-
-def chosen() -> Vendor:
-    """The vendor that serves: as everywhere, but the CPU and not the reference device where nobody
-    asks for one and no accelerator is there, because the CPU has fused kernels.
-    """
-    found = vendors.choose().vendor
-    if found.name == LAST_RESORT and not settings.DEEPLINK_VENDOR.get():
-        return vendors.choose("cpu").vendor
-    return found
 
 
 class Torch(ModuleType):

@@ -30,6 +30,7 @@ class Sites:
     dtype: str  # from what the user asks for to the type of the weights
     dispatcher: str  # its table of device types
     arguments: str  # the command line's `--device`
+    process: str  # the class whose `_mp_proc` is an engine in a process of its own
 
 
 RELEASES: dict[str, Sites] = {
@@ -64,6 +65,7 @@ RELEASES: dict[str, Sites] = {
         dtype="lmdeploy.pytorch.config:_update_torch_dtype",
         dispatcher="lmdeploy.pytorch.kernels.dispatcher:FunctionDispatcher",
         arguments="lmdeploy.cli.utils:ArgumentHelper.device",
+        process=f"{ENGINE}.mp_engine.zmq_engine:ZMQMPEngine",
     ),
 }
 TESTED = tuple(RELEASES)
