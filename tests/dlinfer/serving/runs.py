@@ -21,7 +21,7 @@ from tests.dlinfer import support
 from tests.dlinfer.support import Found
 
 ROOT = Path(__file__).parents[3]
-MODELS = ("llama", "qwen2", "mixtral", "qwen2_moe", "internlm2", "internvl")
+MODELS = ("llama", "qwen2", "mistral", "mixtral", "qwen2_moe", "internlm2", "internvl")
 MODES = ("eager", "graph", "prefix caching", "chunked prefill", "few blocks")
 
 

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
 MORE: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Qwen2": {},
+    "Mistral": {"sliding_window": 24},
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "Qwen2Moe": {
         "num_experts": 6,
@@ -45,8 +46,13 @@ MORE: dict[str, dict[str, Any]] = {
         "decoder_sparse_step": 1,
     },
 }
-FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe"}
-MODELS = (*FAMILIES, "internlm2", "internvl")
+FAMILIES = {
+    "llama": "Llama",
+    "qwen2": "Qwen2",
+    "mistral": "Mistral",
+    "mixtral": "Mixtral",
+    "qwen2_moe": "Qwen2Moe",
+}
 
 
 def make(name: str, folder: Path, **sizes: Any) -> Path:

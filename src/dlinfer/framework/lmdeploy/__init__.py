@@ -19,13 +19,12 @@ import torch
 from deeplink.errors import DeeplinkError
 from deeplink.vendor import Vendor
 from dlinfer.framework.choice import chosen
-from dlinfer.framework.lmdeploy import calls, device
+from dlinfer.framework.lmdeploy import calls, device, process
 from dlinfer.framework.lmdeploy.patches import Patches
-from dlinfer.framework.lmdeploy.sites import RELEASES, TESTED, Sites
+from dlinfer.framework.lmdeploy.sites import DEVICE_TYPE, RELEASES, TESTED, Sites
 
 log = logging.getLogger("dlinfer")
 
-DEVICE_TYPE = "dlinfer"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BATCH = 256  # rows at most, where the user does not say, as LMDeploy has it for other chips
 TORCH = "cuda"  # what LMDeploy calls every device
@@ -97,7 +96,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
     patches.replace(sites.dtype, _in_float32)
     patches.wrap(f"{sites.dispatcher}.__init__", _dispatching)
     _offer_device(patches, sites)
-    patches.set(patches.found(sites.process), "_mp_proc", staticmethod(engine_process))
+    patches.set(patches.found(sites.process), "_mp_proc", staticmethod(process.engine))
     if vendor.device == TORCH:
         return  # it is what LMDeploy says
     shown = device.Torch(device.names(vendor.device))
@@ -107,16 +106,6 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
         patches.word(name, TORCH, vendor.device)
     patches.replace(sites.to_device, functools.partial(_moving, vendor.device))
     patches.replace(sites.memory, lambda stock: lambda device_id=None: device.memory(vendor.device))
-
-
-def engine_process(*args: Any, **named: Any) -> None:
-    """An engine in a process of its own, which starts without the device type."""
-    engine: Any = importlib.import_module("lmdeploy.pytorch.engine.mp_engine.zmq_engine")
-    stock = engine.ZMQMPEngine._mp_proc
-    config = named.get("engine_config")
-    if getattr(config, "device_type", "") == DEVICE_TYPE:
-        register()
-    stock(*args, **named)
 
 
 def _offer_device(patches: Patches, sites: Sites) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,19 +33,19 @@ def check() -> None:
             "this release is built otherwise than those that are known.",
         )
     folder = Path(spec.submodule_search_locations[0])
-    wrong = [text for call in scan(folder) if (text := unbound(call))]
+    sources = (path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
+    wrong = [text for call in scan(sources) if (text := unbound(call))]
     if wrong:
         raise DeeplinkError(f"LMDeploy calls dlinfer otherwise than known: {'; '.join(wrong)}.")
 
 
-def scan(folder: Path) -> list[Call]:
-    """The calls in the sources under a folder, each once."""
-    trees = (ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py")))
-    return sorted({call for tree in trees for call in _calls(tree)})
+def scan(sources: Iterable[str]) -> list[Call]:
+    """The calls in sources of Python, each once."""
+    return sorted({call for source in sources for call in _calls(source)})
 
 
-def _calls(tree: ast.Module) -> Iterable[Call]:
-    for node in ast.walk(tree):
+def _calls(source: str) -> Iterator[Call]:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
             if isinstance(owner, ast.Name) and owner.id == NAME:

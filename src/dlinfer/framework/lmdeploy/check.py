@@ -21,7 +21,8 @@ def check(backend: Any) -> None:
     """An error that says which layer computes something else."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
-        found = {"norm": _norm(backend), "gate": _gate(backend), **_attention(backend)}
+        windowed = {f"{k}, of a window": v for k, v in attention(backend, 3, 2.0).items()}
+        found = {"norm": _norm(backend), "gate": _gate(backend), **attention(backend), **windowed}
     wrong = {name: off for name, off in found.items() if not off <= ALLOWED}
     if wrong:
         told = ", ".join(f"{name} off by {off:.1e}" for name, off in wrong.items())
@@ -53,8 +54,8 @@ def _gate(backend: Any) -> float:
     return _off(found, F.silu(x[:, :32]) * x[:, 32:])
 
 
-def _attention(backend: Any) -> dict[str, float]:
-    """Two sequences whose tokens come at once, in two parts, and the last one alone."""
+def attention(backend: Any, window: int = 0, softcap: float = 0.0) -> dict[str, float]:
+    """How far it is off: two sequences whose tokens come in parts, and the last one alone."""
     specs: Any = importlib.import_module("lmdeploy.pytorch.backends.attention")
     layer = backend.build_op(
         specs.PagedAttentionBuildSpec(
@@ -64,8 +65,8 @@ def _attention(backend: Any) -> dict[str, float]:
             num_kv_heads=SHARED,
             v_head_dim=SIZE,
             alibi=False,
-            sliding_window=None,
-            logit_softcapping=0.0,
+            sliding_window=window or None,
+            logit_softcapping=softcap,
             causal=True,
             use_flash_mla=False,
             mla_index_topk=None,
@@ -75,7 +76,7 @@ def _attention(backend: Any) -> dict[str, float]:
     )
     q = [torch.randn(n, HEADS, SIZE) for n in LENGTHS]
     k, v = ([torch.randn(n, SHARED, SIZE) for n in LENGTHS] for _ in "kv")
-    expected = [_plain(*parts) for parts in zip(q, k, v, strict=True)]
+    expected = [_plain(*parts, window, softcap) for parts in zip(q, k, v, strict=True)]
     caches = [torch.full((8, BLOCK, SHARED, SIZE), torch.nan, device=backend.device) for _ in "kv"]
     table = torch.tensor([[3, 6], [1, 0]], device=backend.device)
 
@@ -104,7 +105,13 @@ def _attention(backend: Any) -> dict[str, float]:
     }
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    batched = (t.transpose(0, 1)[None] for t in (q, k, v))
-    done = F.scaled_dot_product_attention(*batched, is_causal=True, enable_gqa=True)
-    return done[0].transpose(0, 1)
+def _plain(q: Tensor, k: Tensor, v: Tensor, window: int, softcap: float) -> Tensor:
+    k, v = (t.repeat_interleave(HEADS // SHARED, 1) for t in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * SIZE**-0.5
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    if window:
+        seen = seen.triu(1 - window)
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DEVICE_TYPE = "dlinfer"
 ENGINE = "lmdeploy.pytorch.engine"
 AGENT = f"{ENGINE}.model_agent.agent"
 
@@ -75,6 +76,7 @@ MODELS = (
     "InternLM2ForCausalLM",
     "InternVLForConditionalGeneration",
     "LlamaForCausalLM",
+    "MistralForCausalLM",
     "MixtralForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
