@@ -502,6 +502,12 @@ DLINFER_VENDOR = text(
 DLINFER_STRICT = boolean(
     "DLINFER_STRICT", False, "An op without a kernel of the vendor raises, and does not fall back."
 )
+DLINFER_GRAPH = text(
+    "DLINFER_GRAPH",
+    "eager",
+    "The back end of torch.compile for the steps of decoding that LMDeploy runs as graphs.",
+    "a name for torch.compile(backend=…)",
+)
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
 # op_tools. Each tool has a list of what it takes and a list of what it leaves.
