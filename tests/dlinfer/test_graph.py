@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 
+import dlinfer
 from tests.dlinfer.decoder import caches, given, layers, step
 
 # batches as a server has them: requests come and go
@@ -68,3 +69,10 @@ def test_a_compiled_step_gives_and_writes_what_the_plain_one_does(
             torch.testing.assert_close(mine, other)
     assert len(graphs.nodes) <= 4
     assert max(graphs.nodes) <= 40 * count
+
+
+def test_a_step_runs_as_it_is_where_the_device_has_no_graphs() -> None:
+    model, plain, held = layers(1, False), caches(1, 16), caches(1, 16)
+    recorded = dlinfer.capture(step, kept=("model", "held"))
+    assert torch.equal(recorded(model, held, *given(2, 1)), step(model, plain, *given(2, 1)))
+    assert not recorded.recordings
