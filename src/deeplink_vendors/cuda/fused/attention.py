@@ -102,14 +102,19 @@ def _decodes(
 def steps(item: int, largest: int) -> tuple[int, int, int]:
     """Keys of a step of decoding, warps and stages, for heads of so many bytes."""
     if item * largest <= 256:
-        return 64, 4, 3
+        return 64, 2, 3
     return 32, 4, 2 if item == 2 else 1
 
 
 def parts_of(rows: int, heads: int, longest: int, device: torch.device) -> int:
     """Into how many parts the keys of a row are divided, so that every processor has some."""
-    wanted = -(-8 * processors(device) // max(rows * heads, 1))
-    return max(1, min(wanted, -(-longest // 128), PARTS))
+    at_once, programs = 2 * processors(device), max(rows * heads, 1)
+
+    def cost(parts: int) -> float:
+        """Rounds of all processors, of shorter programs, and what merging a part costs."""
+        return -(-programs * parts // at_once) / parts * (1 + 0.01 * parts)
+
+    return min(range(1, max(1, min(-(-longest // 128), PARTS)) + 1), key=cost)
 
 
 @limited(_decodes)

@@ -57,9 +57,17 @@ def quantised(x, numbers, scales, size, x_row, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def exponential(x):
+    """e to the x, also far out, where the product with log2(e) alone would lose digits."""
+    power = x * 1.4426950408889634
+    rest = tl.fma(x, 1.4426950408889634, -power) + x * 1.925963033500e-8
+    return tl.exp2(power) * (1.0 + rest * 0.6931471805599453)
+
+
+@triton.jit
 def sigmoid(x):
     """Of numbers that never overflow."""
-    small = tl.exp(-tl.abs(x))
+    small = exponential(-tl.abs(x))
     return tl.where(x < 0, small, 1.0) / (1.0 + small)
 
 
