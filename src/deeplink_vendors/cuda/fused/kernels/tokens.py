@@ -59,9 +59,9 @@ def quantised(x, numbers, scales, size, x_row, BLOCK: tl.constexpr):
 @triton.jit
 def exponential(x):
     """e to the x, also far out, where the product with log2(e) alone would lose digits."""
-    power = x * 1.4426950408889634
-    rest = tl.fma(x, 1.4426950408889634, -power) + x * 1.925963033500e-8
-    return tl.exp2(power) * (1.0 + rest * 0.6931471805599453)
+    powers = (x * 1.4426950408889634 + HALF_STEP) - HALF_STEP
+    rest = (x - powers * 0.693359375) + powers * 2.12194440e-4
+    return tl.exp2(powers) * tl.exp(rest)
 
 
 @triton.jit
