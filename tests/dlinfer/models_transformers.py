@@ -154,6 +154,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 REFERENCE = {"internlm2": "llama"}  # a model whose tokens those of another class tell
+ON_DEVICE = ("llama", "mixtral", "internvl")  # run on the reference device, too
 REASONS = {
     "cogvlm": "transformers has no class for it; the code of its checkpoints is on the hub, which "
     "is not reached here",
@@ -178,6 +179,7 @@ def tokens(model: Any, mode: str) -> list[list[int]]:
         prompts = [row[count:].tolist() for row, count in zip(rows, (0, 4, 7), strict=True)]
         return _batched(model, [*prompts, rows.flatten().tolist()])
     how = {"max_new_tokens": NEW, "do_sample": False}
+    rows = rows.to(model.device)
     mask = torch.ones_like(rows)
     mask[0, :4] = 0
     found = [model.generate(rows, attention_mask=torch.ones_like(rows), **how)]
@@ -210,7 +212,8 @@ def images(model: Any) -> Iterator[dict[str, Any]]:
     ids = torch.tensor([[5, 94, *[96] * count, 93, 7, 9]])
     if more:
         more["mm_token_type_ids"] = (ids == 96).int()
-    yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels} | more
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
+    yield {name: value.to(model.device) for name, value in (given | more).items()}
 
 
 def measured(words: list[str]) -> Iterator[Found]:
@@ -221,15 +224,20 @@ def measured(words: list[str]) -> Iterator[Found]:
         for mode in [mode for mode in MODES if mode in words] or MODES:
             status, text = ("no", REASONS[name]) if name in REASONS else checked(name, mode)
             yield Found(name, "transformers", "cpu", mode, status, text, run)
+            if name in ON_DEVICE:
+                status, text = checked(name, mode, "dipu")
+                yield Found(name, "transformers", "reference device", mode, status, text, run)
 
 
-def checked(name: str, mode: str) -> tuple[str, str]:
+def checked(name: str, mode: str, device: str = "cpu") -> tuple[str, str]:
     """The status of a model, and what is to be said of it."""
+    if device == "dipu":
+        importlib.import_module("torch_dipu")
     try:
         expected = stock_tokens(REFERENCE.get(name, name), mode)
     except RuntimeError as error:
         return "no", f"transformers alone does not run it: {str(error)[:90]}…"
-    model = built(name)
+    model = built(name).to(device)
     dlinfer.apply(model)
     found = tokens(model, mode)
     same = sum(a == b for a, b in zip(found, expected, strict=True))

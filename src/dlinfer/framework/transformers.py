@@ -70,7 +70,7 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
     undoing: list[Callable[[], None]] = [_with_own_config(model)]
     implementation = model.config._attn_implementation
     for module, forward in found:
-        module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+        module.forward = MethodType(forward, module)
         undoing.append(functools.partial(delattr, module, "forward"))
     transformers_attention.register()
     model.set_attn_implementation(transformers_attention.NAME)

@@ -50,12 +50,12 @@ def attention(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     batch, tokens, keys = q.shape[0], q.shape[1], k.shape[1]
     if attention_mask is None and tokens == 1:  # every row is one block of the cache
         table, lengths = _rows(batch, keys, query.device)
-        out = fused.paged_decode_attention(q[:, 0], k, v, table, lengths, keys, scale)
-        return out[:, None], None
+        out = fused.paged_decode_attention(query.squeeze(2), k, v, table, lengths, keys, scale)
+        return out.unsqueeze(1), None
     if attention_mask is None and causal and tokens == keys:
         bounds = _bounds(batch, tokens, query.device)
         packed = (t.reshape(batch * tokens, *t.shape[2:]) for t in (q, k, v))
@@ -98,7 +98,9 @@ def paged(
     """Writes the new keys and values to the cache's blocks, and attends over the blocks."""
     if cache is None:  # of a tower without a cache, as for images
         return attention(module, query, key, value, attention_mask, **kwargs)
-    group = cache.layer_to_allocator[module.layer_idx]
+    group = group_of(cache, module.layer_idx)
+    for name in ("max_length_q", "max_length_k"):  # as they are called since 5.20
+        kwargs.setdefault(name, kwargs.get(name.replace("length", "seqlen")))
     if group.layer_type != "full_attention":
         return _sliding(module, query, key, value, cache, **kwargs)
     if module.layer_idx == group.layer_indices[0]:
@@ -130,8 +132,42 @@ def paged(
     return out[None], None
 
 
+def group_of(cache: Any, layer: int) -> Any:
+    """The layers that share block tables with one, as the cache has them."""
+    if hasattr(cache, "layer_to_allocator"):
+        return cache.layer_to_allocator[layer]
+    index, _ = cache.layer_index_to_group_indices[layer]
+    groups = cache.__dict__.setdefault("dlinfer_groups", {})
+    if index not in groups:
+        groups[index] = Group(cache, index)
+    return groups[index]
+
+
+class Group:
+    """Before 5.20 a cache has no object for a group of layers: what one would tell."""
+
+    def __init__(self, cache: Any, index: int) -> None:
+        places = cache.layer_index_to_group_indices
+        self.index = index
+        self.layer_indices = [layer for layer, place in places.items() if place[0] == index]
+        self.tokens_per_page = cache.block_size
+        full = cache.sliding_windows[self.layer_indices[0]] == 1
+        self.layer_type = "full_attention" if full else "sliding_attention"
+        shape = (-1, cache.block_size, *cache.key_cache[0].shape[-2:])
+        self.caches = {
+            layer: (cache.key_cache[place[1]].view(shape), cache.value_cache[place[1]].view(shape))
+            for layer, place in places.items()
+        }
+        self.dlinfer_step: Step | None = None
+
+    def get_cache_for_block_table(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The blocks of a layer's keys and values."""
+        found: tuple[Tensor, Tensor] = self.caches[layer]
+        return found
+
+
 def _step(group: Any, kwargs: dict[str, Any]) -> Step:
-    bounds = kwargs["cu_seq_lens_k"][group.layer_type]
+    bounds = _of(group, kwargs["cu_seq_lens_k"])
     size, lengths = group.tokens_per_page, bounds.diff()
     given = kwargs.get("block_table")
     if given is not None:  # one new token for each row; a row that pads has length 0
@@ -141,7 +177,7 @@ def _step(group: Any, kwargs: dict[str, Any]) -> Step:
         slots = torch.where(lengths > 0, block * size + last % size, -1)
         return Step(slots, table, lengths, table.shape[1] * size)
     slots, read = kwargs["write_index"][group.index], kwargs["read_index"][group.index]
-    longest = kwargs["max_length_k"][group.layer_type]
+    longest = _of(group, kwargs["max_length_k"])
     if not read.numel():
         return Step(slots, None, lengths, longest)
     # a sequence is read block by block, each from its first place on
@@ -150,20 +186,30 @@ def _step(group: Any, kwargs: dict[str, Any]) -> Step:
     return Step(slots, table, lengths, longest)
 
 
+def _of(group: Any, given: Any) -> Any:
+    """What is given for each kind of attention, or once."""
+    return given[group.layer_type] if isinstance(given, dict) else given
+
+
 def _sliding(
     module: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, **kwargs: Any
 ) -> Any:
     """Over the last keys only, which the cache gathers: it writes them in a ring."""
-    key, value = cache.update(key, value, module.layer_idx, kwargs)
-    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    group, q = group_of(cache, module.layer_idx), query[0].transpose(0, 1)
+    if isinstance(group, Group):  # it takes the indices, and gives tokens first
+        indices = {name: kwargs[name] for name in ("read_index", "write_index")}
+        k, v = cache.update(key, value, module.layer_idx, **indices)
+    else:
+        key, value = cache.update(key, value, module.layer_idx, dict(kwargs))
+        k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
     out = fused.prefill_attention(
         q,
         k,
         v,
         kwargs["cu_seq_lens_q"],
-        kwargs["cu_seq_lens_k"],
+        _of(group, kwargs["cu_seq_lens_k"]),
         kwargs["max_length_q"],
-        kwargs["max_length_k"],
+        _of(group, kwargs["max_length_k"]),
         kwargs["scaling"],
         window=kwargs["sliding_window"] or 0,
     )

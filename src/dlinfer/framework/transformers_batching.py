@@ -61,10 +61,7 @@ class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
 
     def __init__(self, model: Any, generation_config: Any, config: Any, hints: Any) -> None:
         super().__init__(model, generation_config, config, hints)
-        text = model.config.get_text_config()
-        groups = initialization.group_layers_by_attn_type(text)
-        allocators = [initialization.ATTN_TYPE_TO_ALLOCATOR[kind] for kind in groups]
-        if all(allocator.supports_block_table for allocator in allocators):
+        if _takes_block_tables(model.config.get_text_config()):
             sized = copy.deepcopy(config)
             initialization.resolve_using_hints(sized, hints)
             initialization.resolve_without_hints(sized)
@@ -91,3 +88,11 @@ class Manager(batching.ContinuousBatchingManager):  # type: ignore[misc]
             told.__cause__ = error
             error = told
         super()._handle_critical_error(error, batch_processor)
+
+
+def _takes_block_tables(config: Any) -> bool:
+    """Where every layer attends to everything."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return getattr(config, "sliding_window", None) is None
+    return set(kinds) == {"full_attention"}

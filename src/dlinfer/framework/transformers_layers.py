@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,11 @@ class Merged:
     """Several linear layers as one product; their weights become parts of one tensor."""
 
     def __init__(self, parts: tuple[nn.Linear, ...]) -> None:
-        self.parts = parts
+        self.sizes = [part.out_features for part in parts]
+        self.names = ("weight",) if parts[0].bias is None else ("weight", "bias")
+        self.places: list[tuple[Any, str]] = [
+            (part._parameters, name) for name in self.names for part in parts
+        ]
         self.held: list[Tensor] = []  # kept, so that nothing else comes to lie at their addresses
         self.addresses: list[int] = []
 
@@ -36,18 +41,15 @@ class Merged:
         return fused.linear(x, *self.held)
 
     def _addresses(self) -> list[int]:
-        tensors = [t for part in self.parts for t in (part.weight, part.bias) if t is not None]
-        return [tensor.data_ptr() for tensor in tensors]
+        return [parameters[name].data_ptr() for parameters, name in self.places]
 
     @torch.no_grad()
     def _merge(self) -> None:
-        sizes = [part.out_features for part in self.parts]
-        names = ("weight", "bias") if self.parts[0].bias is not None else ("weight",)
         self.held = []
-        for name in names:
-            pieces: list[Tensor] = [getattr(part, name) for part in self.parts]
+        for name in self.names:
+            pieces: list[Tensor] = [held[name] for held, kind in self.places if kind == name]
             whole = torch.cat(pieces)
-            for piece, place in zip(pieces, whole.split(sizes), strict=True):
+            for piece, place in zip(pieces, whole.split(self.sizes), strict=True):
                 piece.data = place
             self.held.append(whole)
         self.addresses = self._addresses()
@@ -102,31 +104,49 @@ def self_attention(
         turned = {"position_embeddings": position_embeddings}
         return type(self).forward(self, hidden_states, **turned, **given)
     batch, tokens, _ = hidden_states.shape
-    heads, shared = (p.out_features // self.head_dim for p in (self.q_proj, self.k_proj))
+    known = self.__dict__.get("_dlinfer_shape") or _shape(self)
+    heads, size = known.heads, known.size
     both = _merged(self, "q_proj", "k_proj", "v_proj")(hidden_states)
-    q, k, v = both.view(batch * tokens, -1, self.head_dim).split((heads, shared, shared), 1)
-    if hasattr(self, "q_norm"):
+    q, k, v = both.view(batch * tokens, -1, size).split_with_sizes(heads, 1)
+    if known.normed:
         q, k = self.q_norm(q), self.k_norm(k)
-    cos, sin = (t.expand(batch, -1, -1).reshape(batch * tokens, -1) for t in position_embeddings)
-    q, k = fused.rotary(q, k, cos, sin)
-    q, k, v = (t.unflatten(0, (batch, tokens)).transpose(1, 2) for t in (q, k, v))
+    cos, sin = position_embeddings
+    if cos.shape[0] != batch:
+        cos, sin = cos.expand(batch, -1, -1), sin.expand(batch, -1, -1)
+    q, k = fused.rotary(q, k, cos.flatten(0, 1), sin.flatten(0, 1))
+    q = q.view(batch, tokens, heads[0], size).transpose(1, 2)
+    k = k.view(batch, tokens, heads[1], size).transpose(1, 2)
+    v = v.view(batch, tokens, heads[1], size).transpose(1, 2)
     if past_key_values is not None:
         k, v = past_key_values.update(k, v, self.layer_idx)
     interface = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, stock.sdpa_attention_forward
     )
     out, weights = interface(
-        self, q, k, v, attention_mask, scaling=self.scaling, sliding_window=_window(self), **kwargs
+        self, q, k, v, attention_mask, scaling=self.scaling, sliding_window=known.window, **kwargs
     )
     return self.o_proj(out.reshape(batch, tokens, -1)), weights
 
 
-def _window(module: Any) -> int | None:
-    """How many keys are seen, to and with a query's own: of the layer, else of the config."""
+@dataclass(frozen=True)
+class Shape:
+    """What a layer of attention has, looked up once: a config takes its time to answer."""
+
+    size: int  # of a head
+    heads: tuple[int, int, int]  # of queries, keys and values
+    normed: bool  # queries and keys are
+    window: int | None  # how many keys are seen, to and with a query's own
+
+
+def _shape(module: Any) -> Shape:
+    heads, shared = (p.out_features // module.head_dim for p in (module.q_proj, module.k_proj))
     if hasattr(module, "sliding_window"):
-        found: int | None = module.sliding_window
-        return found
-    return getattr(module.config, "sliding_window", None)
+        window = module.sliding_window
+    else:
+        window = getattr(module.config, "sliding_window", None)
+    found = Shape(module.head_dim, (heads, shared, shared), hasattr(module, "q_norm"), window)
+    module.__dict__["_dlinfer_shape"] = found
+    return found
 
 
 def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Any:
@@ -166,10 +186,10 @@ PARTS = {
     self_attention: ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
 _NORM_AND_LAYER: dict[str, Forward] = {"RMSNorm": norm, "DecoderLayer": layer}
-_PLAIN = {**_NORM_AND_LAYER, "Attention": self_attention, "MLP": mlp}
-_MOE = {**_PLAIN, "Experts": experts, "TopKRouter": router}
+_PLAIN: dict[str, Forward] = {**_NORM_AND_LAYER, "Attention": self_attention, "MLP": mlp}
+_MOE: dict[str, Forward] = {**_PLAIN, "Experts": experts, "TopKRouter": router}
 # Latent attention: transformers' own products around the attention of the config.
-_LATENT = {**_NORM_AND_LAYER, "MLP": mlp, "Experts": experts}
+_LATENT: dict[str, Forward] = {**_NORM_AND_LAYER, "MLP": mlp, "Experts": experts}
 FAMILIES: dict[str, dict[str, Forward]] = {
     "Llama": _PLAIN,
     "Mistral": _PLAIN,
