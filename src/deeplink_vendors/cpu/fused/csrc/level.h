@@ -411,6 +411,8 @@ void merge(float* out, const float* largest, const float* total, int64_t parts, 
   for (int64_t d = 0; d < value_size; d++) put(result + d, out[d]);
 }
 
+#include "level_products.h"
+
 }  // namespace
 
 const Kernels table = {
@@ -421,6 +423,11 @@ const Kernels table = {
     {attend<float>, attend<bf16>},
     {merge<float>, merge<bf16>},
     {linear<float>, linear<bf16>},
+    {gelu_and_mul<float>, gelu_and_mul<bf16>},
+    {quantise<float>, quantise<bf16>},
+    int8_products,
+    {restore<float>, restore<bf16>},
+    {add_scaled<float>, add_scaled<bf16>},
 };
 
 }  // namespace LEVEL
