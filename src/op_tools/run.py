@@ -23,7 +23,8 @@ CLASSES = {
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
 }
-STARTED = {**CLASSES, "one-iter": "OneIteration"}  # that has a command of its own
+# and those that have a command of their own
+STARTED = {"bisect": "OpReroute", **CLASSES, "one-iter": "OneIteration"}
 _running: list[Tool | op_tools.OneIteration] = []
 
 
