@@ -67,6 +67,8 @@ def _by_values(a: Value, b: Value) -> Compared:
     one, other = a.bytes(), b.bytes()
     count = one.size // torch.empty(0, dtype=dtype).element_size()
     found = helper.compare(one.ctypes.data, other.ctypes.data, count, NATIVE[dtype])
+    if found[0] and not dtype.is_floating_point:
+        return _by_torch(a, b)  # the pass over whole numbers counts, and that alone
     return _of(*found, one.size + other.size)
 
 
