@@ -28,6 +28,9 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink bisect -- python train.py     which operators make the loss wrong
+  deeplink diff RUN_A RUN_B          two recorded runs: where they part
+  deeplink determinism -- python train.py    which operator is not the same twice
   deeplink flight-record DIR         which rank keeps the others waiting
   deeplink compile-report            what torch.compile compiled, and what stayed eager
   deeplink coverage train.py         which of its CUDA calls are served
@@ -104,6 +107,30 @@ def one_iteration(context: typer.Context) -> None:
     """
     one_iter.parse("deeplink one-iter", context.args)  # a bad line is told here, under this name
     _forward("one-iter", context.args)
+
+
+def _of_op_tools(word: str, help: str) -> None:
+    """A command that `python -m op_tools` has, under the same word."""
+
+    def forward(context: typer.Context) -> None:
+        line = [sys.executable, "-m", "op_tools", word, *context.args]
+        raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+    app.command(
+        word,
+        help=help,
+        context_settings={
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+            "ignore_unknown_options": True,
+            "help_option_names": [],  # --help is forwarded as well
+        },
+    )(forward)
+
+
+_of_op_tools("bisect", "Which operators, run on the CPU, make a program well again.")
+_of_op_tools("diff", "Two recorded runs: the first call where they truly part.")
+_of_op_tools("determinism", "Run a program twice: the first operator that gives other bits.")
 
 
 @app.command(

@@ -3,6 +3,7 @@
 from op_tools.apply import apply_feature
 from op_tools.autocompare import OpAutoCompare
 from op_tools.capture import OpCapture
+from op_tools.diagnosis.rerouting import OpReroute
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
 from op_tools.observe import OpObserve
@@ -19,6 +20,7 @@ __all__ = [
     "OpFallback",
     "OpObserve",
     "OpOverflowCheck",
+    "OpReroute",
     "OpTimeMeasure",
     "apply_feature",
     "step",

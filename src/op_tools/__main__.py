@@ -12,6 +12,9 @@ HELP = """usage: python -m op_tools COMMAND …
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
   one-iter record|compare  one iteration, layer by layer, against another device's
+  bisect -- python train.py …       which operators make it wrong
+  diff RUN_A RUN_B                  two recorded runs: where they part
+  determinism -- python train.py …  which operator is not the same twice
   monitor --pid P          CPU, memory and device memory of a process, until it ends
 
 captured calls again: python -m op_tools.run_op_from_data --help
@@ -27,6 +30,10 @@ def main(line: list[str]) -> int:
     if command == "one-iter":
         running.run(one_iter.parse("python -m op_tools one-iter", rest), start)
         return 0
+    if command in ("bisect", "diff", "determinism"):
+        from op_tools.diagnosis import command as diagnosis
+
+        return diagnosis.main(command, rest)
     if command == "monitor":
         from op_tools import process_monitor
 

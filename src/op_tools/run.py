@@ -23,7 +23,8 @@ CLASSES = {
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
 }
-STARTED = {**CLASSES, "one-iter": "OneIteration"}  # that has a command of its own
+# and those that have a command of their own
+STARTED = {"bisect": "OpReroute", **CLASSES, "one-iter": "OneIteration"}
 _running: list[Tool | op_tools.OneIteration] = []
 
 
@@ -42,6 +43,8 @@ def stop(quiet: bool = False) -> None:
         if not isinstance(tool, Tool):
             tool.stop(quiet)
             continue
+        if tool._active is not None:
+            tool.so_far()  # counts what was seen natively
         if quiet and tool._active is not None and not tool.started.applied:
             engine.stop(tool)
             tool._active = None
