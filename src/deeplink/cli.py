@@ -27,6 +27,7 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink report op_tools_results   one page from what a run has written
   deeplink flight-record DIR         which rank keeps the others waiting
   deeplink compile-report            what torch.compile compiled, and what stayed eager
   deeplink coverage train.py         which of its CUDA calls are served
@@ -43,6 +44,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+FORWARDED = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,  # what follows the program is the program's
+    "ignore_unknown_options": True,
+    "help_option_names": [],  # --help is forwarded as well
+}
 
 
 def main() -> None:
@@ -134,6 +143,18 @@ def compile_report(context: typer.Context) -> None:
 def _forward(command: str, args: list[str]) -> None:
     """Hands over to `python -m ditorch`: only that process is to have torch patched."""
     line = [sys.executable, "-m", "ditorch", command, *args]
+    raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+
+@app.command("report", context_settings=FORWARDED)
+def report(context: typer.Context) -> None:
+    """One self-contained HTML page from whatever a run has written; --help says how."""
+    _tools("report", context.args)
+
+
+def _tools(command: str, args: list[str]) -> None:
+    """Hands over to `python -m op_tools`."""
+    line = [sys.executable, "-m", "op_tools", command, *args]
     raise typer.Exit(subprocess.run(line, check=False).returncode)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from deeplink import one_iter, running
+from deeplink.errors import DeeplinkError
 from op_tools.run import start
 
 HELP = """usage: python -m op_tools COMMAND …
@@ -12,6 +13,7 @@ HELP = """usage: python -m op_tools COMMAND …
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
   one-iter record|compare  one iteration, layer by layer, against another device's
+  report RUN [-o FILE]     one HTML page from what a run has written
   monitor --pid P          CPU, memory and device memory of a process, until it ends
 
 captured calls again: python -m op_tools.run_op_from_data --help
@@ -27,6 +29,10 @@ def main(line: list[str]) -> int:
     if command == "one-iter":
         running.run(one_iter.parse("python -m op_tools one-iter", rest), start)
         return 0
+    if command == "report":
+        from op_tools.diagnosis.report import command as report
+
+        return report.main(rest)
     if command == "monitor":
         from op_tools import process_monitor
 
@@ -36,4 +42,7 @@ def main(line: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except DeeplinkError as error:
+        sys.exit(str(error))
