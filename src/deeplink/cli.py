@@ -27,6 +27,7 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink why-nan -- python x.py    which kernel made the first NaN
   deeplink report op_tools_results   one page from what a run has written
   deeplink flight-record DIR         which rank keeps the others waiting
   deeplink compile-report            what torch.compile compiled, and what stayed eager
@@ -144,6 +145,12 @@ def _forward(command: str, args: list[str]) -> None:
     """Hands over to `python -m ditorch`: only that process is to have torch patched."""
     line = [sys.executable, "-m", "ditorch", command, *args]
     raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+
+@app.command("why-nan", context_settings=FORWARDED)
+def why_nan(context: typer.Context) -> None:
+    """Which kernel made the first NaN, from what, on which line: why-nan -- python train.py"""
+    _tools("why-nan", context.args)
 
 
 @app.command("report", context_settings=FORWARDED)

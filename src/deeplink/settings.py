@@ -613,6 +613,12 @@ OP_ONE_ITER_STEP = integer(
 OP_ONE_ITER_JSON = path(
     "OP_ONE_ITER_JSON", lambda: Path(), "Where OneIteration writes what it found; empty: nowhere."
 )
+OP_RECORDER_LIMIT = size(
+    "OP_RECORDER_LIMIT", 64 << 20, "Bytes on disk of a process's flight recorder at most."
+)
+OP_RECORDER_HANG = integer(
+    "OP_RECORDER_HANG", 600, "Seconds without a step after which a run counts as hung.", minimum=1
+)
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from deeplink import one_iter, running
@@ -13,11 +14,14 @@ HELP = """usage: python -m op_tools COMMAND …
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
   one-iter record|compare  one iteration, layer by layer, against another device's
+  why-nan -- python …      the kernel that made the first NaN
   report RUN [-o FILE]     one HTML page from what a run has written
   monitor --pid P          CPU, memory and device memory of a process, until it ends
 
 captured calls again: python -m op_tools.run_op_from_data --help
 """
+
+COMMANDS = {"report": "report.command", "why-nan": "why_nan"}  # of op_tools.diagnosis
 
 
 def main(line: list[str]) -> int:
@@ -29,10 +33,9 @@ def main(line: list[str]) -> int:
     if command == "one-iter":
         running.run(one_iter.parse("python -m op_tools one-iter", rest), start)
         return 0
-    if command == "report":
-        from op_tools.diagnosis.report import command as report
-
-        return report.main(rest)
+    if command in COMMANDS:
+        module = importlib.import_module(f"op_tools.diagnosis.{COMMANDS[command]}")
+        return int(module.main(rest))
     if command == "monitor":
         from op_tools import process_monitor
 

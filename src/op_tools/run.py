@@ -23,8 +23,15 @@ CLASSES = {
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
 }
-STARTED = {**CLASSES, "one-iter": "OneIteration"}  # that has a command of its own
-_running: list[Tool | op_tools.OneIteration] = []
+# Those that have a command of their own.
+STARTED = {
+    **CLASSES,
+    "one-iter": "OneIteration",
+    "why-nan": "WhyNan",
+    "recorder": "FlightRecorder",
+}
+_Started = Tool | op_tools.OneIteration | op_tools.FlightRecorder
+_running: list[_Started] = []
 
 
 def start() -> Callable[[], None]:
@@ -48,7 +55,7 @@ def stop(quiet: bool = False) -> None:
         tool.stop()
 
 
-def _asked() -> list[Tool | op_tools.OneIteration]:
+def _asked() -> list[_Started]:
     words = settings.OP_TOOLS_RUN.get()
     for word in words:
         if word not in STARTED:

@@ -14,7 +14,7 @@ ORDER = {"A": 0, "B": 1, "F": 2}
 
 
 def results(file: Path, content: Content) -> None:
-    """results.jsonl: a row for each case that is not as it should be, a cell for each op in a type."""
+    """results.jsonl: a row for each case that is wrong, a cell for each op in a type."""
     cases: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for found in lines_of(file):
         if "case" not in found or "status" not in found:
