@@ -8,6 +8,7 @@ from deeplink.errors import (
     VendorBrokenError,
     VendorUnavailable,
 )
+from deeplink.losses import observe_loss
 from deeplink.vendor import Choice, Found, Vendor, choose, discover
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "VendorUnavailable",
     "choose",
     "discover",
+    "observe_loss",
 ]
 __version__ = "0.1.0"

@@ -27,8 +27,12 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink diagnose -- python x.py   what is wrong? asks, and runs the right tools
   deeplink why-nan -- python x.py    which kernel made the first NaN
   deeplink report op_tools_results   one page from what a run has written
+  deeplink bisect -- python train.py     which operators make the loss wrong
+  deeplink diff RUN_A RUN_B          two recorded runs: where they part
+  deeplink determinism -- python train.py    which operator is not the same twice
   deeplink flight-record DIR         which rank keeps the others waiting
   deeplink compile-report            what torch.compile compiled, and what stayed eager
   deeplink coverage train.py         which of its CUDA calls are served
@@ -45,14 +49,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-FORWARDED = {
-    "allow_extra_args": True,
-    "allow_interspersed_args": False,  # what follows the program is the program's
-    "ignore_unknown_options": True,
-    "help_option_names": [],  # --help is forwarded as well
-}
 
 
 def main() -> None:
@@ -114,6 +110,33 @@ def one_iteration(context: typer.Context) -> None:
     _forward("one-iter", context.args)
 
 
+def _of_op_tools(word: str, help: str) -> None:
+    """A command that `python -m op_tools` has, under the same word."""
+
+    def forward(context: typer.Context) -> None:
+        line = [sys.executable, "-m", "op_tools", word, *context.args]
+        raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+    app.command(
+        word,
+        help=help,
+        context_settings={
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+            "ignore_unknown_options": True,
+            "help_option_names": [],  # --help is forwarded as well
+        },
+    )(forward)
+
+
+_of_op_tools("bisect", "Which operators, run on the CPU, make a program well again.")
+_of_op_tools("diff", "Two recorded runs: the first call where they truly part.")
+_of_op_tools("determinism", "Run a program twice: the first operator that gives other bits.")
+_of_op_tools("why-nan", "Which kernel made the first NaN, of what, on which line.")
+_of_op_tools("report", "One HTML page from whatever a run has written.")
+_of_op_tools("diagnose", "What is wrong? Asks, and runs the right tools in their order.")
+
+
 @app.command(
     "pytorch-tests",
     context_settings={
@@ -144,24 +167,6 @@ def compile_report(context: typer.Context) -> None:
 def _forward(command: str, args: list[str]) -> None:
     """Hands over to `python -m ditorch`: only that process is to have torch patched."""
     line = [sys.executable, "-m", "ditorch", command, *args]
-    raise typer.Exit(subprocess.run(line, check=False).returncode)
-
-
-@app.command("why-nan", context_settings=FORWARDED)
-def why_nan(context: typer.Context) -> None:
-    """Which kernel made the first NaN, from what, on which line: why-nan -- python train.py"""
-    _tools("why-nan", context.args)
-
-
-@app.command("report", context_settings=FORWARDED)
-def report(context: typer.Context) -> None:
-    """One self-contained HTML page from whatever a run has written; --help says how."""
-    _tools("report", context.args)
-
-
-def _tools(command: str, args: list[str]) -> None:
-    """Hands over to `python -m op_tools`."""
-    line = [sys.executable, "-m", "op_tools", command, *args]
     raise typer.Exit(subprocess.run(line, check=False).returncode)
 
 

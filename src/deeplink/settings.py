@@ -129,6 +129,12 @@ def watch_children(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
+def environment(values: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a process that is to have these settings, and not those `without`."""
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    return {**kept, **values}
+
+
 _WATCHED: dict[str, list[Callable[[], None]]] = {}
 
 
@@ -378,6 +384,9 @@ DEEPLINK_VENDOR = text(
     "The vendor to use; empty: the first available accelerator, else the reference device.",
     "the name of an installed vendor (`deeplink doctor` lists them)",
 )
+DEEPLINK_LOSS_FILE = path(
+    "DEEPLINK_LOSS_FILE", lambda: Path(), "Where `deeplink.observe_loss` writes; empty: nowhere."
+)
 DIPU_DEVICE_COUNT = integer(
     "DIPU_DEVICE_COUNT", 2, "How many reference devices there are.", minimum=1, maximum=16
 )
@@ -618,6 +627,9 @@ OP_RECORDER_LIMIT = size(
 )
 OP_RECORDER_HANG = integer(
     "OP_RECORDER_HANG", 600, "Seconds without a step after which a run counts as hung.", minimum=1
+)
+OP_BISECT_PLAN = path(
+    "OP_BISECT_PLAN", lambda: Path(), "Which calls `deeplink bisect` wants elsewhere: a JSON file."
 )
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."

@@ -5,6 +5,7 @@ from op_tools.autocompare import OpAutoCompare
 from op_tools.capture import OpCapture
 from op_tools.diagnosis.origin import WhyNan
 from op_tools.diagnosis.recorder import FlightRecorder
+from op_tools.diagnosis.rerouting import OpReroute
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
 from op_tools.observe import OpObserve
@@ -22,6 +23,7 @@ __all__ = [
     "OpFallback",
     "OpObserve",
     "OpOverflowCheck",
+    "OpReroute",
     "OpTimeMeasure",
     "WhyNan",
     "apply_feature",

@@ -14,14 +14,19 @@ HELP = """usage: python -m op_tools COMMAND …
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
   one-iter record|compare  one iteration, layer by layer, against another device's
+  diagnose -- python …     asks what is wrong, and runs the right tools
   why-nan -- python …      the kernel that made the first NaN
   report RUN [-o FILE]     one HTML page from what a run has written
+  bisect -- python train.py …       which operators make it wrong
+  diff RUN_A RUN_B                  two recorded runs: where they part
+  determinism -- python train.py …  which operator is not the same twice
   monitor --pid P          CPU, memory and device memory of a process, until it ends
 
 captured calls again: python -m op_tools.run_op_from_data --help
 """
 
-COMMANDS = {"report": "report.command", "why-nan": "why_nan"}  # of op_tools.diagnosis
+# of op_tools.diagnosis
+COMMANDS = {"report": "report.command", "why-nan": "why_nan", "diagnose": "guide"}
 
 
 def main(line: list[str]) -> int:
@@ -36,6 +41,10 @@ def main(line: list[str]) -> int:
     if command in COMMANDS:
         module = importlib.import_module(f"op_tools.diagnosis.{COMMANDS[command]}")
         return int(module.main(rest))
+    if command in ("bisect", "diff", "determinism"):
+        from op_tools.diagnosis import command as diagnosis
+
+        return diagnosis.main(command, rest)
     if command == "monitor":
         from op_tools import process_monitor
 

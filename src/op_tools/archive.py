@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from op_tools import statistics, store
@@ -84,9 +85,22 @@ class Archive:
         header: store.Header = self._json(self._calls[call][0])["call"]
         return header
 
+    def parts(self, call: int) -> dict[str, dict[str, Any]]:
+        """The parts of a call as they are written, by kind; tensors are where `at` says."""
+        return {PARTS[found.part]: self._json(found) for found in self._calls[call]}
+
+    def hash_at(self, start: int) -> int:
+        """The hash of the values that begin there, as it was written; 0: the device's own copy."""
+        hashed: int = HEAD.unpack_from(self._map, start - HEAD.size)[4]
+        return hashed
+
+    def bytes_at(self, start: int, length: int) -> NDArray[np.uint8]:
+        """The values that begin there, in the file's memory; not to be written."""
+        return np.frombuffer(self._map, np.uint8, length, start)
+
     def load(self, call: int) -> Recorded:
         """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
-        parts = {PARTS[found.part]: self._json(found) for found in self._calls[call]}
+        parts = self.parts(call)
         given, output = parts["input"], parts.get("output", {})
         made: dict[int, Tensor] = {}
 

@@ -70,6 +70,11 @@ def collective(call: Call, result: Any) -> Collective | None:
     return Collective(kind, 0 if kind == "barrier" else count, group, work)
 
 
+def kind_of(name: str) -> str:
+    """What a name is among the collectives; "" when it is none of them."""
+    return _KINDS.get(_word(name), "") if is_collective(name) else ""
+
+
 def is_collective(name: str) -> bool:
     """Whether a name is one of torch.distributed's."""
     return name.startswith(("torch.distributed.", "c10d.", "_c10d_functional."))

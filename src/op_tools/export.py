@@ -102,9 +102,22 @@ print("@NAME@:", "as it was captured" if good else "NOT as it was captured")
 sys.exit(0 if good else 1)
 '''
 
+# what the script says where it is not held against what was captured
+RIGHT = {
+    '"""@NAME@, as it was captured@WHERE@.': '"""@NAME@ on arguments that were captured@WHERE@.',
+    "exits with 0 when it gives what it gave then, else with 1": "exits with 0 when it is right, "
+    "as on the CPU, else with 1",
+    '"as it was captured" if good else "NOT as it was captured"': '"right" if good else "WRONG"',
+    "captured was {wanted": "right is {wanted",
+    "were captured": "are right",
+}
 
-def export(recorded: Recorded, path: str | Path) -> Path:
-    """Writes the script and its data; the path of the data. ReplayError when it cannot be one."""
+
+def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
+    """Writes the script and its data; the path of the data. ReplayError when it cannot be one.
+
+    `right`: the results of the record are not what the device gave but what is right.
+    """
     script = Path(path).with_suffix(".py")
     function_of(recorded, torch.device("cpu"))  # refuses what is no operator
     given: list[Tensor] = []
@@ -127,6 +140,9 @@ def export(recorded: Recorded, path: str | Path) -> Path:
         "CALL": f"{function}({', '.join(args)})",
     }
     text = TEMPLATE
+    if right:
+        for was, now in RIGHT.items():
+            text = text.replace(was, now)
     for word, value in filled.items():
         text = text.replace(f"@{word}@", value)
     script.write_text(text, encoding="utf-8")

@@ -43,7 +43,7 @@ class PackedStore:
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         if path is None:
             folder = results.folder("op_capture_results")
-            path = _create(folder, f"packed-{results.owner(folder)}-{stamp}")
+            path = _create(folder, f"packed-{results.owner(folder)}-{stamp}{results.rank()}")
         else:
             path.write_bytes(b"")
         self.place = path

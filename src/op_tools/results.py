@@ -47,6 +47,12 @@ def owner(path: Path) -> str:
         return _names[key]
 
 
+def rank() -> str:
+    """What a file's name says of the rank, "-rank0of8"; nothing where there is one process."""
+    world = settings.world()
+    return f"-rank{settings.rank()}of{world}" if world > 1 else ""
+
+
 def _claim(claims: Path, pid: str) -> str:
     claims.mkdir(parents=True, exist_ok=True)
     host = "".join(c if c.isalnum() or c in "-_" else "_" for c in socket.gethostname())

@@ -23,8 +23,9 @@ CLASSES = {
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
 }
-# Those that have a command of their own.
+# and those that have a command of their own
 STARTED = {
+    "bisect": "OpReroute",
     **CLASSES,
     "one-iter": "OneIteration",
     "why-nan": "WhyNan",

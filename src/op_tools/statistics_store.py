@@ -49,7 +49,7 @@ class StatisticsStore:
     def __init__(self, hash_only: bool, sampled: bool = True) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}"
+        stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}{results.rank()}"
         self.place, number = folder / f"{stem}.jsonl", 1
         while self.place.exists():
             number += 1

@@ -17,6 +17,11 @@ UNCOUNTED = frozenset(
     """.split()
 )
 
+# Of torch.distributed: autograd counts no write of them, and looks would be at what waits.
+COLLECTIVES = frozenset(
+    f"torch.distributed.distributed_c10d.{word}" for word in ("all_reduce", "broadcast")
+)
+
 Mark = int | bytes | None  # by which a write is seen: a count of them, or a few elements
 
 
@@ -37,9 +42,16 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
             changed = _writes(call)
         else:
             changed = (tensor._version if type(mark) is int else sample(tensor)) != mark
+        if call.name in COLLECTIVES:
+            changed = at == 0 and not _is_asynchronous(call)
         if changed or (declared and id(tensor) in declared):
             found[at] = tensor
     return found
+
+
+def _is_asynchronous(call: Call) -> bool:
+    """Whether its result is there only later."""
+    return bool(call.kwargs.get("async_op") or call.args[3:4] == (True,))
 
 
 def _declared(call: Call, schema: Any) -> frozenset[int]:

@@ -21,4 +21,7 @@ size_t width_of(Kind kind);
 Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only);
 Measured repeated(Measured found, int64_t times);  // each value so often
 
+// Half types as float32; `half`: float16, else bfloat16.
+void widen(float* to, const uint16_t* from, size_t count, bool half);
+
 }  // namespace op_tools

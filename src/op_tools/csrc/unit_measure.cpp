@@ -207,7 +207,7 @@ static float from_float16(uint16_t bits) {
   return sign ? -value : value;
 }
 
-static void widen(float* to, const uint16_t* from, size_t count, bool half) {
+void widen(float* to, const uint16_t* from, size_t count, bool half) {
   size_t i = 0;
 #if defined(__x86_64__)
   if (level() != Level::plain) i = widen_avx2(to, from, count, half);

@@ -1,0 +1,226 @@
+"""Is a run of the program well? By its losses, its exit code, or what the user says."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from deeplink.errors import DeeplinkError
+from deeplink.losses import Loss, printed
+
+ROUNDING = 8.0  # times the difference that rounding alone makes is still right
+LEAST = 2.0**-21  # of a loss: a few steps of float32
+
+
+class CheckError(DeeplinkError):
+    """A check that cannot be made."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one run gave."""
+
+    losses: Sequence[Loss] = ()
+    exit: int = 0
+    problem: str = ""  # why it did not come to an end by itself
+    log: Path | None = None
+    counts: Any = None
+    suspects: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def values(self) -> list[float]:
+        return [loss.value for loss in self.losses]
+
+
+class Check(Protocol):
+    """Says whether a run is well, and why not."""
+
+    kind: str
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]: ...
+    def described(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class LossCheck:
+    """The losses are those of a reference, each within its tolerance."""
+
+    reference: Sequence[Loss]
+    tolerance: Sequence[float]  # of each
+    source: str = "everything on the CPU"
+    kind: str = field(default="loss", init=False)
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]:
+        if not seen.losses:
+            return False, "no loss was seen"
+        if len(seen.losses) < len(self.reference):
+            return False, f"{len(seen.losses)} losses of {len(self.reference)}"
+        for at, (one, right) in enumerate(zip(seen.losses, self.reference, strict=False)):
+            allowed = self.tolerance[min(at, len(self.tolerance) - 1)]
+            if not _near(one.value, right.value, allowed):
+                bound = f"within {allowed:.3g}" if allowed else "exactly"
+                return False, f"loss {at} is {one.value:.9g}, not {right.value:.9g} ({bound})"
+        last = seen.losses[-1].value
+        return True, f"all {len(self.reference)} losses are right, the last {last:.9g}"
+
+    def described(self) -> dict[str, Any]:
+        values = [loss.value for loss in self.reference]
+        return {
+            "kind": "loss",
+            "reference": values,
+            "tolerance": list(self.tolerance),
+            "from": self.source,
+        }
+
+
+def _near(one: float, right: float, allowed: float) -> bool:
+    if math.isnan(right) or math.isnan(one):
+        return math.isnan(right) and math.isnan(one)
+    return one == right or abs(one - right) <= allowed
+
+
+def tolerance_of(reference: Sequence[Loss], again: Sequence[Loss]) -> list[float]:
+    """What rounding may do to each loss: by two runs that are right, and round differently."""
+    found, worst = [], 0.0
+    for right, other in zip(reference, again, strict=False):
+        off = abs(right.value - other.value)
+        worst = max(worst, off if math.isfinite(off) else 0.0)
+        found.append(ROUNDING * worst + max(right.step, LEAST * abs(right.value)))
+    return found
+
+
+@dataclass(frozen=True)
+class NanCheck:
+    """No loss is nan or infinite."""
+
+    kind: str = field(default="nan", init=False)
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]:
+        if not seen.losses:
+            return False, "no loss was seen"
+        bad = [at for at, loss in enumerate(seen.losses) if not math.isfinite(loss.value)]
+        if bad:
+            return False, f"loss {bad[0]} is {seen.losses[bad[0]].value}"
+        return True, f"all {len(seen.losses)} losses are finite"
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": "nan"}
+
+
+@dataclass(frozen=True)
+class ExitCheck:
+    """The program ends with status 0."""
+
+    kind: str = field(default="exit", init=False)
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]:
+        return seen.exit == 0, f"status {seen.exit}"
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": "exit"}
+
+
+@dataclass(frozen=True)
+class ExpressionCheck:
+    """A Python expression of `loss` (the last), `losses`, `status` and `math` holds."""
+
+    expression: str
+    kind: str = field(default="expression", init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            compile(self.expression, "--check", "eval")
+        except SyntaxError as error:
+            raise CheckError(
+                f"--check {self.expression!r} is no Python expression: {error.msg}.",
+                "write one of loss, nan, exit, script:FILE, or as 'loss < 0.5'.",
+            ) from None
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]:
+        losses = seen.values
+        if not losses and "loss" in self.expression:
+            return False, "no loss was seen"
+        names = {
+            "losses": losses,
+            "loss": losses[-1] if losses else math.nan,
+            "status": seen.exit,
+            "math": math,
+        }
+        try:
+            value = bool(eval(self.expression, {}, names))  # the user's own line
+        except Exception as error:  # whatever it raises is the user's to read
+            text = f"--check {self.expression!r}: {type(error).__name__}: {error}."
+            raise CheckError(text, "there are loss, losses, status and math.") from None
+        return value, f"{self.expression} is {value}"
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": "expression", "expression": self.expression}
+
+
+@dataclass(frozen=True)
+class ScriptCheck:
+    """A script of the user's ends with status 0: `script LOG LOSSES.json`."""
+
+    script: str
+    kind: str = field(default="script", init=False)
+
+    def __call__(self, seen: Seen) -> tuple[bool, str]:
+        assert seen.log is not None  # of a command there is one
+        losses = seen.log.with_suffix(".losses.json")
+        losses.write_text(json.dumps(seen.values), encoding="utf-8")
+        line = [str(Path(self.script).resolve()), str(seen.log), str(losses)]
+        try:
+            status = subprocess.run(line, check=False, capture_output=True).returncode
+        except OSError as error:
+            raise CheckError(
+                f"--check script:{self.script} cannot be run: {error.strerror or error}.",
+                "is it executable, with a #! line?",
+            ) from None
+        return status == 0, f"{self.script} says {status}"
+
+    def described(self) -> dict[str, Any]:
+        return {"kind": "script", "script": self.script}
+
+
+PLAIN = {"nan": NanCheck, "exit": ExitCheck}
+
+
+def parse(text: str) -> Check | None:
+    """The check that is asked for; None: by the losses of a reference."""
+    if text == "loss":
+        return None
+    if text in PLAIN:
+        made: Check = PLAIN[text]()
+        return made
+    if text.startswith("script:"):
+        return ScriptCheck(text.removeprefix("script:"))
+    return ExpressionCheck(text)
+
+
+def read_reference(path: Path, pattern: str) -> list[Loss]:
+    """Losses of a file: a JSON list, what `observe_loss` wrote, or what a program printed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckError(f"{path} cannot be read: {error.strerror or error}.") from None
+    try:
+        rows = json.loads(text)
+        found = [Loss(float(row)) for row in rows] if isinstance(rows, list) else []
+    except (ValueError, TypeError):
+        found = []
+    if not found:
+        for line in text.splitlines():
+            try:
+                found.append(Loss(float(json.loads(line)["loss"])))
+            except (ValueError, TypeError, KeyError):
+                continue
+    found = found or printed(text, pattern)
+    if not found:
+        raise CheckError(f"no loss in {path}.", "write a JSON list, or say --loss-pattern.")
+    return found

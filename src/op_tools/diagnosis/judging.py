@@ -1,0 +1,62 @@
+"""Was a recorded call right? It is made again on the CPU, in float64, from its own arguments."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from op_tools import comparison, interception, reference
+from op_tools.call import Call, tensors
+from op_tools.comparison import Taken
+from op_tools.diagnosis.recordings import Entry
+from op_tools.reference import NoReferenceError
+from op_tools.store import Recorded
+from op_tools.trusted import ReplayError, function_of, writes
+
+
+def fault_of(entry: Entry) -> str | None:
+    """What is wrong with its results, "" when they are right; None: it cannot be said.
+
+    By the judge of OpAutoCompare, so an error that its arguments brought along is not its own.
+    """
+    if entry.load is None:
+        return None
+    try:
+        recorded = entry.load()
+        if not recorded.has_output:
+            return None
+        taken = _taken(recorded)
+        if taken is None:
+            return None
+        with interception.unseen(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            items = comparison.forward(taken, "calibrated")
+    except (NoReferenceError, ReplayError, ValueError, RuntimeError, TypeError):
+        return None  # damaged bytes, no such kernel here, no reference: nobody is accused
+    bad = [item for item in items if not item.verdict.passed]
+    return f"{bad[0].label}: {bad[0].verdict}" if bad else ""
+
+
+def _taken(recorded: Recorded) -> Taken | None:
+    header, host = recorded.header, torch.device("cpu")
+    level = "aten" if recorded.name.startswith("aten.") else "api"
+    call = Call(
+        header.get("id", 0),
+        recorded.name,
+        function_of(recorded, host),
+        recorded.args,
+        recorded.kwargs,
+        level,  # type: ignore[arg-type]
+        device=host,
+    )
+    if reference.unfit(call):
+        return None
+    cast = header.get("autocast")
+    autocast = getattr(torch, cast[1]) if cast else None
+    types = [tensor.dtype for tensor in tensors(recorded.output)]
+    wrote = bool(recorded.written) or writes(recorded.name)
+    again = reference.again(call, frozenset(), wrote, autocast, types)
+    given = list(tensors(recorded.args, recorded.kwargs))
+    after = [recorded.mutated.get(at) for at in range(len(given))]
+    return Taken(again, recorded.output, after, False, "cpu")

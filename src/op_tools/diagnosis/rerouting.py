@@ -1,0 +1,176 @@
+"""OpReroute: the calls that a plan names run on the CPU, or in higher precision; all are counted.
+
+`deeplink bisect` writes the plan for each run of the program, and reads the counts after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.errors import SettingError
+from op_tools.call import Call, device_of, tensors
+from op_tools.dtype_cast import CONVERSIONS, OpDtypeCast
+from op_tools.fallback import OpFallback, dense, dtypes_on_device, give_back, moves
+from op_tools.filters import Selection, signature
+from op_tools.host import Copies, mapped, random_numbers_of
+from op_tools.names import last
+from op_tools.options import Options
+from op_tools.tool import Started
+
+Where = tuple[str, str, str, str]  # operator, module, site, direction
+WIDE_ON_CPU = "cpu-float64"
+INSTEAD = ("cpu", "float64", "float32", WIDE_ON_CPU)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which calls, and how instead: on the CPU, or on the device in a wider type."""
+
+    instead: str = "cpu"
+    level: str = "aten"
+    everything: bool = False
+    ops: tuple[str, ...] = ()
+    places: tuple[Where, ...] | None = None  # of those operators; None: everywhere
+    counts: str = ""  # the folder for what was seen
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> Plan:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingError(f"OP_BISECT_PLAN: {path} cannot be read: {error}.") from None
+        places = found.pop("places")
+        ops = tuple(found.pop("ops"))
+        return Plan(**found, ops=ops, places=None if places is None else tuple(map(tuple, places)))
+
+
+@dataclass
+class Counts:
+    """Calls that could have been done in another way, by place, and how many were."""
+
+    could: Counter[Where] = field(default_factory=Counter)
+    did: Counter[str] = field(default_factory=Counter)
+
+
+class OpReroute(OpFallback):
+    """As OpFallback, for the calls that a plan names: `plan`, or the file of OP_BISECT_PLAN."""
+
+    hook = "OpRerouteHook"
+    wants_modules = True
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self.plan = plan if plan is not None else Plan.read(settings.OP_BISECT_PLAN.get())
+        level: Any = self.plan.level
+        super().__init__(ops=".*", disable=(), level=level, select=Selection(), devices=())
+
+    def begin(self, options: Options) -> None:
+        super().begin(options)
+        self.counts = Counts()
+        self._ops, self._places = frozenset(self.plan.ops), self.plan.places
+        self._chosen = frozenset(self._places or ())
+        self._types: dict[Hashable, list[torch.dtype]] = {}
+        self._cast: OpDtypeCast | None = None
+        if self.plan.instead in ("float64", "float32"):
+            narrow = ("float16", "bfloat16", "float32")[
+                : 3 if self.plan.instead[-2:] == "64" else 2
+            ]
+            casts = dict.fromkeys(narrow, self.plan.instead)
+            self._cast = OpDtypeCast(casts=casts)
+            self._cast.begin(Options(more={"casts": casts}))
+
+    def substitute(self, call: Call) -> Any:
+        device = device_of(call.args, call.kwargs)
+        if device is None or device.type == "cpu" or moves(call) or not dense(call):
+            return NotImplemented
+        if call.level == "aten" and getattr(call.func, "is_view", False):
+            return NotImplemented
+        site = call.site.short if call.site is not None else ""
+        where = (call.name, call.module, site, call.direction)
+        self.counts.could[where] += 1
+        if not (self.plan.everything or call.name in self._ops):
+            return NotImplemented
+        if self._places is not None and where not in self._chosen:
+            return NotImplemented
+        result = self._instead(call, device)
+        if result is not NotImplemented:
+            self.counts.did[call.name] += 1
+        return result
+
+    def _instead(self, call: Call, device: torch.device) -> Any:
+        if self._cast is not None:
+            return self._cast.substitute(call)
+        if self.plan.instead == WIDE_ON_CPU and last(call.name) not in CONVERSIONS:
+            return self._wide(call, device)
+        return super().substitute(call)
+
+    def _wide(self, call: Call, device: torch.device) -> Any:
+        """On the CPU in float64, and rounded: what another device that is right might give."""
+        if any(isinstance(v, torch.dtype) for v in (*call.args, *call.kwargs.values())):
+            return super().substitute(call)
+        key = signature(call)
+        if key not in self._types:
+            self._types[key] = dtypes_on_device(call, device)
+        wanted = iter(self._types[key])
+        copies = Copies(_widened)
+        try:
+            with random_numbers_of(device):
+                args = mapped(copies.of(call.args), _on_host)
+                kwargs = {k: mapped(v, _on_host) for k, v in copies.of(call.kwargs).items()}
+                result = call.func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):  # of mixed types, or a kernel that is not there
+            return super().substitute(call)
+        if any(copies.shares(t) and copies.original_of(t) is None for t in tensors(result)):
+            return NotImplemented
+
+        def back(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            dtype = next(wanted)
+            return leaf if copies.original_of(leaf) is not None else leaf.to(dtype)
+
+        return give_back(call, mapped(result, back), copies, device)
+
+    def finish(self, started: Started) -> None:
+        if not self.plan.counts:
+            return
+        path = Path(self.plan.counts) / f"counts-{settings.rank()}-{os.getpid()}.json"
+        could = [[*where, count] for where, count in self.counts.could.items()]
+        path.write_text(
+            json.dumps({"could": could, "did": dict(self.counts.did)}), encoding="utf-8"
+        )
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    moved = tensor.cpu()
+    return moved.double() if tensor.is_floating_point() else moved
+
+
+def _on_host(leaf: Any) -> Any:
+    return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+
+def counted(folder: Path) -> Counts:
+    """What all processes of a run have seen; a file that is not whole is left out."""
+    found = Counts()
+    for file in sorted(folder.glob("counts-*.json")):
+        try:
+            read = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            continue
+        for name, module, site, direction, count in read["could"]:
+            found.could[name, module, site, direction] += count
+        found.did.update(read["did"])
+    return found
