@@ -54,9 +54,7 @@ def _by_step(row: Sequence[Entry]) -> dict[int, list[int]]:
     return found
 
 
-def _step(
-    a: Sequence[Entry], b: Sequence[Entry], mine: list[int], theirs: list[int]
-) -> list[Match]:
+def _step(a: Sequence[Entry], b: Sequence[Entry], mine: list[int], theirs: list[int]) -> list[Match]:
     rows = Rows(a, b, mine, theirs)
     pairs = dict(rows.aligned())
     left = [i for i in range(len(mine)) if i not in pairs]
@@ -278,7 +276,9 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 # What is left over.
 
 
-def _elsewhere(rows: Rows, left: list[int], free: list[int]) -> Iterator[tuple[int, int, How]]:
+def _elsewhere(
+    rows: Rows, left: list[int], free: list[int]
+) -> Iterator[tuple[int, int, How]]:
     """Calls that were moved, and those whose result another operator gives now."""
     for key, how in (
         (_key, "moved"),

@@ -232,7 +232,9 @@ class Bisection:
             chosen = [where for where in needed if where[0] == guilty["op"]]
             guilty["places"] = [_place(where, self._places[where]) for where in chosen]
 
-    def _try(self, purpose: str, ops: frozenset[str], places: frozenset[Hashable] | None) -> bool:
+    def _try(
+        self, purpose: str, ops: frozenset[str], places: frozenset[Hashable] | None
+    ) -> bool:
         chosen = None if places is None else tuple(sorted(cast("frozenset[Where]", places)))
         return self._passes(self._once(purpose, self._plan(tuple(sorted(ops)), chosen)))
 

@@ -110,7 +110,7 @@ def main(line: Sequence[str]) -> int:
             _show(step, _words(step, Path(step.folder), program))
         return 0
     folder = launching.folder(given.output, "diagnosis")
-    found = any([status == 1 for status in _statuses(steps, folder, program, given.timeout)])
+    found = 1 in _statuses(steps, folder, program, given.timeout)
     return _end(folder, found)
 
 
