@@ -28,6 +28,9 @@ Examples:
   deeplink run train.py              a CUDA program on the device at hand
   deeplink run --time train.py       and which of its operators are slow (run --help)
   deeplink one-iter --help           which layer goes wrong, against a trusted device
+  deeplink diagnose -- python x.py   what is wrong? asks, and runs the right tools
+  deeplink why-nan -- python x.py    which kernel made the first NaN
+  deeplink report op_tools_results   one page from what a run has written
   deeplink bisect -- python train.py     which operators make the loss wrong
   deeplink diff RUN_A RUN_B          two recorded runs: where they part
   deeplink determinism -- python train.py    which operator is not the same twice
@@ -131,6 +134,9 @@ def _of_op_tools(word: str, help: str) -> None:
 _of_op_tools("bisect", "Which operators, run on the CPU, make a program well again.")
 _of_op_tools("diff", "Two recorded runs: the first call where they truly part.")
 _of_op_tools("determinism", "Run a program twice: the first operator that gives other bits.")
+_of_op_tools("why-nan", "Which kernel made the first NaN, of what, on which line.")
+_of_op_tools("report", "One HTML page from whatever a run has written.")
+_of_op_tools("diagnose", "What is wrong? Asks, and runs the right tools in their order.")
 
 
 @app.command(

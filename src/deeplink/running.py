@@ -147,6 +147,7 @@ def _registered() -> Callable[[], Stop]:
 
 def _values(given: argparse.Namespace) -> dict[str, str]:
     asked = {word: getattr(given, word) for word in TOOLS if getattr(given, word)}
+    started = [*asked, *(["recorder"] if given.recorder else [])]
     values: dict[str, str] = {}
     for word, operators in asked.items():
         if isinstance(operators, str):
@@ -155,8 +156,8 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
             values[f"OP_{TOOLS[word][0]}_LIST"] = given.ops
         if given.disable is not None:
             values[f"OP_{TOOLS[word][0]}_DISABLE_LIST"] = given.disable
-    if asked:
-        values[settings.OP_TOOLS_RUN.name] = ",".join(asked)
+    if started:
+        values[settings.OP_TOOLS_RUN.name] = ",".join(started)
     for word, (_, setting, _) in OPTIONS.items():
         text = getattr(given, word)
         if text is not None:
@@ -168,7 +169,7 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
             values[setting.name] = text
     if given.verbose:
         values[settings.OP_TOOLS_VERBOSE.name] = "1"
-    if values and not asked:
+    if values and not started:
         raise SettingError(f"{', '.join(values)}: of which tool? Say --time or another one too")
     return values
 
@@ -188,6 +189,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
             tools.add_argument(f"--{word}", metavar=value, help=text)
         else:
             tools.add_argument(f"--{word}", action="store_true", help=text)
+    text = "keep what the last steps looked like on disk, for when it goes wrong"
+    tools.add_argument("--recorder", action="store_true", help=text)
     more = parser.add_argument_group("which calls, and where to")
     more.add_argument("--ops", metavar="OPS", help="these operators only, as torch.add,aten.mm.*")
     more.add_argument("--disable", metavar="OPS", help="not these operators")
@@ -206,6 +209,7 @@ examples:
   {command} --time --trace trace.json train.py        and when: open it in ui.perfetto.dev
   {command} --autocompare train.py                    which operators are wrong
   {command} --overflow train.py                       where the first NaN comes from
+  {command} --recorder train.py                       always on: 2 % of the time
   {command} --fallback torch.nn.functional.gelu train.py      without this one: is it well?
   {command} --capture --ops 'torch.nn.functional.*' --first 2 train.py
   {command} --time -m torch.distributed.run --nproc-per-node 2 train.py

@@ -634,6 +634,12 @@ OP_ONE_ITER_STEP = integer(
 OP_ONE_ITER_JSON = path(
     "OP_ONE_ITER_JSON", lambda: Path(), "Where OneIteration writes what it found; empty: nowhere."
 )
+OP_RECORDER_LIMIT = size(
+    "OP_RECORDER_LIMIT", 64 << 20, "Bytes on disk of a process's flight recorder at most."
+)
+OP_RECORDER_HANG = integer(
+    "OP_RECORDER_HANG", 600, "Seconds without a step after which a run counts as hung.", minimum=1
+)
 OP_BISECT_PLAN = path(
     "OP_BISECT_PLAN", lambda: Path(), "Which calls `deeplink bisect` wants elsewhere: a JSON file."
 )

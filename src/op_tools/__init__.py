@@ -3,6 +3,8 @@
 from op_tools.apply import apply_feature
 from op_tools.autocompare import OpAutoCompare
 from op_tools.capture import OpCapture
+from op_tools.diagnosis.origin import WhyNan
+from op_tools.diagnosis.recorder import FlightRecorder
 from op_tools.diagnosis.rerouting import OpReroute
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
@@ -13,6 +15,7 @@ from op_tools.steps import step
 from op_tools.time_measure import OpTimeMeasure
 
 __all__ = [
+    "FlightRecorder",
     "OneIteration",
     "OpAutoCompare",
     "OpCapture",
@@ -22,6 +25,7 @@ __all__ = [
     "OpOverflowCheck",
     "OpReroute",
     "OpTimeMeasure",
+    "WhyNan",
     "apply_feature",
     "step",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 from deeplink import one_iter, running
+from deeplink.errors import DeeplinkError
 from op_tools.run import start
 
 HELP = """usage: python -m op_tools COMMAND …
@@ -12,6 +14,9 @@ HELP = """usage: python -m op_tools COMMAND …
 commands:
   run [tools] train.py …   a program as it is, under the tools; `run --help` teaches
   one-iter record|compare  one iteration, layer by layer, against another device's
+  diagnose -- python …     asks what is wrong, and runs the right tools
+  why-nan -- python …      the kernel that made the first NaN
+  report RUN [-o FILE]     one HTML page from what a run has written
   bisect -- python train.py …       which operators make it wrong
   diff RUN_A RUN_B                  two recorded runs: where they part
   determinism -- python train.py …  which operator is not the same twice
@@ -19,6 +24,9 @@ commands:
 
 captured calls again: python -m op_tools.run_op_from_data --help
 """
+
+# of op_tools.diagnosis
+COMMANDS = {"report": "report.command", "why-nan": "why_nan", "diagnose": "guide"}
 
 
 def main(line: list[str]) -> int:
@@ -30,6 +38,9 @@ def main(line: list[str]) -> int:
     if command == "one-iter":
         running.run(one_iter.parse("python -m op_tools one-iter", rest), start)
         return 0
+    if command in COMMANDS:
+        module = importlib.import_module(f"op_tools.diagnosis.{COMMANDS[command]}")
+        return int(module.main(rest))
     if command in ("bisect", "diff", "determinism"):
         from op_tools.diagnosis import command as diagnosis
 
@@ -43,4 +54,7 @@ def main(line: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except DeeplinkError as error:
+        sys.exit(str(error))

@@ -354,7 +354,7 @@ class OpAutoCompare(Observer):
             saved = self._saver.save(taken, found) if wrong else ""
             self.items += len(items)
             self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
-            self._rows.add(call, items)
+            self._rows.add(call, direction, items)
 
     def _skip(self, call: Call, reason: str) -> None:
         with self._lock:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +85,12 @@ class Rows:
             number += 1
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._waiting: list[tuple[object, ...]] = []
+        self._details: list[str] = []  # lines of the file beside it, for `deeplink report`
         self._begun = False
 
-    def add(self, call: Call, items: Sequence[Item]) -> None:
+    def add(self, call: Call, direction: str, items: Sequence[Item]) -> None:
         self._waiting.extend((call.id, *row(call, item)) for item in items)
+        self._details.extend(detail(call, direction, item) for item in items)
         if len(self._waiting) >= self._limit:
             self.flush()
 
@@ -104,10 +108,13 @@ class Rows:
         if not self._begun:
             writer.writerow(COLUMNS)
         writer.writerows(self._waiting)
-        self._waiting, self._begun = [], True
+        details = "".join(self._details)
+        self._waiting, self._details, self._begun = [], [], True
         try:
             with self.path.open("a", newline="") as file:
                 file.write(text.getvalue())
+            with self.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
+                file.write(details)
         except OSError as error:  # a full disk: the comparison goes on, and the end tells
             diagnostics.add("OpAutoCompare", str(self.path), error)
 
@@ -128,7 +135,28 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
     )
 
 
-# The seeds' tables.
+def detail(call: Call, direction: str, item: Item) -> str:
+    """The same as a line of JSON, with what the classic columns leave out."""
+    verdict = item.verdict
+    found = {
+        "id": call.id,
+        "op": call.name,
+        "item": item.label,
+        "direction": "backward" if call.direction == "backward" else direction,
+        "step": call.step,
+        "module": call.module,
+        "site": f"{call.site.file}:{call.site.line}" if call.site is not None else "",
+        "dtype": verdict.dtype,
+        "shape": verdict.shape,
+        "passed": verdict.passed,
+        "ratio": verdict.ratio if math.isfinite(verdict.ratio) else str(verdict.ratio),
+        "max_abs": verdict.max_abs if math.isfinite(verdict.max_abs) else str(verdict.max_abs),
+        "message": "" if verdict.passed else verdict.message,
+    }
+    return json.dumps(found) + "\n"
+
+
+# The classic tables.
 
 
 def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:

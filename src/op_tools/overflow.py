@@ -180,7 +180,7 @@ class OpOverflowCheck(Observer):
         call, direction = one.call, one.direction
         new_nan = after.nan and not before.nan
         new_inf = after.inf and not before.inf and not before.nan
-        if new_inf and not new_nan and direction == "forward" and _meant(call):
+        if new_inf and not new_nan and direction == "forward" and meant(call):
             return
         if not (new_nan or new_inf):
             self._propagated += 1
@@ -196,8 +196,8 @@ class OpOverflowCheck(Observer):
                     call.step,
                     call.module,
                     call.where,
-                    tuple(_extents(one.given)),
-                    tuple(_extents(one.made)),
+                    tuple(extents(one.given)),
+                    tuple(extents(one.made)),
                     _note(one),
                 )
             )
@@ -221,7 +221,7 @@ class OpOverflowCheck(Observer):
                 f"  first: {alarm.kind} by {alarm.op} ({alarm.direction}), step {alarm.step}, "
                 f"module {alarm.module or '-'}, {alarm.where}"
             )
-            lines += [f"    {_text(e)}" for e in (*alarm.inputs, *alarm.outputs)]
+            lines += [f"    {text_of(e)}" for e in (*alarm.inputs, *alarm.outputs)]
             if alarm.note:
                 lines.append(f"    {alarm.note}")
         report.summary(self, started, lines)
@@ -244,7 +244,7 @@ def extent(name: str, tensor: Tensor) -> Extent:
     )
 
 
-def _extents(tensors: list[Tensor]) -> Iterator[Extent]:
+def extents(tensors: list[Tensor]) -> Iterator[Extent]:
     for at, tensor in enumerate(tensors):
         if tensor.layout == torch.strided and not tensor.is_nested:
             yield extent(f"[{at}]", tensor)
@@ -259,7 +259,7 @@ def _in_place(call: Call) -> bool:
     return bool(call.kwargs.get("inplace")) or names.last(call.name) == "__setitem__"
 
 
-def _meant(call: Call) -> bool:
+def meant(call: Call) -> bool:
     """Whether the program itself gives an Inf: as a plain value among the arguments."""
     found = False
 
@@ -284,7 +284,7 @@ def _scaling() -> bool:
     return any(scaler.is_enabled() for scaler in scalers)
 
 
-def _text(e: Extent) -> str:
+def text_of(e: Extent) -> str:
     return (
         f"{e.name} {e.dtype} {list(e.shape)}: from {e.low:.4g} to {e.high:.4g}, "
         f"{e.nans} NaN, {e.infs} Inf"

@@ -24,8 +24,15 @@ CLASSES = {
     "overflow": "OpOverflowCheck",
 }
 # and those that have a command of their own
-STARTED = {"bisect": "OpReroute", **CLASSES, "one-iter": "OneIteration"}
-_running: list[Tool | op_tools.OneIteration] = []
+STARTED = {
+    "bisect": "OpReroute",
+    **CLASSES,
+    "one-iter": "OneIteration",
+    "why-nan": "WhyNan",
+    "recorder": "FlightRecorder",
+}
+_Started = Tool | op_tools.OneIteration | op_tools.FlightRecorder
+_running: list[_Started] = []
 
 
 def start() -> Callable[[], None]:
@@ -51,7 +58,7 @@ def stop(quiet: bool = False) -> None:
         tool.stop()
 
 
-def _asked() -> list[Tool | op_tools.OneIteration]:
+def _asked() -> list[_Started]:
     words = settings.OP_TOOLS_RUN.get()
     for word in words:
         if word not in STARTED:

@@ -211,6 +211,7 @@ class OpTimeMeasure(Observer):
         lines: list[str] = []
         if groups:
             time_tables.show(groups, nested)
+            time_tables.write_groups(run.table.path.with_suffix(".json"), groups)
             if run.verbose:
                 time_tables.show_rows(run.table.path)
             lines.append(f"op elasped info saved to {run.table.path}")

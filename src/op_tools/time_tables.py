@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from deeplink.table import console, table
 from op_tools import diagnostics, report, results
-from op_tools.timings import VIEWS, Group, Line, View, summed
+from op_tools.timings import VIEWS, Group, Line, Times, View, summed
 
 COLUMNS = (
     *("name", "forward_id", "forward_elasped", "backward_elasped", "unit"),
@@ -69,6 +70,36 @@ class Csv:
             except FileExistsError:
                 number += 1
                 self.path = plain.with_stem(f"{plain.stem}-{number}")
+
+
+def write_groups(path: Path, groups: Sequence[Group]) -> None:
+    """The times by operator, shapes, module and line, for `deeplink report`."""
+    found = [
+        {
+            "op": group.kind.op,
+            "shape": group.kind.shape,
+            "module": group.kind.module,
+            "site": f"{group.kind.site.file}:{group.kind.site.line}" if group.kind.site else "",
+            "forward": _figures(group.forward),
+            "backward": _figures(group.backward),
+            "flops": group.flops,
+            "backward_flops": group.backward_flops,
+            "bytes": group.bytes,
+            "backward_bytes": group.backward_bytes,
+            "collective": group.collective.kind if group.collective is not None else "",
+        }
+        for group in groups
+    ]
+    try:
+        path.write_text(json.dumps({"kind": "time", "version": 1, "groups": found}), "utf-8")
+    except OSError as error:  # a disk that is full costs the file, not the program
+        diagnostics.add("OpTimeMeasure", str(path), error)
+
+
+def _figures(times: Times) -> dict[str, float]:
+    names = ("p50", "p95")
+    parts = {name: times.percentile(int(name[1:]) / 100) for name in names}
+    return {"calls": times.count, "total": times.total, "least": times.warm, **parts}
 
 
 # What is shown.
@@ -146,12 +177,12 @@ def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def grid(name: str, identity: int, what: str, ms: float) -> str:
-    """The seeds' small table of one call."""
+    """The classic small table of one call."""
     return report.grid(("name", "forward_id", what, "unit"), [(name, identity, f"{ms:.8f}", "ms")])
 
 
 def show_rows(path: Path) -> None:
-    """The seeds' table at the end: the first five columns of the file."""
+    """The classic table at the end: the first five columns of the file."""
     if not os.path.exists(path):
         return
     with path.open(newline="", encoding="utf-8") as file:

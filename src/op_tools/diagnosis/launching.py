@@ -1,0 +1,56 @@
+"""A user's command as it is, with tools of ours started in it by the environment."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+
+PYTHON = ("python", "python3")
+
+
+def command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """What stands behind the options: `-- python train.py`, or a script alone."""
+    rest = list(words[1:] if words[:1] == ["--"] else words)
+    if not rest:
+        parser.error("which program? Say it behind --, as in: -- python train.py")
+    if rest[0] in PYTHON and len(rest) == 1:
+        parser.error("python, and which script?")
+    if rest[0] in PYTHON:  # ours: another one has no tools to start
+        rest[0] = sys.executable
+    if rest[0].endswith(".py"):
+        rest.insert(0, sys.executable)
+    return rest
+
+
+def run(command: Sequence[str], values: Mapping[str, str]) -> int:
+    """Its exit code; it runs on the device at hand, and what it prints is seen."""
+    settings.watch_children(values)
+    settings.activate_children()
+    try:
+        return subprocess.run(list(command), check=False).returncode
+    except OSError as error:
+        raise DeeplinkError(f"{command[0]!r} cannot be started: {error.strerror}.") from None
+
+
+def folder(given: Path | None, name: str) -> Path:
+    """Where a search writes: what was asked for, else a new folder here, else a temporary one."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        return given.resolve()
+    number = 1
+    while True:
+        made = Path(f"{name}_{number}" if number > 1 else name)
+        try:
+            made.mkdir()
+            return made.resolve()
+        except FileExistsError:
+            number += 1
+        except OSError:  # a folder that may not be written
+            return Path(tempfile.mkdtemp(prefix=f"{name}_"))

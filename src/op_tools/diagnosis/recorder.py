@@ -1,0 +1,366 @@
+"""The flight recorder: what the last steps looked like, on disk at any moment, for 2 % of the time.
+
+A line for each step: the loss, gradients, parameters and results of modules as far as its share of
+the time goes (in turns, so that all come up), memory. When the loss is NaN or leaps, when the
+program raises, is ended by a signal or hangs, the lines are kept and the next steps are recorded
+whole.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from deeplink import settings
+from deeplink.table import console
+from op_tools import diagnostics, interception, looks, results, statistics
+from op_tools.call import tensor_list
+from op_tools.diagnosis import roots
+from op_tools.diagnosis.ring import Ring
+from op_tools.diagnosis.signals import Budget, Figures, Signals, Usual
+
+MODULES_EVERY = 8  # steps: results of modules cost a hook around each
+ARMED = 2  # steps that are recorded whole after an event
+EVENTS = 4  # that are kept in a file of their own; the rest are lines
+AT_LEAST = 1.0  # seconds between two writes at most
+PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
+PERIOD = 1.0  # seconds between two looks of the watchdog
+
+
+class FlightRecorder:
+    """`with FlightRecorder(): …`, or `deeplink run --recorder train.py`."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._active = False
+        self._handle: Any = None  # of the hook around modules
+        self.steps = 0
+        self.events: list[str] = []
+
+    # Life.
+
+    def start(self) -> Self:
+        """From now on; SettingError when the folder cannot be written."""
+        if self._active:
+            return self
+        self._active = True
+        folder = results.folder("recorder")
+        rank = f"rank{settings.rank()}_" if settings.world() > 1 else ""
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        stem = folder / f"recorder_{rank}pid{results.owner(folder)}_{stamp}"
+        self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
+        self.budget, self.signals = Budget(), Signals()
+        self.steps, self.events = 0, []
+        self._line = self._new_line()
+        self._usual, self._bad = Usual(), False
+        self._lines: list[dict[str, Any]] = []  # that wait to be written
+        self._written = time.monotonic()
+        self._pending: deque[dict[str, Any]] = deque()  # lines whose figures are still to come
+        self._names: dict[int, str] = {}  # of parameters
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._turn = self._armed = 0
+        self._last, self._longest = time.monotonic(), 0.0
+        self._first: Any = None  # the optimizer that counts the steps
+        self._lock = threading.RLock()
+        self.ring.add({"begin": time.time(), "pid": os.getpid(), "command": sys.argv})
+        self._watch()
+        return self
+
+    def stop(self, quiet: bool = False) -> None:
+        """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
+        if not self._active:
+            return
+        self._active = False
+        while self._undo:
+            self._undo.pop()()
+        with self._lock, interception.unseen():
+            self.signals.arrived(wait=True)
+            self._flush(everything=True)
+            self.ring.add({"end": time.time(), "steps": self.steps})
+            self.ring.close()
+        if self.steps or not quiet:
+            console().print(self.summary(), soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def summary(self) -> str:
+        """What it saw and cost."""
+        text = f"FlightRecorder: {self.steps} steps in {self.ring.stem}.*.jsonl, "
+        text += f"{self.budget.share:.1%} of the time"
+        if self.events:
+            text += f"; {len(self.events)} events, the first: {self.events[0]}"
+        if self.ring.lost:
+            text += f"; {self.ring.lost} lines were not written: {self.ring.failed or 'too long'}"
+        return text
+
+    # What is watched.
+
+    def _watch(self) -> None:
+        before = register_optimizer_step_pre_hook(self._guarded(self._before_step))
+        after = register_optimizer_step_post_hook(self._guarded(self._after_step))
+        self._undo += [before.remove, after.remove]
+        self._undo.append(roots.watch("FlightRecorder", self._guarded(self._backward)))
+        self._modules(True)
+        self._undo.append(lambda: self._modules(False))
+        self._watch_end()
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watchdog, args=(ended,), daemon=True)
+        thread.start()
+        self._undo.append(ended.set)
+
+    def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
+        """A tool must not kill the program that it watches; what it costs is counted."""
+
+        def run(*args: Any) -> None:
+            since = perf_counter_ns()
+            try:
+                with interception.unseen():
+                    act(*args)
+            except Exception as error:  # whatever it is, it is ours
+                diagnostics.add("FlightRecorder", act.__name__, error)
+            self.budget.spend(since)
+
+        return run
+
+    def _watch_end(self) -> None:
+        plain = sys.excepthook
+
+        def hook(kind: Any, error: Any, trace: Any) -> None:
+            text = "".join(traceback.format_exception_only(kind, error)).strip()
+            self._event("exception", text, traceback.format_tb(trace)[-4:])
+            plain(kind, error, trace)
+
+        sys.excepthook = hook
+
+        def put_back() -> None:
+            if sys.excepthook is hook:
+                sys.excepthook = plain
+
+        self._undo.append(put_back)
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+            self._undo.append(self._leave_signal)
+
+    def _terminated(self, number: int, frame: Any) -> None:
+        stack = traceback.format_stack(frame)[-4:]
+        self._event("signal", signal.Signals(number).name, stack)
+        self._leave_signal()
+        os.kill(os.getpid(), number)
+
+    def _leave_signal(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    # A step.
+
+    @staticmethod
+    def _new_line() -> dict[str, Any]:
+        return {"step": 0, "loss": {}, "grads": {}, "params": {}, "modules": {}}
+
+    def _modules(self, on: bool) -> None:
+        """The hook around modules is there only in the steps that use it."""
+        handle = self._handle
+        if on and handle is None:
+            hook = self._guarded(self._module)
+            self._handle = register_module_forward_hook(lambda m, a, result: hook(m, result))
+        elif not on and handle is not None:
+            handle.remove()
+            self._handle = None
+
+    def _module(self, module: nn.Module, result: Any) -> None:
+        if module not in self._paths:
+            self._name(module)
+        if self._armed or self.budget.open:
+            made = [t for t in tensor_list(result)[:1] if looks.has_numbers(t)]
+            if made:
+                count = len(self._line["modules"])
+                name = f"{count} {self._paths[module]}"
+                self.signals.take([name], made, self._line["modules"])
+
+    def _name(self, root: nn.Module) -> None:
+        """Modules and parameters by their paths; a root that comes later knows more of them."""
+        for name, module in root.named_modules():
+            if not name:
+                self._paths.setdefault(module, type(module).__name__)
+            elif len(name) >= len(self._known.get(module, "")):
+                self._paths[module] = self._known[module] = name
+        for name, parameter in root.named_parameters():
+            if name.count(".") >= self._names.get(id(parameter), "").count("."):
+                self._names[id(parameter)] = name
+
+    def _backward(self, started: Sequence[Any]) -> None:
+        first = next((t for t in started if isinstance(t, Tensor) and t.numel() == 1), None)
+        if first is None:
+            return
+        value = first.detach()
+        if statistics.is_seen(value):
+            self._line["loss"]["loss"] = value.item()
+        else:
+            self.signals.ask_value(value, self._line["loss"])
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._first is None:
+            self._first = id(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        with_gradients = [p for p in parameters if p.grad is not None]
+        count = len(with_gradients)
+        for offset in range(count):
+            if not (self._armed or self.budget.open):
+                break
+            parameter = with_gradients[(self._turn + offset) % count]
+            name = self._names.get(id(parameter)) or f"[{(self._turn + offset) % count}]"
+            since = perf_counter_ns()
+            self.signals.take([name], [parameter.grad], self._line["grads"])
+            self.signals.take([name], [parameter], self._line["params"])
+            self.budget.spend(since)
+            self.budget.spent -= perf_counter_ns() - since  # counted once, by the guard
+        self._turn += max(1, len(self._line["grads"]))
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._first not in (None, id(optimizer)):
+            return  # of several optimizers the first one counts
+        now = time.monotonic()
+        took, self._last = now - self._last, now
+        if self.steps:
+            self._longest = max(self._longest, took)
+        line, self._line = self._line, self._new_line()
+        line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
+        if self.budget.open:
+            line |= {"memory": _memory(), "share": round(self.budget.share, 5)}
+        self._pending.append(line)
+        self.steps += 1
+        self._armed = max(0, self._armed - 1)
+        self.budget.step()
+        due = self.steps % MODULES_EVERY == 0 and self.budget.open
+        self._modules(bool(self._armed) or due)
+        self.signals.arrived()
+        self._flush()
+
+    def _flush(self, everything: bool = False) -> None:
+        """Writes the lines whose figures have come; many at once where time is short."""
+        with self._lock:
+            waiting = {id(later.into) for later in self.signals.waiting}
+            while self._pending:
+                line = self._pending[0]
+                if waiting and any(id(line[part]) in waiting for part in PARTS):
+                    break
+                self._pending.popleft()
+                self._lines.append(line)
+                self._look(line)
+            late = self._last - self._written > AT_LEAST
+            if everything or late or self._armed or self.budget.open:
+                self._written = self._last
+                self.ring.add_all([_shown(line) for line in self._lines])
+                self._lines.clear()
+
+    def _look(self, line: dict[str, Any]) -> None:
+        """Whether this step is an event."""
+        step, loss = line["step"], line["loss"].get("loss")
+        grads, bad_loss = _bad_names(line["grads"]), loss is not None and not math.isfinite(loss)
+        was_bad, self._bad = self._bad, bad_loss or bool(grads)
+        if self._bad and not was_bad:  # the first of a row of them
+            bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
+            self._event("nan", f"{bad} is not finite in step {step}{_first_bad(line)}")
+        if bad_loss:
+            return
+        if loss is not None and self._usual.leaps(loss):
+            text = f"the loss of step {step} is {loss:.4g}, it was about {self._usual.mean:.4g}"
+            self._event("spike", text)
+
+    # Events.
+
+    def _event(self, kind: str, text: str, stack: Sequence[str] = ()) -> None:
+        """A line about it, a copy of what led to it, and the next steps whole."""
+        with self._lock:
+            self.ring.add_all([_shown(line) for line in self._lines])
+            self._lines.clear()
+            known = sum(event.startswith(f"{kind}: ") for event in self.events)
+            if known >= EVENTS and kind in ("nan", "spike"):
+                return
+            self.events.append(f"{kind}: {text}")
+            event = {"event": kind, "step": self.steps, "at": time.time(), "text": text}
+            self.ring.add(event | ({"stack": list(stack)} if stack else {}))
+            if len(self.ring.copies) < EVENTS:
+                self.ring.keep(f"{kind}-step{self.steps}")
+            if kind in ("nan", "spike"):
+                self._armed = ARMED
+                self._modules(True)
+
+    def _watchdog(self, ended: threading.Event) -> None:
+        told = 0.0
+        while not ended.wait(PERIOD):
+            limit = max(settings.OP_RECORDER_HANG.get(), 20 * self._longest)
+            since = time.monotonic() - self._last
+            if since > limit and told != self._last:
+                told = self._last
+                text = f"no step for {since:.0f} s, after {self.steps}"
+                self._event("hang", text, _stacks())
+
+
+def _stacks() -> list[str]:
+    """What every thread is doing."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read().splitlines()[:200]
+
+
+def _memory() -> dict[str, int]:
+    """Bytes of the process, and of the device where it tells without waiting."""
+    found = {}
+    try:
+        with open("/proc/self/statm") as file:
+            found["process"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        pass
+    accelerator = torch.accelerator.current_accelerator()
+    module = torch.get_device_module(accelerator.type) if accelerator is not None else None
+    if module is not None and hasattr(module, "memory_allocated") and module.is_initialized():
+        found["device"] = int(module.memory_allocated())
+    return found
+
+
+def _bad_names(figures: dict[str, Figures]) -> list[str]:
+    return [name for name, found in figures.items() if found[2]]
+
+
+def _first_bad(line: dict[str, Any]) -> str:
+    """The first module whose result is bad: they are in the order of the step."""
+    bad = _bad_names(line["modules"])
+    return f"; the first module with a bad result: {bad[0].partition(' ')[2]}" if bad else ""
+
+
+def _shown(line: dict[str, Any]) -> dict[str, Any]:
+    """A line as it is written: without what it has not, and nan and inf as null."""
+    found = {key: value for key, value in line.items() if value != {}}
+    if "loss" in found:
+        loss = line["loss"].get("loss")
+        found["loss"] = loss if loss is not None and math.isfinite(loss) else None
+    return found

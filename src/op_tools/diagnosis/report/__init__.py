@@ -1,0 +1,1 @@
+"""One HTML page from whatever a run has written: it opens anywhere, without a network."""

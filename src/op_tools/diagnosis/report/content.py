@@ -1,0 +1,127 @@
+"""What a page shows: calls in columns, findings, charts. Readers fill it, `page` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+State = Literal["unknown", "right", "wrong", "nonfinite", "skipped"]
+STATES: tuple[State, ...] = ("unknown", "right", "wrong", "nonfinite", "skipped")
+
+
+@dataclass(slots=True)
+class Row:
+    """One call, or one part of one that was judged."""
+
+    op: str
+    direction: str = "forward"
+    step: int = 0
+    module: str = ""
+    site: str = ""  # file:line, with the whole path where it is known
+    dtype: str = ""
+    shape: str = ""
+    part: str = ""  # output, grad[1]: of a comparison
+    state: State = "unknown"
+    start: float = -1.0  # microseconds, or the place in the order; -1: not on the timeline
+    took: float = 0.0
+    ms: float = -1.0  # -1: not timed
+    error: float = -1.0  # as a multiple of what is allowed; -1: not judged
+    low: float | None = None
+    high: float | None = None
+    norm: float | None = None
+    bytes: float = 0.0  # of its results
+    note: str = ""
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a reader should know first."""
+
+    level: Literal["bad", "warn", "good", "info"]
+    title: str
+    lines: tuple[str, ...] = ()
+    site: str = ""
+    command: str = ""  # what to do next
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart; None is a gap."""
+
+    name: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Values along the network, the steps or the time."""
+
+    kind: Literal["growth", "steps", "memory"]
+    title: str
+    axis: str  # what goes along the bottom
+    unit: str
+    labels: list[str]
+    series: list[Series]
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls of one kind: what they took, and what they had to do."""
+
+    op: str
+    shape: str
+    module: str
+    site: str
+    direction: str
+    calls: int
+    ms: float  # in all
+    p50: float
+    p95: float
+    flops: float  # of a call; 0: not known
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An operator in a type."""
+
+    op: str
+    dtype: str
+    count: int
+    wrong: int
+    worst: float  # -1: not judged
+    grade: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Anything else, as it is."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass
+class Content:
+    """All of it. A reader adds; what two readers say stands side by side."""
+
+    title: str = "Run"
+    rows: list[Row] = field(default_factory=list)
+    modules: list[tuple[str, float, float]] = field(default_factory=list)  # name, start, took
+    clock: str = ""  # "us" or "calls": what the timeline counts
+    findings: list[Finding] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    sources: list[tuple[str, str]] = field(default_factory=list)  # file, what it is
+    problems: list[str] = field(default_factory=list)  # what could not be read
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        parts = (self.rows, self.findings, self.groups, self.cells, self.charts, self.tables)
+        return not any(parts)

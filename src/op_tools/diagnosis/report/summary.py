@@ -1,0 +1,188 @@
+"""What a page says first: findings, figures, operators with the worst first, and growth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from op_tools import names
+from op_tools.diagnosis.report.content import Cell, Chart, Content, Finding, Row, Series
+from op_tools.diagnosis.report.from_tools import worst_finding
+
+POINTS = 1500  # of a chart's line; the largest of each stretch is kept
+
+
+@dataclass
+class _Operator:
+    op: str
+    calls: int = 0
+    wrong: int = 0
+    nonfinite: int = 0
+    worst: float = -1.0
+    ms: float = 0.0
+    timed: int = 0
+    bytes: float = 0.0
+    where: set[str] = field(default_factory=set)
+
+
+def of(content: Content) -> dict[str, Any]:
+    """The parts of the description that are computed from all the others."""
+    found = list(content.findings)
+    worst = worst_finding(content)
+    if worst is not None and not any(each.level == "bad" for each in found):
+        found.insert(0, worst)
+    broken = _first_nonfinite(content)
+    if broken is not None:
+        found.append(broken)
+    if not found:
+        found.append(_nothing_wrong(content))
+    charts = [] if content.charts else _growth(content.rows)
+    cells = content.cells or _cells(content.rows)
+    order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
+    made: dict[str, Any] = {
+        "findings": [asdict(each) for each in sorted(found, key=lambda f: order[f.level])],
+        "operators": _operators(content),
+        "cells": [asdict(cell) for cell in cells],
+        "results": _by_module(content.rows),
+    }
+    if charts:
+        made["charts"] = [asdict(thinned(chart)) for chart in charts]
+    return made
+
+
+def _first_nonfinite(content: Content) -> Finding | None:
+    rows = [row for row in content.rows if row.state == "nonfinite"]
+    if not rows or any("NaN" in each.title for each in content.findings):
+        return None
+    first = rows[0]
+    title = f"{len(rows)} calls gave values that are not finite; the first: {first.op}"
+    lines = ("a mask's -inf is among them by right; the origin: deeplink why-nan -- python …",)
+    where = f"step {first.step}, {first.module or 'outside of modules'}, {first.direction}"
+    return Finding("info", title, (where, *lines), first.site)
+
+
+def _nothing_wrong(content: Content) -> Finding:
+    judged = sum(row.error >= 0 for row in content.rows)
+    if judged:
+        return Finding("good", f"{judged} results were judged, and all are right")
+    if content.groups:
+        slowest = max(_operators(content), key=lambda each: float(each["ms"]))
+        whole = sum(group.ms for group in content.groups)
+        share = f"{slowest['ms'] / whole:.0%} of {whole:.1f} ms" if whole else ""
+        return Finding("info", f"Most time goes to {slowest['op']}", (share,))
+    return Finding("info", f"{len(content.rows)} calls, none of them judged")
+
+
+def _operators(content: Content) -> list[dict[str, Any]]:
+    """By operator, the worst first: the most wrong, then the slowest, then the most called."""
+    found: dict[str, _Operator] = {}
+    for row in content.rows:
+        one = found.setdefault(row.op, _Operator(row.op))
+        one.calls += 1
+        one.wrong += row.state == "wrong"
+        one.nonfinite += row.state == "nonfinite"
+        one.worst = max(one.worst, row.error)
+        one.bytes += row.bytes
+        one.where.add(row.module)
+        if row.ms >= 0 and not content.groups:
+            one.ms += row.ms
+            one.timed += 1
+    for group in content.groups:
+        one = found.setdefault(group.op, _Operator(group.op))
+        one.ms += group.ms
+        one.timed += group.calls
+        if not content.rows:
+            one.calls += group.calls
+        one.where.add(group.module)
+    ordered = sorted(
+        found.values(), key=lambda o: (-o.wrong, -o.nonfinite, -o.worst, -o.ms, -o.calls)
+    )
+    whole = sum(one.ms for one in ordered)
+    return [
+        {
+            **{key: value for key, value in vars(one).items() if key != "where"},
+            "modules": len(one.where),
+            "share": one.ms / whole if whole else 0.0,
+        }
+        for one in ordered
+    ]
+
+
+def _cells(rows: list[Row]) -> list[Cell]:
+    kinds: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.dtype:
+            kinds[row.op, row.dtype].append(row)
+    return [
+        Cell(
+            *(op, dtype, len(some)),
+            sum(row.state in ("wrong", "nonfinite") for row in some),
+            max(row.error for row in some),
+        )
+        for (op, dtype), some in sorted(kinds.items())
+    ]
+
+
+def _growth(rows: list[Row]) -> list[Chart]:
+    """Errors along the run where results were judged, else how large values become."""
+    judged = [row for row in rows if row.error >= 0]
+    if judged:
+        labels = [_label(row) for row in judged]
+        series = [_picked(judged, word, lambda row: row.error) for word in _directions(judged)]
+        title, unit = "Errors along the run", "times what is allowed"
+        return [Chart("growth", title, "results, in the order of the run", unit, labels, series)]
+    seen = [row for row in rows if row.low is not None and row.high is not None]
+    seen = [row for row in seen if names.last(row.op) not in names.UNINITIALISED]
+    if not seen:
+        return []
+    labels = [_label(row) for row in seen]
+    series = [_picked(seen, word, _largest) for word in _directions(seen)]
+    axis, title = "calls, in their order", "The largest value along the run"
+    return [Chart("growth", title, axis, "|value|", labels, series, True)]
+
+
+def _largest(row: Row) -> float | None:
+    found = max(abs(row.low or 0.0), abs(row.high or 0.0))
+    return found if found and math.isfinite(found) else None
+
+
+def _directions(rows: list[Row]) -> list[str]:
+    return [word for word in ("forward", "backward") if any(r.direction == word for r in rows)]
+
+
+def _picked(rows: list[Row], direction: str, of: Any) -> Series:
+    return Series(direction, [of(row) if row.direction == direction else None for row in rows])
+
+
+def _label(row: Row) -> str:
+    where = f" in {row.module}" if row.module else ""
+    return f"step {row.step}: {row.op} {row.part}{where}".replace("  ", " ")
+
+
+def _by_module(rows: list[Row]) -> list[dict[str, Any]]:
+    """Bytes of results in one step, by module, the most first."""
+    found: dict[str, float] = defaultdict(float)
+    steps = {row.step for row in rows} or {0}
+    for row in rows:
+        found[row.module] += row.bytes / len(steps)
+    ordered = sorted(found.items(), key=lambda pair: -pair[1])
+    return [{"module": name, "bytes": count} for name, count in ordered if count][:20]
+
+
+def thinned(chart: Chart) -> Chart:
+    """Few enough points to draw, with every peak."""
+    count = len(chart.labels)
+    if count <= POINTS:
+        return chart
+    edges = [round(i * count / POINTS) for i in range(POINTS + 1)]
+    spans = list(itertools.pairwise(edges))
+
+    def peak(values: list[float | None], start: int, end: int) -> float | None:
+        return max((v for v in values[start:end] if v is not None), default=None)
+
+    series = [Series(s.name, [peak(s.values, *span) for span in spans]) for s in chart.series]
+    labels = [chart.labels[start] for start, _ in spans]
+    return Chart(chart.kind, chart.title, chart.axis, chart.unit, labels, series, chart.log)

@@ -1,0 +1,99 @@
+"""Lines on disk within a bound: two files by turns, and copies of both that an event leaves.
+
+Each line goes to the system at once, so that it is there after kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PARTS = 8  # of the bound: the two files may have one each, the copies the rest
+
+
+class Ring:
+    """Writes lines; the oldest go first. A disk that is full costs lines, and is told."""
+
+    def __init__(self, stem: Path, limit: int) -> None:
+        self.stem, self.limit = stem, limit
+        self.failed = ""
+        self.lost = 0  # lines
+        self.copies: list[Path] = []
+        self._turn = self._size = self._copied = 0
+        self._pid = os.getpid()
+        self._file: int | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that exist, the older first."""
+        both = [self._path(1 - self._turn), self._path(self._turn)]
+        return [path for path in both if path.exists()]
+
+    def _path(self, turn: int) -> Path:
+        return self.stem.with_name(f"{self.stem.name}.{turn}.jsonl")
+
+    def add(self, line: dict[str, Any]) -> None:
+        """A line, now."""
+        self._append(_text(line))
+
+    def add_all(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Several, with one call of the system where they fit."""
+        texts = [_text(line) for line in lines]
+        whole = b"".join(texts)
+        for data in [whole] if len(whole) <= self.limit // PARTS else texts:
+            self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        if not data or os.getpid() != self._pid:  # a child has its own recorder, or none
+            return
+        if len(data) > self.limit // PARTS:
+            self.lost += 1
+            return
+        try:
+            if self._file is None or self._size + len(data) > self.limit // PARTS:
+                self._next()
+            assert self._file is not None  # it was just opened
+            written = os.write(self._file, data)
+            self._size += written
+            if written < len(data):
+                raise OSError(28, "No space left on device")
+        except OSError as error:
+            self.failed = self.failed or f"{error.strerror or error}"
+            self.lost += 1
+
+    def _next(self) -> None:
+        """From now on in the other file, which is emptied."""
+        if self._file is not None:
+            os.close(self._file)
+            self._turn = 1 - self._turn
+        self._size = 0
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_APPEND
+        self._file = os.open(self._path(self._turn), flags, 0o644)
+
+    def keep(self, word: str) -> Path | None:
+        """A copy of all that is there, which later lines do not push out; None: no room for it."""
+        found = b"".join(path.read_bytes() for path in self.paths)
+        room = self.limit * (PARTS - 2) // PARTS
+        if self.failed or self._copied + len(found) > room:
+            return None
+        place = self.stem.with_name(f"{self.stem.name}_{word}.jsonl")
+        try:
+            place.write_bytes(found)
+        except OSError as error:
+            self.failed = self.failed or f"{error.strerror or error}"
+            return None
+        self._copied += len(found)
+        self.copies.append(place)
+        return place
+
+    def close(self) -> None:
+        if self._file is not None and os.getpid() == self._pid:
+            os.close(self._file)
+        self._file = None
+
+
+def _text(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"

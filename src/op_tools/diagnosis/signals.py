@@ -1,0 +1,151 @@
+"""What the flight recorder measures of tensors, and how it keeps to its share of the time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_tools import looks, statistics
+
+SHARE = 0.02  # of the program's time; what is not seen by these clocks has the rest of the 3 %
+WARM = 16  # losses before a leap can be told
+MEMORY = 32  # steps that count
+LEAP = 4.0  # times the usual loss
+Figures = list[Any]  # largest magnitude, norm, values that are not finite, hash
+
+
+class Budget:
+    """Time that may be spent: a share of what has passed, and no more than one step's at once."""
+
+    def __init__(self) -> None:
+        self.begun = self._step = perf_counter_ns()
+        self.spent = 0
+        self._left = 0.0
+
+    def step(self) -> None:
+        """A step is over: its share may be spent in the next one, and what was saved before."""
+        now = perf_counter_ns()
+        took, self._step = now - self._step, now
+        self._left = min(self._left + SHARE * took, 4 * SHARE * took)
+
+    def spend(self, since: int) -> None:
+        used = perf_counter_ns() - since
+        self.spent += used
+        self._left -= used
+
+    @property
+    def open(self) -> bool:
+        return self._left > 0
+
+    @property
+    def share(self) -> float:
+        return self.spent / max(1, perf_counter_ns() - self.begun)
+
+
+@dataclass
+class Usual:
+    """How large the loss was lately, and how much it moved: told in a few operations a step."""
+
+    mean: float = 0.0
+    spread: float = 0.0
+    count: int = 0
+
+    def leaps(self, loss: float) -> bool:
+        """Whether a loss is far beyond what was usual; from now on it is part of that."""
+        known = self.count >= WARM
+        rise = loss - self.mean
+        leap = known and rise > max((LEAP - 1) * abs(self.mean), 10 * self.spread)
+        part = max(1 / (self.count + 1), 1 / MEMORY)
+        if not leap:
+            self.mean += part * rise
+            self.spread += part * (abs(rise) - self.spread)
+            self.count += 1
+        return leap
+
+
+@dataclass
+class _Later:
+    """Figures that a device was asked for, and has not given yet."""
+
+    names: list[str]
+    into: dict[str, Any]
+    values: Tensor
+    event: Any
+
+
+@dataclass
+class Signals:
+    """Figures of tensors: at once where the host sees their memory, else when they come."""
+
+    waiting: deque[_Later] = field(default_factory=deque)
+
+    def take(
+        self, names: Sequence[str], tensors: Sequence[Tensor], into: dict[str, Figures]
+    ) -> None:
+        """Adds the figures of tensors to a line, now or later."""
+        pairs = [
+            (n, t.detach()) for n, t in zip(names, tensors, strict=True) if looks.has_numbers(t)
+        ]
+        seen = [(n, t) for n, t in pairs if statistics.is_seen(t)]
+        for name, tensor in seen:
+            into[name] = figures(tensor)
+        others = [(n, t) for n, t in pairs if not statistics.is_seen(t)]
+        if others:
+            self._ask([n for n, _ in others], [t for _, t in others], into)
+
+    def _ask(self, names: list[str], tensors: list[Tensor], into: dict[str, Figures]) -> None:
+        largest = torch._foreach_norm(tensors, math.inf)
+        norms = torch._foreach_norm(tensors, 2)
+        both = torch.stack([value.float() for value in (*largest, *norms)])
+        host = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
+        host.copy_(both, non_blocking=True)
+        self.waiting.append(_Later(names, into, host, _event(both.device)))
+
+    def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
+        """One number of a device, for a line: it is there when it has come."""
+        host = torch.empty((), dtype=torch.float64, pin_memory=True)
+        host.copy_(value.reshape(()), non_blocking=True)
+        self.waiting.append(_Later([], into, host, _event(value.device)))
+
+    def arrived(self, wait: bool = False) -> None:
+        """Fills in what has come; `wait`: what has not, too."""
+        while self.waiting:
+            later = self.waiting[0]
+            if wait:
+                later.event.synchronize()
+            elif not later.event.query():
+                return
+            self.waiting.popleft()
+            if not later.names:
+                later.into["loss"] = later.values.item()
+                continue
+            values, count = later.values.tolist(), len(later.names)
+            for at, name in enumerate(later.names):
+                largest, norm = values[at], values[count + at]
+                later.into[name] = _line(largest, norm, int(not math.isfinite(largest)), "")
+
+
+def _event(device: torch.device) -> Any:
+    made = torch.Event(device)
+    made.record()
+    return made
+
+
+def figures(tensor: Tensor) -> Figures:
+    """Of a tensor whose memory the host sees."""
+    found = statistics.of(tensor)
+    low, high = float(found.min or 0), float(found.max or 0)
+    return _line(max(abs(low), abs(high)), found.norm or 0.0, found.nonfinite, found.hex)
+
+
+def _line(largest: float, norm: float, nonfinite: int, hashed: str) -> Figures:
+    """JSON has no word for nan and inf: null."""
+    numbers = [float(f"{v:.5g}") if math.isfinite(v) else None for v in (largest, norm)]
+    return [*numbers, nonfinite, hashed]

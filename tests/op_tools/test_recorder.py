@@ -1,0 +1,182 @@
+"""The flight recorder: bounded, readable at any moment, silent about a healthy run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from op_tools import FlightRecorder, diagnostics
+from op_tools.diagnosis.report import readers
+from op_tools.diagnosis.ring import Ring
+from op_tools.diagnosis.signals import Usual
+from tests.op_tools import small
+
+PROGRAM = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.ones(2, 4)
+import os, sys
+for step in range(40):
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {act}
+"""
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """All that the ring holds, in its order."""
+    files = sorted(folder.glob("recorder/*.[01].jsonl"))
+    found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
+    return tmp_path
+
+
+def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> None:
+    plain = small.train(12)
+    with FlightRecorder() as recorder:
+        watched = small.train(12)
+    assert plain["losses"] == watched["losses"]
+    for key in ("gradients", "weights", "random"):
+        for a, b in zip(plain[key], watched[key], strict=True):  # type: ignore[call-overload]
+            assert torch.equal(a, b)
+    assert (recorder.steps, recorder.events) == (12, [])
+    assert diagnostics.problems("FlightRecorder") == []
+    found = [line for line in lines(folder) if "step" in line]
+    assert [line["step"] for line in found] == list(range(12))
+    assert found[3]["loss"] == pytest.approx(plain["losses"][3])  # type: ignore[index]
+
+
+def test_a_nan_is_told_kept_and_followed_by_whole_steps(folder: Path) -> None:
+    with torch.dipu.quirk("nan", "addmm", call=40), FlightRecorder() as recorder:
+        small.train(20)
+    (event,) = recorder.events
+    assert event.startswith("nan: the loss is not finite in step ")
+    (copy,) = recorder.ring.copies
+    assert '"event":"nan"' in copy.read_text()
+    whole = [line for line in lines(folder) if line.get("modules") and line.get("loss") is None]
+    assert {"first.weight", "last.bias"} <= set(whole[0]["grads"])
+    content = readers.read(folder)
+    assert content.findings[0].title.startswith("A NaN in the run: the loss is not finite")
+    assert [chart.title for chart in content.charts][:2] == ["Loss", "Time of a step"]
+
+
+def test_a_leap_of_the_loss_is_told() -> None:
+    usual = Usual()
+    assert not any(usual.leaps(2.0 + 0.01 * (i % 3)) for i in range(40))
+    assert usual.leaps(9.0)
+    assert not usual.leaps(2.0)
+
+
+def test_it_stays_within_its_bound(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "recorder_x", 64 << 10)
+    for i in range(2000):
+        ring.add({"step": i, "text": "x" * 50})
+        if i % 500 == 0:
+            ring.keep(f"event{i}")
+    ring.add({"step": -1, "text": "y" * (64 << 10)})  # too long by itself
+    total = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert total <= 64 << 10
+    assert ring.lost == 1
+    last = ring.paths[-1].read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == 1999
+
+
+def test_a_full_disk_costs_lines_and_is_told(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "recorder_x", 64 << 10)
+    ring.add({"step": 0})
+    assert ring._file is not None
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, ring._file)
+    ring.add({"step": 1})
+    os.close(full)
+    ring.close()
+    assert (ring.lost, ring.failed) == (1, "No space left on device")
+
+
+def run(folder: Path, act: str, **more: str) -> subprocess.CompletedProcess[str]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(act=act))
+    environment = {**os.environ, "OP_TOOLS_RUN": "recorder", "OP_TOOLS_RESULTS": str(folder)}
+    return subprocess.run(
+        [sys.executable, str(program)],
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_after_kill_9_every_line_is_there_and_the_page_says_so(folder: Path) -> None:
+    act = "if step == 30: import time; time.sleep(1.5)\n    if step == 31: os.kill(os.getpid(), 9)"
+    assert run(folder, act).returncode == -signal.SIGKILL
+    found = [line for line in lines(folder) if "step" in line]
+    assert found[-1]["step"] >= 30
+    content = readers.read(folder)
+    assert content.findings[0].title.startswith("The recorder has no end")
+
+
+def test_a_signal_leaves_its_event_and_still_ends_the_program(folder: Path) -> None:
+    done = run(folder, "if step == 5: os.kill(os.getpid(), 15)")
+    assert done.returncode == -signal.SIGTERM
+    (event,) = [line for line in lines(folder) if "event" in line]
+    assert (event["event"], event["text"], event["step"]) == ("signal", "SIGTERM", 6)
+
+
+def test_an_exception_leaves_its_event_and_is_shown_as_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error))
+    with FlightRecorder() as recorder:
+        sys.excepthook(ValueError, ValueError("here"), None)
+    assert recorder.events == ["exception: ValueError: here"]
+    assert shown[0][0] is ValueError
+
+
+def test_a_hang_is_told_with_what_every_thread_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("op_tools.diagnosis.recorder.PERIOD", 0.02)
+    monkeypatch.setattr("deeplink.settings.OP_RECORDER_HANG", _Seconds(0.1))
+    with FlightRecorder() as recorder:
+        until = time.monotonic() + 20
+        while not recorder.events and time.monotonic() < until:
+            time.sleep(0.02)
+    assert recorder.events[0].startswith("hang: no step for 0 s, after 0")
+    (event,) = [line for line in lines(folder) if "event" in line]
+    assert any("test_recorder.py" in text for text in event["stack"])
+
+
+class _Seconds:
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def get(self) -> float:
+        return self._value
+
+
+def test_nothing_of_it_stays_behind(folder: Path) -> None:
+    before = sys.excepthook, signal.getsignal(signal.SIGTERM)
+    hooks = len(nn.modules.module._global_forward_hooks)
+    with FlightRecorder():
+        assert sys.excepthook is not before[0]
+    assert (sys.excepthook, signal.getsignal(signal.SIGTERM)) == before
+    assert len(nn.modules.module._global_forward_hooks) == hooks
