@@ -45,8 +45,8 @@ from op_tools.gradients import Gradients
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
 EVERY = 512
-MOVED = 32  # the same of kernels that only move values: both of the device's may err alike
-WAITING = 256  # parts of calls that wait for their verdict, and
+MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
+WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
 OUTLIER = 1.6  # times more that the largest error may be than what `Accepted` allows
 UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
