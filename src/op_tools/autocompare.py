@@ -18,7 +18,7 @@ from op_tools import (
     bitwise,
     compare_options,
     comparison,
-    device_reference,
+    device_copies,
     exactness,
     gradients,
     host,
@@ -252,7 +252,7 @@ class OpAutoCompare(Observer):
                 self._skip(taken.call, "the backward pass went through a part of it")
             elif there is not None and views:
                 if not memory.gradients_are_views(found):
-                    there.backward(taken, device_reference.copied(found))
+                    there.backward(taken, device_copies.copied(found))
             elif there is not None:
                 there.backward(taken, found)
             else:
@@ -376,7 +376,7 @@ def _device(call: Call) -> torch.device:
 
 def _copies(there: bool, *values: Any) -> host.Copies:
     """Of all tensors among the values, on their device or on the host."""
-    return device_reference.copies_of(values) if there else host.Copies(host.host_copy)
+    return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
 
 
 def _copy_there(tensor: Tensor) -> Tensor:

@@ -358,7 +358,9 @@ def _at(found: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
 
 
 def kind_of(taken: Taken, forward: bool, place: int, mine: Tensor) -> Hashable:
-    """What parts of calls have in common whose errors are alike."""
+    """What parts of calls have in common whose errors are alike; so are those of a whole list."""
+    if taken.call.operator.startswith("_foreach"):
+        return taken.kind, forward
     return taken.kind, forward, place, mine.shape
 
 

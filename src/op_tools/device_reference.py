@@ -12,8 +12,8 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,9 +27,9 @@ from deeplink.judge.verdict import name_of
 from op_tools import (
     bulk,
     comparison,
+    device_copies,
     device_parts,
     drawing,
-    host,
     interception,
     memory,
     names,
@@ -45,8 +45,8 @@ from op_tools.gradients import Gradients
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
 EVERY = 512
-MOVED = 32  # the same of kernels that only move values: both of the device's may err alike
-WAITING = 256  # parts of calls that wait for their verdict, and
+MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
+WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
 OUTLIER = 1.6  # times more that the largest error may be than what `Accepted` allows
 UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
@@ -218,7 +218,7 @@ class DeviceReference:
         with self._lock:
             self.looks += 1
         overrun = memory.overrun(entry.guards)
-        there, flown = hosted(taken), _gradients_on_host(found)
+        there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(found)
         interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
         if check and there.run is not None and not _agree(taken, found, there, flown):
             with self._lock:
@@ -232,14 +232,21 @@ class DeviceReference:
         self.settle()
 
     def settle(self) -> None:
-        """Judges all that wait: the device is waited for once."""
+        """Judges all that wait: each device is waited for once."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0
-        if not waiting:
-            return
-        torch.accelerator.synchronize(waiting[0].taken.again.place)  # of all of its streams
-        waiting = self._differentiated(waiting)
+        places: dict[torch.device, list[_Waiting]] = {}
+        for entry in waiting:
+            places.setdefault(entry.taken.again.place, []).append(entry)
+        for place, there in places.items():
+            torch.accelerator.synchronize(place)  # they may come from several of its streams
+            self._judge(self._differentiated(there))
+        with self._lock:
+            self._allowed = -1  # ask again
+            self._tolerances.clear()
+
+    def _judge(self, waiting: list[_Waiting]) -> None:
         groups = [entry.same + entry.guards for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
@@ -260,9 +267,6 @@ class DeviceReference:
                 interception.guarded(
                     self._tool, entry.taken.call, self._passed, entry.taken, entry.found, items
                 )
-        with self._lock:
-            self._allowed = -1  # ask again
-            self._tolerances.clear()
 
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
@@ -359,41 +363,6 @@ def _free(device: torch.device) -> int:
         return free + int(kept)
     except Exception:  # another device's module may lack any of them, or refuse
         return UNKNOWN
-
-
-# On the host.
-
-
-def copies_of(values: Sequence[Any]) -> host.Copies:
-    """Copies of all tensors among the values, on their devices."""
-    found = list({id(tensor): tensor for tensor in tensor_list(*values)}.values())
-    made = zip(found, bulk.copies(found), strict=True)
-    return host.Copies(lambda tensor: tensor.detach().clone(), made)
-
-
-def copied(found: Gradients) -> Gradients:
-    """Copies of gradients, on their devices."""
-    copies = copies_of((found.outputs, found.inputs))
-    return Gradients(copies.of(found.outputs), copies.of(found.inputs), found.complete)
-
-
-def hosted(taken: Taken) -> Taken:
-    """The same with copies on the host."""
-    copies = host.Copies(host.host_copy)
-    again = taken.again
-    call = replace(again.call, args=copies.of(again.call.args), kwargs=copies.of(again.call.kwargs))
-    requires = frozenset(id(copy) for own, copy in copies if id(own) in again.requires)
-    again = replace(again, call=call, requires=requires, place=reference.HOST)
-    result, after = copies.of(taken.result), [copies.of(t) for t in taken.after]
-    return replace(taken, again=again, result=result, after=after, run=None)
-
-
-def _gradients_on_host(found: Gradients | None) -> Gradients | None:
-    if found is None:
-        return None
-    copies = host.Copies(host.host_copy)
-    outputs, inputs = copies.of(found.outputs), copies.of(found.inputs)
-    return Gradients(outputs, inputs, found.complete)
 
 
 def _agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:

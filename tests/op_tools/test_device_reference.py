@@ -167,3 +167,11 @@ def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.Mo
     assert whole[0].squared == pytest.approx(cut[0].squared)
     assert whole[1].steps == 0.0  # infinite alike
     assert not whole[2].steps <= 1e300  # a nan is never right
+
+
+def test_calls_on_several_devices(alone: None) -> None:
+    with OpAutoCompare(reference="device") as tool:
+        for index in (0, 1):
+            on_device(4).to(f"dipu:{index}") * 2
+    assert looks(tool)[1] >= 2
+    healthy(tool)
