@@ -99,6 +99,10 @@ def test_a_small_module_that_stays_eager_goes_past_torch_compile(
         "the graph alone: eager; us a call: compiled 0, eager 0"
     )
     torch.compiler.reset()
+    around = torch.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(around(torch.ones(1, 2)), compiled(torch.ones(1, 2)) + 1)
+    torch.compiler.reset()
     with torch.compiler.set_stance("fail_on_recompile"):
         with torch.no_grad():
             compiled(torch.ones(1, 2))

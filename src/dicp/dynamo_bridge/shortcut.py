@@ -6,6 +6,7 @@ Plain is right for any arguments, so what a call is told apart by (its sizes) de
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class Shortcut:
         """What is called in its place: a function, which costs less than an object."""
         runs, compiled = self._runs, self._compiled
 
+        @functools.wraps(compiled)  # with the marks by which torch.compile knows its own
         def call(*args: Any, **kwargs: Any) -> Any:
             # hot path
             if kwargs:
