@@ -155,7 +155,7 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
   });
 }
 
-constexpr int64_t kFew = 8;  // rows up to which reading the weights is what a product costs
+constexpr int64_t kFew = 16;  // rows up to which reading the weights is what a product costs
 constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
 bool is_few(const Tensor& x, const Tensor& weight, const Maybe& bias) {
