@@ -27,9 +27,7 @@ def main(wheels: list[str]) -> None:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("op", "by position", "by name", "releases"))
         for call, found in sorted(releases.items()):
-            writer.writerow(
-                (call.op, " ".join(call.args), " ".join(call.named), " ".join(found))
-            )
+            writer.writerow((call.op, " ".join(call.args), " ".join(call.named), " ".join(found)))
     print(f"{len(releases)} calls of {len(wheels)} releases")
 
 

@@ -98,7 +98,9 @@ def _command(module: str, function: str, *line: str) -> None:
 BESIDE = "for an environment beside this one, on a machine without CUDA, scripts/frameworks"
 SERVERS = {
     "transformers": Server(
-        ("transformers", "fastapi", "uvicorn"), "`pip install transformers[serving]`.", _transformers
+        ("transformers", "fastapi", "uvicorn"),
+        "`pip install transformers[serving]`.",
+        _transformers,
     ),
     "lmdeploy": Server(("lmdeploy",), f"`pip install lmdeploy`; {BESIDE} lmdeploy.", _lmdeploy),
     "vllm": Server(("vllm",), f"`pip install vllm`; {BESIDE} vllm.", _vllm),

@@ -50,8 +50,12 @@ def test_the_calls_of_lmdeploy_bind() -> None:
 
 def test_what_does_not_bind_or_is_left_out_is_told() -> None:
     assert unbound(Call("no_such_op", (), ())) == "there is no no_such_op"
-    assert unbound(Call("rms_norm", ("x",), ())) == "rms_norm: missing a required argument: 'weight'"
-    assert unbound(Call("prefill_attention", tuple("qkvab"), ())).endswith("5 arguments by position")
+    assert (
+        unbound(Call("rms_norm", ("x",), ())) == "rms_norm: missing a required argument: 'weight'"
+    )
+    assert unbound(Call("prefill_attention", tuple("qkvab"), ())).endswith(
+        "5 arguments by position"
+    )
     source = "ext_ops.linear(x, weight, bias=b)\nother.linear(x)"
     assert scan([source, source]) == [Call("linear", ("x", "weight"), ("bias",))]
     with pytest.raises(AttributeError, match="has no transdata: no op wants weights in a vendor"):

@@ -27,7 +27,7 @@ OPS = (
 
 
 def declare() -> torch.library.Library:
-    """Puts scripts/frameworks' torchvision on the path; the result is kept as long as it is used."""
+    """Puts scripts/frameworks' torchvision on the path; the result is kept while it is used."""
     sys.path.append(str(Path(sys.prefix, "vision")))
     declared = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPS:

@@ -1,4 +1,4 @@
-"""LMDeploy on dlinfer's ops, in a process of its own: `… lmdeploy_worker MODEL FOLDER RESULT MODE…`.
+"""LMDeploy on dlinfer's ops, a process: `… lmdeploy_worker MODEL FOLDER RESULT MODE…`.
 
 RESULT gets, by torch.save, for each mode: what the engine was given, the tokens, how often an op of
 attention was called, how many tokens of prompts were cached, the graphs before and while serving.
@@ -101,7 +101,9 @@ def _recorded() -> list[dict[str, Any]]:
     stock = getattr(stock, "stock", stock)
     found: list[dict[str, Any]] = []
 
-    def async_stream_infer(self: Any, session_id: int, input_ids: Any, *args: Any, **named: Any) -> Any:
+    def async_stream_infer(
+        self: Any, session_id: int, input_ids: Any, *args: Any, **named: Any
+    ) -> Any:
         inputs = (named.get("multimodal") or [{}])[0]
         pixels = inputs.get("pixel_values")
         found.append({"ids": list(input_ids), "pixels": pixels})

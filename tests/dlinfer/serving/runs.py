@@ -1,7 +1,7 @@
 """Frameworks against stock transformers, each in a process of its own.
 
 `python -m tests.dlinfer.serving.runs lmdeploy [MODEL…]`, with the Python of an environment that
-scripts/frameworks made, keeps what it finds as rows of models.csv.
+scripts/frameworks made, keeps what it finds as rows of models.csv; DEEPLINK_VENDOR says where.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from dlinfer.framework.choice import chosen
 from tests.dlinfer import support
 from tests.dlinfer.support import Found
 
@@ -49,6 +50,8 @@ def lmdeploy(model: str, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def main(framework: str, *models: str) -> None:
+    vendor = chosen().name
+    kernels = "reference device" if vendor == "reference" else vendor
     day = datetime.date.today().isoformat()
     releases = ", ".join(
         f"{n} {importlib.metadata.version(n)}" for n in ("torch", "transformers", framework)
@@ -57,7 +60,7 @@ def main(framework: str, *models: str) -> None:
         for model in models or MODELS:
             for mode, run in lmdeploy(model, Path(folder)).items():
                 status = "exact" if run["tokens"] == run["expected"] else "wrong"
-                found = Found(model, framework, "cpu", mode, status, run=f"{day}, {releases}")
+                found = Found(model, framework, kernels, mode, status, run=f"{day}, {releases}")
                 support.keep(found)
                 print(*found.key, found.status, flush=True)
 

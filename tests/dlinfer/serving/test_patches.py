@@ -27,7 +27,9 @@ def stream():
 
 @pytest.fixture
 def toy() -> Iterator[ModuleType]:
-    modules = {name: ModuleType(name) for name in ("toy_serving", "toy_serving.engine", "elsewhere")}
+    modules = {
+        name: ModuleType(name) for name in ("toy_serving", "toy_serving.engine", "elsewhere")
+    }
     exec(SOURCE, vars(modules["toy_serving"]))
     for name in ("toy_serving.engine", "elsewhere"):
         vars(modules[name])["where"] = vars(modules["toy_serving"])["where"]
@@ -54,7 +56,9 @@ def test_words_functions_and_torch_change_inside_alone_and_come_back(toy: Module
 
 def test_a_package_that_is_built_otherwise_is_told(toy: ModuleType) -> None:
     patches = Patches("toy_serving")
-    with pytest.raises(DeeplinkError, match="toy_serving has no toy_serving:Engine.start: KeyError"):
+    with pytest.raises(
+        DeeplinkError, match=r"toy_serving has no toy_serving:Engine\.start: KeyError"
+    ):
         patches.found("toy_serving:Engine.start")
     with pytest.raises(DeeplinkError, match="toy_serving:stream does not say 'cuda'"):
         patches.word("toy_serving:stream", "cuda", "npu")

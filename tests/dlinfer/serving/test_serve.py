@@ -1,4 +1,4 @@
-"""`deeplink serve`: a framework's own server answers a real request, with dlinfer's ops under it."""
+"""`deeplink serve`: a framework's own server answers a request, with dlinfer's ops under it."""
 
 import json
 import socket
@@ -86,11 +86,15 @@ def test_what_cannot_be_served_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     request = Request(str(tmp_path), "127.0.0.1", 1)
     with pytest.raises(DeeplinkError, match="no framework 'tgi'; allowed: transformers, lmdeploy"):
         serve("tgi", request)
-    with pytest.raises(DeeplinkError, match="no folder with a model: it has no config.json"):
+    with pytest.raises(DeeplinkError, match=r"no folder with a model: it has no config\.json"):
         monkeypatch.setitem(SERVERS, "here", type(SERVERS["vllm"])(("json",), "", lambda _: None))
         serve("here", request)
-    with pytest.raises(DeeplinkError, match=r"gone cannot serve: no_such_module not installed(.|\n)*pip"):
+    with pytest.raises(
+        DeeplinkError, match=r"gone cannot serve: no_such_module not installed(.|\n)*pip"
+    ):
         monkeypatch.setitem(
-            SERVERS, "gone", type(SERVERS["vllm"])(("no_such_module",), "pip install it.", lambda _: None)
+            SERVERS,
+            "gone",
+            type(SERVERS["vllm"])(("no_such_module",), "pip install it.", lambda _: None),
         )
         serve("gone", request)

@@ -23,6 +23,8 @@ from dlinfer.framework.lmdeploy import calls, device, process
 from dlinfer.framework.lmdeploy.patches import Patches
 from dlinfer.framework.lmdeploy.sites import DEVICE_TYPE, RELEASES, TESTED, Sites
 
+__all__ = ["DEVICE_TYPE", "Registered", "register"]
+
 log = logging.getLogger("dlinfer")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -62,7 +64,9 @@ def _register() -> Registered:
     sites = RELEASES.get(".".join(release.split(".")[:2]))
     if sites is None:
         known = ", ".join(TESTED)
-        log.warning("LMDeploy %s; dlinfer is tested with %s: its self-check decides", release, known)
+        log.warning(
+            "LMDeploy %s; dlinfer is tested with %s: its self-check decides", release, known
+        )
         sites = RELEASES[TESTED[-1]]
     vendor = chosen()
     patches = Patches("lmdeploy")
@@ -149,6 +153,10 @@ def _refuse(config: Any) -> None:
         raise DeeplinkError(
             f"dtype {config.dtype!r}: device type {DEVICE_TYPE!r} serves {', '.join(DTYPES)}."
         )
+    held = config.num_gpu_blocks * config.block_size
+    if held and config.session_len and held < config.session_len:
+        text = "%d blocks of %d tokens hold %d, fewer than session_len=%d: longer requests fail"
+        log.warning(text, config.num_gpu_blocks, config.block_size, held, config.session_len)
     spread = {name: getattr(config, name) for name in ("tp", "dp", "ep")}
     if any(count > 1 for count in spread.values()):
         asked = ", ".join(f"{name}={count}" for name, count in spread.items() if count > 1)

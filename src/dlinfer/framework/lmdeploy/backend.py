@@ -14,11 +14,13 @@ from torch.nn import functional as F
 
 from deeplink import settings
 from deeplink import vendor as vendors
+from deeplink.errors import DeeplinkError
 from dlinfer import fused
 from dlinfer.framework.lmdeploy.sites import MODELS
 
 log = logging.getLogger("dlinfer")
 
+UNSERVED = ("alibi", "learnable_sink", "mla_index_topk")  # of attention
 SEVERAL = 7  # rows, seldom a number of anything else: torch.compile takes equal sizes for one
 
 # An extra: not installed everywhere, so its types are not known.
@@ -77,7 +79,7 @@ class Graphs(runners.GraphRunner):  # type: ignore[misc]
     def __init__(self, model: Any, *rest: Any, **named: Any) -> None:
         super().__init__(model, *rest, **named)
         self.fixed = False
-        self.compiled = torch.compile(
+        self.compiled: Any = torch.compile(
             model.forward,
             backend=settings.DLINFER_GRAPH.get(),
             dynamic=True,
@@ -113,6 +115,9 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
     def build_op(cls, spec: Any, **named: Any) -> Any:
         """LMDeploy's layer for what a model asks for."""
         if isinstance(spec, specs.PagedAttentionBuildSpec):
+            asked = [name for name in UNSERVED if getattr(spec, name)]
+            if asked:
+                raise DeeplinkError(f"device type 'dlinfer' has no attention with {asked[0]}.")
             return Attention(
                 num_heads=spec.num_heads,
                 head_size=spec.head_dim,

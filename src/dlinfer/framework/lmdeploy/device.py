@@ -76,6 +76,7 @@ class Event:
 
 
 _here = Stream()
+_Stream = Stream
 
 
 class Host:
@@ -85,11 +86,11 @@ class Host:
     Event = Event
 
     @staticmethod
-    def current_stream(device: Any = None) -> Stream:
+    def current_stream(device: Any = None) -> _Stream:
         return _here
 
     @staticmethod
-    def stream(stream: Stream | None) -> contextlib.AbstractContextManager[None]:
+    def stream(stream: _Stream | None) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     @staticmethod

@@ -51,9 +51,9 @@ class Patches:
         functools.update_wrapper(made, function)
         attribute = name.rpartition(":")[2]
         for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType) and self._inside(module.__name__):
-                if vars(module).get(attribute) is function:
-                    self.set(module, attribute, made)
+            inside = isinstance(module, ModuleType) and self._inside(module.__name__)
+            if inside and vars(module).get(attribute) is function:
+                self.set(module, attribute, made)
 
     def wrap(self, name: str, make: Callable[[Any], Any]) -> None:
         """A method by `make(method)`."""
@@ -88,7 +88,8 @@ class Patches:
 def _plain(found: Any) -> FunctionType:
     """The function itself, out of a staticmethod and of what decorators put around it."""
     while not isinstance(found, FunctionType) or hasattr(found, "__wrapped__"):
-        found = getattr(found, "__wrapped__", None) or found.__func__
+        inner: Any = getattr(found, "__wrapped__", None)
+        found = inner or getattr(found, "__func__")  # noqa: B009
     return found
 
 
