@@ -141,7 +141,7 @@ void restore(const void* weight, bool four, const void* scale_, const void* offs
     for (; i + W <= end; i += W) {
       B bytes;
       __builtin_memcpy(&bytes, w + i, sizeof bytes);
-      store(out + i, (__builtin_convertvector(bytes, F) + offset) * scale);
+      store(out + i, (__builtin_convertvector(__builtin_convertvector(bytes, I), F) + offset) * scale);  // at once is not vectorised
     }
     for (; i < end; i++) put(out + i, (float(w[i]) + offset) * scale);
   }
