@@ -18,7 +18,7 @@ namespace dlinfer {
 namespace {
 
 using Both = std::tuple<Tensor, Tensor>;
-constexpr int64_t kMany = 16;  // rows of int8 from which torch's own product is faster
+constexpr int64_t kMany = 2;  // rows of int8 from which torch's own product is faster
 constexpr int64_t kFew = 8;  // rows up to which weights are restored a few at a time
 constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
