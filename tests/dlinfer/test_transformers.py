@@ -3,18 +3,22 @@
 import importlib
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import dlinfer
-from deeplink.errors import DeeplinkError
+from deeplink.errors import DeeplinkError, NoKernelError
 from dlinfer import fused
+from dlinfer.framework import internlm2
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
 transformers_attention: Any = importlib.import_module("dlinfer.framework.transformers_attention")
+importlib.import_module("torch_dipu")  # before the first gradient: torch counts devices then
 checks: Any = importlib.import_module("tests.dlinfer.models_transformers")
 
 
@@ -143,5 +147,52 @@ def test_a_model_without_an_adaptor_is_told() -> None:
     with pytest.raises(DeeplinkError, match=r"no adaptor for torch.nn.modules.linear.Linear"):
         dlinfer.apply(torch.nn.Linear(2, 2))
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
-    with pytest.raises(DeeplinkError, match="knows no layer of GPT2LMHeadModel"):
+    known = "knows no layer of GPT2LMHeadModel(.|\n)*Hint: families that it knows: Llama, Mistral"
+    with pytest.raises(DeeplinkError, match=known):
         dlinfer.apply(transformers.GPT2LMHeadModel(config))
+
+
+def test_a_type_without_kernels_is_told_and_refused_when_strict(
+    llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = checks.built("llama").half()
+    monkeypatch.setenv("DLINFER_STRICT", "1")
+    with pytest.raises(NoKernelError, match=r"'cpu' does not run rms_norm: .* not Half"):
+        dlinfer.apply(model)
+    assert "forward" not in vars(model.model.norm)  # as it was
+    monkeypatch.delenv("DLINFER_STRICT")
+    dlinfer.apply(model)
+    assert any("not by cpu: its kernel has float32 and bfloat16" in m for m in caplog.messages)
+
+
+def test_a_release_that_is_not_tested_is_told_and_checked(
+    llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    adaptor = importlib.import_module("dlinfer.framework.transformers")
+    monkeypatch.setattr(adaptor, "transformers", SimpleNamespace(__version__="6.0.0"))
+    applied = dlinfer.apply(llama)
+    assert "tested with transformers 5.17, 5.22, not 6.0.0: the check decides" in caplog.text
+    assert applied.difference is not None
+    applied.undo()
+
+
+def test_a_model_on_the_reference_device_runs_through_the_ops_there(llama: Any) -> None:
+    model = checks.built("llama")
+    expected = checks.tokens(model, "generate")
+    dlinfer.apply(model.to("dipu"))
+    ids = torch.tensor([[5, 6, 7]], device="dipu")
+    with torch.no_grad():
+        assert "dlinfer::prefill_attention" in _names(lambda: model(ids))
+    assert checks.tokens(model, "generate") == expected
+
+
+def test_an_internlm2_is_loaded_as_the_llama_that_it_is(llama: Any, tmp_path: Path) -> None:
+    checks.write_internlm2(tmp_path)
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            internlm2.load(tmp_path)(ids).logits, checks.built("llama")(ids).logits
+        )
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', "utf-8")
+    with pytest.raises(DeeplinkError, match="holds a model of type 'llama', not 'internlm2'"):
+        internlm2.load(tmp_path)

@@ -21,28 +21,34 @@ from torch import Tensor, nn
 from deeplink.errors import DeeplinkError
 from dlinfer.framework import transformers_attention, transformers_batching, transformers_layers
 from dlinfer.framework.applied import Applied
-from dlinfer.framework.transformers_layers import FORWARDS, Forward
+from dlinfer.framework.transformers_layers import FAMILIES, Forward
 
 log = logging.getLogger("dlinfer")
 
 # An extra: not installed everywhere, so its types are not known.
 transformers: Any = importlib.import_module("transformers")
 
-TESTED = ("5.22",)  # releases that the tests ran with
+TESTED = ("5.17", "5.22")  # releases that the tests ran with
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def apply(model: Any, *, check: bool = True) -> Applied:
     """See `dlinfer.apply`."""
     if not transformers.__version__.startswith(TESTED):
-        known = ", ".join(TESTED)
-        log.warning("transformers %s; dlinfer is tested with %s", transformers.__version__, known)
+        told = (
+            "dlinfer is tested with transformers %s, not %s: the check decides whether it is used"
+        )
+        log.warning(told, ", ".join(TESTED), transformers.__version__)
     found = _found(model)
     before = _outputs(model) if check else []
     applied = _exchanged(model, found)
     if not check:
         return applied
-    difference = max(map(_difference, _outputs(model), before))
+    try:
+        difference = max(map(_difference, _outputs(model), before))
+    except BaseException:  # an op that a strict vendor refuses, or whatever: the model is as it was
+        applied.undo()
+        raise
     allowed = TOLERANCE.get(model.dtype, 1e-4)
     if not difference <= allowed:
         applied.undo()
@@ -60,7 +66,7 @@ def _found(model: Any) -> list[tuple[nn.Module, Forward]]:
     if not found:
         raise DeeplinkError(
             f"dlinfer knows no layer of {type(model).__name__}.",
-            f"known: {', '.join(sorted(FORWARDS))}.",
+            f"families that it knows: {', '.join(FAMILIES)} (and InternVL, of these).",
         )
     product = transformers_layers.product
     return found + [(module, product) for module in model.modules() if type(module) is nn.Linear]
