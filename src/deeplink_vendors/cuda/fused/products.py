@@ -11,10 +11,15 @@ from deeplink_vendors.cuda.fused.shapes import FLOATS, WHOLE, dense, power, rows
 from diopi.resolve import limited
 from dlinfer.fused.products import summed
 
+FEW = 32  # rows up to which reading the weights is what a product costs
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
-    """torch's own."""
-    product = F.linear(x, weight, bias).contiguous()
+    """torch's own, which rounds twice for a bias of odd size: there in float32."""
+    if bias is not None and weight.shape[0] % 8 and x.dtype in FLOATS[1:]:
+        product = F.linear(x.float(), weight.float(), bias.float()).to(x.dtype)
+    else:
+        product = F.linear(x, weight, bias).contiguous()
     return summed(product, group) if group else product
 
 
@@ -49,19 +54,27 @@ def weight_quant_matmul(
     bias: Tensor | None = None,
     group_size: int = 0,
 ) -> Tensor:
-    """Tiles; the weights are restored as they are read."""
+    """For few rows the weights are restored as they are read, for many before torch's own."""
     given, count, apart = rows(x)
-    inner, outer = x.shape[-1], weight.shape[0]
+    inner, outer, groups = x.shape[-1], weight.shape[0], scale.shape[1]
+    group, four = group_size or inner, weight.dtype == torch.uint8
+    scale, more = scale.contiguous(), x if offset is None else offset.contiguous()
+    if count > FEW:
+        whole = torch.empty((outer, inner), dtype=x.dtype, device=x.device)
+        kernels.restore[(outer, -(-inner // 1024))](
+            weight, scale, more, whole, inner, outer, groups, group, weight.stride(0),
+            four, offset is not None, 1024,
+        )  # fmt: skip
+        return F.linear(x, whole, bias).contiguous()
     y = torch.empty((*x.shape[:-1], outer), dtype=x.dtype, device=x.device)
     if not count:
         return y
-    few = min(64, power(count, 16))
-    kernels.weight_quant[(-(-count // few), -(-outer // 64))](
-        given, weight, scale.contiguous(), x if offset is None else offset.contiguous(),
-        x if bias is None else bias.contiguous(), y, count, inner, outer, scale.shape[1],
-        group_size or inner, apart, weight.stride(0),
-        weight.dtype == torch.uint8, offset is not None, bias is not None, _precision(x),
-        few, 64, 32 if x.dtype == torch.float32 else 64,
+    few, step = power(count, 16), 64 if x.dtype == torch.float32 else 128
+    kernels.weight_quant[(-(-count // few), -(-outer // 32))](
+        given, weight, scale, more, x if bias is None else bias.contiguous(), y,
+        count, inner, outer, groups, group, apart, weight.stride(0),
+        four, offset is not None, bias is not None, group % step == 0, _precision(x),
+        few, 32, step,
     )  # fmt: skip
     return y
 
@@ -95,10 +108,11 @@ def linear_w8a8(
     if not count:
         return y
     few = min(128, power(count, 16))
-    kernels.w8a8[(-(-count // few), -(-outer // 64))](
+    columns, step = (32, 256) if count <= 16 else (64, 64)
+    kernels.w8a8[(-(-count // few), -(-outer // columns))](
         given, b, a_scale.expand(*a.shape[:-1], 1).contiguous(), b_scale.contiguous(),
         b if bias is None else bias.contiguous(), y, count, inner, outer, apart, b.stride(0),
-        bias is not None, few, 64, 64,
+        bias is not None, few, columns, step,
     )  # fmt: skip
     return y
 

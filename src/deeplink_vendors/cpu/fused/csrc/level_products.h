@@ -128,6 +128,7 @@ void restore(const void* weight, bool four, const void* scale_, const void* offs
   const T *scales = (const T*)scale_, *offsets = (const T*)offset_;
   T* out = (T*)out_;
   typedef int8_t B __attribute__((vector_size(W)));
+  typedef int16_t Double __attribute__((vector_size(W * 2)));
   for (int64_t begin = 0; begin < n; begin += group) {
     const int64_t end = begin + group < n ? begin + group : n;
     const float scale = one(scales + begin / group), offset = offsets ? one(offsets + begin / group) : 0.f;
@@ -141,7 +142,8 @@ void restore(const void* weight, bool four, const void* scale_, const void* offs
     for (; i + W <= end; i += W) {
       B bytes;
       __builtin_memcpy(&bytes, w + i, sizeof bytes);
-      store(out + i, (__builtin_convertvector(bytes, F) + offset) * scale);
+      const I whole = __builtin_convertvector(__builtin_convertvector(bytes, Double), I);  // in steps: only those are vectorised
+      store(out + i, (__builtin_convertvector(whole, F) + offset) * scale);
     }
     for (; i < end; i++) put(out + i, (float(w[i]) + offset) * scale);
   }

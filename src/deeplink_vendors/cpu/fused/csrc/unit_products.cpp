@@ -1,4 +1,5 @@
 // gelu, numbers of few bits and mixtures of experts, on the dispatch key of the CPU.
+#include <ATen/ops/_int_mm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
@@ -17,6 +18,7 @@ namespace dlinfer {
 namespace {
 
 using Both = std::tuple<Tensor, Tensor>;
+constexpr int64_t kMany = 2;  // rows of int8 from which torch's own product is faster
 constexpr int64_t kFew = 8;  // rows up to which weights are restored a few at a time
 constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
@@ -103,14 +105,17 @@ Tensor linear_w8a8(const Tensor& a, const Tensor& b, const Tensor& a_scale, cons
   const int64_t inner = b.size(1), outer = b.size(0), rows = inner ? a.numel() / inner : 0, steps = (outer + kTogether - 1) / kTogether;
   auto sizes = a.sizes().vec();
   sizes.back() = outer;
-  Tensor sums = at::empty({rows, outer}, a.options().dtype(at::kInt)), y = at::empty(sizes, a.options().dtype(at::kFloat));
+  const bool many = rows > kMany;  // torch's own product is faster for them
+  Tensor sums = many ? at::_int_mm(left.reshape({rows, inner}), b.t()) : at::empty({rows, outer}, a.options().dtype(at::kInt));
+  Tensor y = at::empty(sizes, a.options().dtype(at::kFloat));
   const float *of_row = rows_scale.const_data_ptr<float>(), *of_column = columns_scale.const_data_ptr<float>();
   const float* more = bias ? added.const_data_ptr<float>() : nullptr;
   int32_t* whole = sums.mutable_data_ptr<int32_t>();
   float* result = y.mutable_data_ptr<float>();
   at::parallel_for(0, steps, grain(kTogether * inner), [&](int64_t begin, int64_t end) {
     const int64_t from = begin * kTogether, to = std::min(outer, end * kTogether);
-    kernels().int8_products(left.const_data_ptr<int8_t>(), b.const_data_ptr<int8_t>(), b.stride(0), whole, rows, from, to, inner, outer);
+    if (!many)
+      kernels().int8_products(left.const_data_ptr<int8_t>(), b.const_data_ptr<int8_t>(), b.stride(0), whole, rows, from, to, inner, outer);
     for (const auto m : c10::irange(rows))
       for (const auto n : c10::irange(from, to))
         result[m * outer + n] = float(whole[m * outer + n]) * of_row[m] * of_column[n] + (more ? more[n] : 0.f);

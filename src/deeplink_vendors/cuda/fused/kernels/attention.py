@@ -17,13 +17,52 @@ def tanh(x):
     return tl.where(x < 0, -result, result)
 
 
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
 @triton.jit
-def _restored(x, scales, zeros, at, there, ZEROS: tl.constexpr, kind: tl.constexpr):
-    """int8 of a cache as numbers; scales and zeros at `at`, for every element of a head."""
-    x = x.to(tl.float32)
+def _along(there, at, size, EVEN: tl.constexpr):
+    """A mask over keys, and over a head's size where that does not fill its tile."""
+    return there if EVEN else there & (at < size)
+
+
+@triton.jit
+def _read(pointers, mask, ALL: tl.constexpr):
+    """What is there, else zeros; ALL: all of it is."""
+    if ALL:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask, 0.0)
+
+
+@triton.jit
+def _scaled_queries(queries, scales, zeros, d, size, ZEROS: tl.constexpr):
+    """Queries times the scales of keys in few bits, and what the keys' zeros take from a score."""
+    scale = tl.load(scales + d, d < size, 0.0)
+    scaled = (queries.to(tl.float32) * scale[None, :]).to(queries.dtype)
+    offset = tl.zeros((queries.shape[0],), tl.float32)
     if ZEROS:
-        x -= tl.load(zeros + at, there, 0.0)
-    return (x * tl.load(scales + at, there, 0.0)).to(kind)
+        zero = tl.load(zeros + d, d < size, 0.0)
+        offset = tl.sum(scaled.to(tl.float32) * zero[None, :], 1)
+    return scaled, offset
+
+
+@triton.jit
+def _scaled_values(made, total, scales, zeros, e, size, ZEROS: tl.constexpr):
+    """Sums of values in few bits as sums of the values."""
+    if ZEROS:
+        made -= total[:, None] * tl.load(zeros + e, e < size, 0.0)[None, :]
+    return made * tl.load(scales + e, e < size, 0.0)[None, :]
+
+
+@triton.jit
+def _shaped(scores, softcap, slope, far, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr):
+    """Scores as softmax takes them, to the base 2."""
+    if SOFTCAP:
+        scores = softcap * tanh(scores / softcap)
+    if ALIBI:
+        scores -= slope * tl.abs(far)
+    return scores * LOG2E
 
 
 @triton.jit
@@ -32,8 +71,9 @@ def decode(
     scale, softcap, window, q_row, q_head, k_block, k_place, k_head, v_block, v_place, v_head,
     table_row, block, heads, parts, size, value_size,
     GROUP: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    KEYS: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, ALIBI: tl.constexpr,
-    QUANT: tl.constexpr, ZEROS: tl.constexpr, WHOLE: tl.constexpr, PRECISION: tl.constexpr,
+    KEYS: tl.constexpr, EVEN: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    ALIBI: tl.constexpr, QUANT: tl.constexpr, ZEROS: tl.constexpr, WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The queries that share a head of keys and values, over one part of a row's keys.
 
@@ -57,11 +97,16 @@ def decode(
         q + row * q_row + (head * GROUP + query)[:, None] * q_head + d[None, :],
         own[:, None] & (d < size)[None, :], 0.0,
     )  # fmt: skip
+    if QUANT:
+        queries, offset = _scaled_queries(
+            queries, k_scales + head * size, k_zeros + head * size, d, size, ZEROS
+        )
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     made = tl.zeros((ROWS, VALUES), tl.float32)
+    slope = 0.0
     if ALIBI:
-        slope = tl.load(slopes + head * GROUP + query, own, 0.0).to(tl.float32)
+        slope = tl.load(slopes + head * GROUP + query, own, 0.0).to(tl.float32)[:, None]
     k += head * k_head
     v += head * v_head
     table += row * table_row
@@ -70,35 +115,32 @@ def decode(
         there = key < last
         number = tl.load(table + key // block, there, 0).to(tl.int64)
         place = key % block
-        inside = (d < size)[:, None] & there[None, :]
-        keys = tl.load(k + (number * k_block + place * k_place)[None, :] + d[:, None], inside, 0.0)
+        keys = tl.load(
+            k + (number * k_block + place * k_place)[None, :] + d[:, None],
+            _along(there[None, :], d[:, None], size, EVEN), 0.0,
+        )  # fmt: skip
+        scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)
         if QUANT:
-            keys = _restored(
-                keys, k_scales + head * size, k_zeros + head * size, d[:, None],
-                (d < size)[:, None], ZEROS, queries.dtype,
-            )  # fmt: skip
-        scores = tl.dot(queries, keys, input_precision=PRECISION) * scale
-        if SOFTCAP:
-            scores = softcap * tanh(scores / softcap)
-        if ALIBI:
-            scores -= slope[:, None] * (length - 1 - key)[None, :]
+            scores -= offset[:, None]
+        far = (length - 1 - key)[None, :]
+        scores = _shaped(scores * scale, softcap, slope, far, SOFTCAP, ALIBI)
         scores = tl.where(there[None, :], scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1))
-        weights = tl.exp(scores - higher[:, None])
-        shrink = tl.exp(top - higher)
-        inside = (e < value_size)[None, :] & there[:, None]
+        weights = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(top - higher)
         values = tl.load(
-            v + (number * v_block + place * v_place)[:, None] + e[None, :], inside, 0.0
-        )
-        if QUANT:
-            values = _restored(
-                values, v_scales + head * value_size, v_zeros + head * value_size, e[None, :],
-                (e < value_size)[None, :], ZEROS, queries.dtype,
-            )  # fmt: skip
+            v + (number * v_block + place * v_place)[:, None] + e[None, :],
+            _along(there[:, None], e[None, :], value_size, EVEN), 0.0,
+        ).to(queries.dtype)  # fmt: skip
         made = made * shrink[:, None]
         made = tl.dot(weights.to(values.dtype), values, made, input_precision=PRECISION)
         total = total * shrink + tl.sum(weights, 1)
         top = higher
+    if QUANT:
+        of_values = head * value_size
+        made = _scaled_values(
+            made, total, v_scales + of_values, v_zeros + of_values, e, value_size, ZEROS
+        )
     stored = own[:, None] & (e < value_size)[None, :]
     of_head = (row * heads + head) * GROUP + query
     if WHOLE:
@@ -123,7 +165,7 @@ def merge(parts_out, tops, sums, out, parts, value_size, PARTS: tl.constexpr, VA
     top = tl.load(tops + place, there, float("-inf"))
     total = tl.load(sums + place, there, 0.0)
     highest = tl.max(top, 0)
-    share = tl.where(total == 0, 0.0, tl.exp(top - tl.where(total == 0, top, highest)))
+    share = tl.where(total == 0, 0.0, tl.exp2(top - tl.where(total == 0, top, highest)))
     whole = tl.sum(share * total, 0)
     made = tl.load(
         parts_out + place[:, None] * value_size + e[None, :], there[:, None] & inside, 0.0
@@ -138,8 +180,9 @@ def prefill(
     scale, softcap, window, q_token, q_head, k_block, k_place, k_head, v_block, v_place, v_head,
     table_row, block, heads, group, size, value_size,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    PAGED: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
-    ALIBI: tl.constexpr, QUANT: tl.constexpr, ZEROS: tl.constexpr, PRECISION: tl.constexpr,
+    PAGED: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr, ALIBI: tl.constexpr, QUANT: tl.constexpr, ZEROS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One head of a tile of a sequence's queries.
 
@@ -179,59 +222,84 @@ def prefill(
         if WINDOW:
             first = tl.maximum(0, lowest - window + 1) // KEYS * KEYS
             last = tl.minimum(last, highest + window)
+        slope = 0.0
         if ALIBI:
             slope = tl.load(slopes + head).to(tl.float32)
+        if QUANT:
+            queries, offset = _scaled_queries(
+                queries, k_scales + shared * size, k_zeros + shared * size, d, size, ZEROS
+            )
         top = tl.full((QUERIES,), float("-inf"), tl.float32)
         total = tl.zeros((QUERIES,), tl.float32)
         made = tl.zeros((QUERIES, VALUES), tl.float32)
-        for at in range(first, last, KEYS):
-            key = at + tl.arange(0, KEYS)
-            there = key < length
-            if PAGED:
-                number = tl.load(table + key // block, there, 0).to(tl.int64)
-                k_at = number * k_block + (key % block) * k_place
-                v_at = number * v_block + (key % block) * v_place
-            else:
-                k_at = key.to(tl.int64) * k_place
-                v_at = key.to(tl.int64) * v_place
-            keys = tl.load(
-                k + k_at[None, :] + d[:, None], (d < size)[:, None] & there[None, :], 0.0
-            )
-            if QUANT:
-                keys = _restored(
-                    keys, k_scales + shared * size, k_zeros + shared * size, d[:, None],
-                    (d < size)[:, None], ZEROS, queries.dtype,
+        # the keys that every query of the tile sees need no mask
+        clear = length
+        if CAUSAL:
+            clear = tl.minimum(clear, lowest + 1)
+        if WINDOW:
+            clear = first
+        clear = tl.maximum(first, first + (clear - first) // KEYS * KEYS)
+        for phase in tl.static_range(2):
+            begin = first if phase == 0 else clear
+            end = clear if phase == 0 else last
+            for at in range(begin, end, KEYS):
+                key = at + tl.arange(0, KEYS)
+                there = key < length
+                if PAGED:
+                    number = tl.load(table + key // block, there, 0).to(tl.int64)
+                    k_at = number * k_block + (key % block) * k_place
+                    v_at = number * v_block + (key % block) * v_place
+                else:
+                    k_at = key.to(tl.int64) * k_place
+                    v_at = key.to(tl.int64) * v_place
+                keys = _read(
+                    k + k_at[None, :] + d[:, None],
+                    _along(there[None, :], d[:, None], size, EVEN), EVEN and phase == 0,
                 )  # fmt: skip
-            scores = tl.dot(queries, keys, input_precision=PRECISION) * scale
-            far = place[:, None] - key[None, :]
-            seen = there[None, :]
-            if CAUSAL:
-                seen = seen & (far >= 0)
-            if WINDOW:
-                seen = seen & (far < window) & (far > -window)
-            if SOFTCAP:
-                scores = softcap * tanh(scores / softcap)
-            if ALIBI:
-                scores -= slope * tl.abs(far)
-            scores = tl.where(seen, scores, float("-inf"))
-            higher = tl.maximum(top, tl.max(scores, 1))
-            level = tl.where(higher == float("-inf"), 0.0, higher)
-            weights = tl.exp(scores - level[:, None])
-            shrink = tl.exp(top - level)
-            values = tl.load(
-                v + v_at[:, None] + e[None, :], there[:, None] & (e < value_size)[None, :], 0.0
+                scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)
+                if QUANT:
+                    scores -= offset[:, None]
+                far = place[:, None] - key[None, :]
+                scores = _shaped(scores * scale, softcap, slope, far, SOFTCAP, ALIBI)
+                if phase == 1:
+                    seen = there[None, :]
+                    if CAUSAL:
+                        seen = seen & (far >= 0)
+                    if WINDOW:
+                        seen = seen & (far < window) & (far > -window)
+                    scores = tl.where(seen, scores, float("-inf"))
+                higher = tl.maximum(top, tl.max(scores, 1))
+                level = tl.where(higher == float("-inf"), 0.0, higher)
+                weights = tl.exp2(scores - level[:, None])
+                shrink = tl.exp2(top - level)
+                values = _read(
+                    v + v_at[:, None] + e[None, :],
+                    _along(there[:, None], e[None, :], value_size, EVEN), EVEN and phase == 0,
+                ).to(queries.dtype)  # fmt: skip
+                made = made * shrink[:, None]
+                made = tl.dot(weights.to(values.dtype), values, made, input_precision=PRECISION)
+                total = total * shrink + tl.sum(weights, 1)
+                top = higher
+        if QUANT:
+            of_values = shared * value_size
+            made = _scaled_values(
+                made, total, v_scales + of_values, v_zeros + of_values, e, value_size, ZEROS
             )
-            if QUANT:
-                values = _restored(
-                    values, v_scales + shared * value_size, v_zeros + shared * value_size,
-                    e[None, :], (e < value_size)[None, :], ZEROS, queries.dtype,
-                )  # fmt: skip
-            made = made * shrink[:, None]
-            made = tl.dot(weights.to(values.dtype), values, made, input_precision=PRECISION)
-            total = total * shrink + tl.sum(weights, 1)
-            top = higher
         made = made / tl.where(total == 0, 1.0, total)[:, None]
         tl.store(
             out + ((origin + query)[:, None] * heads + head) * value_size + e[None, :],
             made, (query < count)[:, None] & (e < value_size)[None, :],
         )  # fmt: skip
+
+
+@triton.jit
+def clear_rest(out, bounds, last, tokens, size, BLOCK: tl.constexpr):
+    """Zeros for the tokens of no sequence among 64: those after the last bound."""
+    first = tl.program_id(0) * 64
+    end = tl.load(bounds + last).to(tl.int32)
+    if first + 64 > end:
+        for token in range(tl.maximum(first, end), tl.minimum(first + 64, tokens)):
+            for start in range(0, size, BLOCK):
+                at = start + tl.arange(0, BLOCK)
+                place = out + token.to(tl.int64) * size + at
+                tl.store(place, tl.zeros((BLOCK,), out.dtype.element_ty), at < size)

@@ -7,12 +7,35 @@ from deeplink_vendors.cuda.fused.kernels.tokens import activated, sigmoid
 
 
 @triton.jit
+def _numbers(
+    weight, scale, offset, column, at, there, outer, w_row, groups, group, kind: tl.constexpr,
+    FOUR: tl.constexpr, OFFSET: tl.constexpr, WHOLE: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Weights [at, column] as numbers; WHOLE: a step lies in one group. FOUR: two in a byte."""
+    place = weight + column[None, :] * w_row
+    if FOUR:
+        both = tl.load(place + (at // 2)[:, None], there, 0).to(tl.int32)
+        made = ((both >> ((at % 2) * 4)[:, None]) & 15).to(tl.float32)
+    else:
+        made = tl.load(place + at[:, None], there, 0).to(tl.float32)
+    if WHOLE:
+        of = (column * groups + tl.min(at, 0) // group)[None, :]
+        inside = (column < outer)[None, :]
+    else:
+        of = column[None, :] * groups + (at // group)[:, None]
+        inside = there
+    if OFFSET:
+        made += tl.load(offset + of, inside, 0.0).to(tl.float32)
+    return (made * tl.load(scale + of, inside, 0.0).to(tl.float32)).to(kind)
+
+
+@triton.jit
 def weight_quant(
     x, weight, scale, offset, bias, y, count, inner, outer, groups, group, x_row, w_row,
-    FOUR: tl.constexpr, OFFSET: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+    FOUR: tl.constexpr, OFFSET: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """A tile of x @ weight.T, the weights restored on the way; FOUR: two in a byte."""
+    """A tile of x @ weight.T, the weights restored on the way."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     made = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -23,16 +46,10 @@ def weight_quant(
             x + row[:, None] * x_row + at[None, :], (row < count)[:, None] & inside[None, :], 0.0
         )
         there = inside[:, None] & (column < outer)[None, :]
-        place = column[None, :] * w_row
-        if FOUR:
-            both = tl.load(weight + place + (at // 2)[:, None], there, 0).to(tl.int32)
-            right = ((both >> ((at % 2) * 4)[:, None]) & 15).to(tl.float32)
-        else:
-            right = tl.load(weight + place + at[:, None], there, 0).to(tl.float32)
-        of = column[None, :] * groups + (at // group)[:, None]
-        if OFFSET:
-            right += tl.load(offset + of, there, 0.0).to(tl.float32)
-        right = (right * tl.load(scale + of, there, 0.0).to(tl.float32)).to(left.dtype)
+        right = _numbers(
+            weight, scale, offset, column, at, there, outer, w_row, groups, group, left.dtype,
+            FOUR, OFFSET, WHOLE, STEP,
+        )  # fmt: skip
         made = tl.dot(left, right, made, input_precision=PRECISION)
     if BIAS:
         made += tl.load(bias + column, column < outer, 0.0).to(tl.float32)[None, :]
@@ -40,6 +57,22 @@ def weight_quant(
         y + row[:, None] * outer + column[None, :], made,
         (row < count)[:, None] & (column < outer)[None, :],
     )  # fmt: skip
+
+
+@triton.jit
+def restore(
+    weight, scale, offset, y, inner, outer, groups, group, w_row,
+    FOUR: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A part of a row of weights as numbers."""
+    column = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = (at < inner)[:, None] & (column < outer)[None, :]
+    made = _numbers(
+        weight, scale, offset, column, at, there, outer, w_row, groups, group, y.dtype.element_ty,
+        FOUR, OFFSET, False, BLOCK,
+    )  # fmt: skip
+    tl.store(y + column[None, :] * inner + at[:, None], made, there)
 
 
 @triton.jit
