@@ -1,6 +1,6 @@
 """The losses of a program: what it tells us, or what it prints.
 
-    deeplink.observe_loss(loss)  # in the program: does nothing unless somebody asked for it
+deeplink.observe_loss(loss)  # in the program: does nothing unless somebody asked for it
 """
 
 from __future__ import annotations

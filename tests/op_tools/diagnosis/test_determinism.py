@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ def row(*hashes: str) -> list[Entry]:
     values = [Value("float32", (2,), word) for word in ("start", *hashes)]
     return [
         Entry(n, f"aten.op{n}.default", "forward", 0, "", "", (given,), (made,))
-        for n, (given, made) in enumerate(zip(values, values[1:], strict=False))
+        for n, (given, made) in enumerate(itertools.pairwise(values))
     ]
 
 
