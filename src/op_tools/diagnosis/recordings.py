@@ -276,6 +276,4 @@ def _held(tensor: Tensor) -> Value:
     dense, _ = snapshot.ordered(tensor.detach())
     flat = dense.contiguous().reshape(-1).view(torch.uint8).numpy()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Value(
-        dtype, tuple(tensor.shape), stride=tuple(tensor.stride()), bytes=lambda: flat
-    )
+    return Value(dtype, tuple(tensor.shape), stride=tuple(tensor.stride()), bytes=lambda: flat)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import torch_dipu  # noqa: F401
+from op_tools import run, steps
 from op_tools.diagnosis import command, formats
-from op_tools.diagnosis.determinism import differences
+from op_tools.diagnosis.checks import Seen
+from op_tools.diagnosis.determinism import Repetition, differences
 from op_tools.diagnosis.recordings import Entry, Value
+from op_tools.diagnosis.running import Command
 
 PROGRAM = """
 import sys, torch, torch_dipu
@@ -31,7 +39,7 @@ def row(*hashes: str) -> list[Entry]:
     values = [Value("float32", (2,), word) for word in ("start", *hashes)]
     return [
         Entry(n, f"aten.op{n}.default", "forward", 0, "", "", (given,), (made,))
-        for n, (given, made) in enumerate(zip(values, values[1:], strict=False))
+        for n, (given, made) in enumerate(itertools.pairwise(values))
     ]
 
 
@@ -55,6 +63,45 @@ def test_data_that_differ_are_not_blamed_on_the_operator() -> None:
     assert first is not None and not first.from_same
 
 
+class Here(Command):
+    """Runs in this process, under what the settings ask for."""
+
+    def start(
+        self, values: Mapping[str, str], number: int, plan: dict[str, Any] | None = None
+    ) -> Seen:
+        steps.reset()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in values.items():
+                patch.setenv(name, value)
+            tools_started = run.start()
+            try:
+                self._program(number)
+            finally:
+                tools_started()
+        return Seen()
+
+    def _program(self, number: int) -> None:
+        x = torch.ones(8, 8, device="dipu")
+        for turn in range(3):
+            chance = 1.0 if turn == 1 else 0.0
+            with torch.dipu.quirk("bit_flip", "mm", p=chance, seed=number):
+                y = x @ x
+            x = y / y.norm()
+
+
+def test_both_tensors_of_the_call_that_differs_are_kept(tmp_path: Path) -> None:
+    found = Repetition(Here(["train"], tmp_path), tmp_path).run()
+    assert found["status"] == "differs"
+    assert found["first"] is not None
+    assert (found["first"]["op"], found["first"]["message"]) == (
+        "aten.mm.default",
+        "other bits from the same arguments",
+    )
+    assert found["tensors"][0]["differing"] in (1, 2)
+    assert [Path(kept.partition("#")[0]).exists() for kept in found["kept"]] == [True, True]
+    assert len(found["runs"]) == 4
+
+
 @pytest.mark.slow
 def test_a_program_that_is_the_same_twice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -62,7 +109,8 @@ def test_a_program_that_is_the_same_twice(tmp_path: Path) -> None:
     assert command.main("determinism", line) == 0
 
 
-def test_both_tensors_of_the_call_that_differs_are_kept(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_program_that_is_not(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     program = [sys.executable, str(tmp_path / "train.py"), "flaky"]
     assert command.main("determinism", ["--to", str(tmp_path / "out"), "--", *program]) == 1

@@ -278,3 +278,20 @@ def test_random_bytes_are_never_taken_for_a_run(tmp_path: Path) -> None:
         recordings.read(tmp_path)
 
 
+def test_what_a_collective_wrote_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autograd counts no write of it: without more, its result would not be there."""
+    import torch.distributed as dist
+
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
+    dist.init_process_group("dicl", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with op_tools.OpCapture(format="packed"):
+            dist.all_reduce(torch.ones(2, device="dipu"))
+            dist.all_reduce(torch.ones(2, device="dipu"), async_op=True).wait()
+    finally:
+        dist.destroy_process_group()
+    entries = recordings.read(tmp_path).ranks[0]
+    reduced = [entry for entry in entries if entry.op.endswith("all_reduce")]
+    assert [len(entry.outputs) for entry in reduced] == [1, 0]  # the second is not waited for

@@ -14,7 +14,9 @@ from op_tools.diagnosis.search import Exhausted, Search
 SIZES = st.integers(2, 1000)
 
 
-def search_for(bad: set[int], count: int, suspects: list[int] | None = None) -> tuple[set[int], int]:
+def search_for(
+    bad: set[int], count: int, suspects: list[int] | None = None
+) -> tuple[set[int], int]:
     """What is found where the check passes when all of `bad` are elsewhere, and the checks made."""
     search = Search(list(range(count)), lambda some: bad <= set(some))  # type: ignore[arg-type]
     found = search.run(suspects or [])
