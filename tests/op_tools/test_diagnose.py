@@ -47,6 +47,7 @@ def test_a_program_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert launching.command_of(parser, ["--", "a.py", "-x"]) == [sys.executable, "a.py", "-x"]
 
 
+@pytest.mark.slow
 def test_a_found_culprit_ends_the_search_with_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
