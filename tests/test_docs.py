@@ -23,6 +23,7 @@ GUIDES = [
     "op_tools.md",
     "wrong_loss.md",
     "stories.md",
+    "diagnosis.md",
     "dicp.md",
     "dlinfer.md",
 ]

@@ -11,10 +11,11 @@ from torch import fx, nn
 from deeplink_vendors.ascend.graph import backend
 from deeplink_vendors.ascend.graph.builder import Builder
 from deeplink_vendors.ascend.graph.graph import Attr, Desc, Graph, Node
-from deeplink_vendors.ascend.graph.interpreter import Simulation, SimulationError
+from deeplink_vendors.ascend.graph.interpreter import Simulation
 from deeplink_vendors.ascend.graph.prototypes import check
 from deeplink_vendors.ascend.graph.taken import supports
 from dicp.conversion import NotTaken
+from dicp.simulation import SimulationError
 
 aten = torch.ops.aten
 

@@ -10,8 +10,9 @@ from torch import nn
 from deeplink.errors import CompileError
 from deeplink_vendors.enflame.graph import backend
 from deeplink_vendors.enflame.graph.compiler import compile_source
-from deeplink_vendors.enflame.graph.interpreter import Simulation, SimulationError
+from deeplink_vendors.enflame.graph.interpreter import Simulation
 from deeplink_vendors.enflame.graph.source import Source
+from dicp.simulation import SimulationError
 
 EXACT = {
     torch.float32: [math.inf, -0.0, 1e-45, 3.4e38, 0.1],

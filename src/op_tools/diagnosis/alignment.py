@@ -54,7 +54,9 @@ def _by_step(row: Sequence[Entry]) -> dict[int, list[int]]:
     return found
 
 
-def _step(a: Sequence[Entry], b: Sequence[Entry], mine: list[int], theirs: list[int]) -> list[Match]:
+def _step(
+    a: Sequence[Entry], b: Sequence[Entry], mine: list[int], theirs: list[int]
+) -> list[Match]:
     rows = Rows(a, b, mine, theirs)
     pairs = dict(rows.aligned())
     left = [i for i in range(len(mine)) if i not in pairs]
@@ -83,11 +85,10 @@ def _ordered(
     found: list[Match] = []
     for i in range(-1, len(mine)):
         if i >= 0:
-            j = pairs.get(i)
-            if j is None:
-                found.append(Match(mine[i], None, "only a"))
+            if i in pairs:
+                found.append(Match(mine[i], theirs[pairs[i]], how.get(i, "same")))
             else:
-                found.append(Match(mine[i], theirs[j], how.get(i, "same")))
+                found.append(Match(mine[i], None, "only a"))
         for j in behind[i]:
             kind: How = "recomputed" if j in again else "only b"
             found.append(Match(None, theirs[j], kind))
@@ -160,7 +161,7 @@ class Rows:
         yield from self._between(middle + 1, i1, best + 1, j1)
 
     def _scores(self, i: int, j0: int, j1: int) -> Ints:
-        """How alike a call of A is to some of B; less than nothing where the operator is another."""
+        """How alike a call of A is to some of B; below 0 where the operator is another."""
         total = np.zeros(j1 - j0, dtype=np.int64)
         for (x, y), weight in zip(self._codes, WEIGHTS, strict=True):
             total += np.where(y[j0:j1] == x[i], weight, 0)
@@ -276,9 +277,7 @@ def _rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 # What is left over.
 
 
-def _elsewhere(
-    rows: Rows, left: list[int], free: list[int]
-) -> Iterator[tuple[int, int, How]]:
+def _elsewhere(rows: Rows, left: list[int], free: list[int]) -> Iterator[tuple[int, int, How]]:
     """Calls that were moved, and those whose result another operator gives now."""
     for key, how in (
         (_key, "moved"),

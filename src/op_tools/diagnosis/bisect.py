@@ -110,7 +110,7 @@ class Bisection:
             raise Ended("broken", NO_TOOLS)
         self.found["candidates"] = sorted(by_name)
         self.found["suspects"] = [name for name in plain.suspects if name in by_name]
-        check = self._check or self._loss_check(plain, everything)
+        check: Check = self._check or self._loss_check(plain, everything)
         self._check = check
         self.found["check"] = check.described()
         if not self._passes(everything):
@@ -232,9 +232,7 @@ class Bisection:
             chosen = [where for where in needed if where[0] == guilty["op"]]
             guilty["places"] = [_place(where, self._places[where]) for where in chosen]
 
-    def _try(
-        self, purpose: str, ops: frozenset[str], places: frozenset[Hashable] | None
-    ) -> bool:
+    def _try(self, purpose: str, ops: frozenset[str], places: frozenset[Hashable] | None) -> bool:
         chosen = None if places is None else tuple(sorted(cast("frozenset[Where]", places)))
         return self._passes(self._once(purpose, self._plan(tuple(sorted(ops)), chosen)))
 

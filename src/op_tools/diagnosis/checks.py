@@ -41,8 +41,8 @@ class Seen:
 class Check(Protocol):
     """Says whether a run is well, and why not."""
 
-    kind: str
-
+    @property
+    def kind(self) -> str: ...
     def __call__(self, seen: Seen) -> tuple[bool, str]: ...
     def described(self) -> dict[str, Any]: ...
 
@@ -188,7 +188,7 @@ class ScriptCheck:
         return {"kind": "script", "script": self.script}
 
 
-PLAIN = {"nan": NanCheck, "exit": ExitCheck}
+PLAIN: dict[str, Check] = {"nan": NanCheck(), "exit": ExitCheck()}
 
 
 def parse(text: str) -> Check | None:
@@ -196,8 +196,7 @@ def parse(text: str) -> Check | None:
     if text == "loss":
         return None
     if text in PLAIN:
-        made: Check = PLAIN[text]()
-        return made
+        return PLAIN[text]
     if text.startswith("script:"):
         return ScriptCheck(text.removeprefix("script:"))
     return ExpressionCheck(text)

@@ -78,7 +78,11 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
     absent = [rank for rank in run.ranks if rank not in each.calls]
     if absent:
         few = "they have made fewer, or it is another group's"
-        return "not checked", absent[0], f"rank {', '.join(map(str, absent))} has no such call: {few}"
+        return (
+            "not checked",
+            absent[0],
+            f"rank {', '.join(map(str, absent))} has no such call: {few}",
+        )
     if run.missing:
         return "not checked", None, f"rank {', '.join(map(str, run.missing))} is missing"
     given = {rank: _given(each.kind, entry) for rank, (_, entry) in each.calls.items()}

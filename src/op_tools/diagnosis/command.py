@@ -131,7 +131,12 @@ def show_bisect(found: Bisect, folder: Path) -> None:
     out.print(table("The runs", columns, rows))
     for guilty in found["guilty"]:
         cells = [
-            (place["module"] or "(no module)", place["site"], place["direction"], str(place["calls"]))
+            (
+                place["module"] or "(no module)",
+                place["site"],
+                place["direction"],
+                str(place["calls"]),
+            )
             for place in guilty["places"][:SHOWN]
         ]
         title = f"{guilty['op']}: {guilty['calls']} calls in a run, of them needed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from op_tools import names
+from op_tools.archive import SUFFIX
 from op_tools.diagnosis import formats, recordings
 from op_tools.diagnosis.checks import Seen
 from op_tools.diagnosis.formats import BisectRun, Determinism, DeterminismTensor, Pair
@@ -96,7 +97,8 @@ class Repetition:
             if len(calls) > first.nth:
                 entries.append(calls[first.nth])
                 assert kept is not None
-                self.found["kept"].append(f"{kept.path}#{entries[-1].id}")
+                file = _file_of(kept, first.a.rank)
+                self.found["kept"].append(f"{file}#{entries[-1].id}")
         if len(entries) == 2:
             self.found["tensors"] = [
                 _tensor(at, one, other)
@@ -125,6 +127,13 @@ class Repetition:
             status = f"it ended with status {seen.exit}" if seen.exit else "it called none"
             self.found["verdict"] = f"No operator of a device was seen ({status}): {error.message}"
             return None
+
+
+def _file_of(kept: Recording, rank: int) -> Path:
+    """The archive of a rank."""
+    files = sorted(kept.path.rglob(f"*{SUFFIX}"))
+    own = [file for file in files if f"-rank{rank}of" in file.name]
+    return (own or files or [kept.path])[0]
 
 
 HASHES = {"OP_CAPTURE_MODE": "hash"}

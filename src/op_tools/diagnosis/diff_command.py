@@ -45,6 +45,7 @@ def diff(command: str, line: Sequence[str]) -> int:
 def show(found: Diff) -> None:
     """The growth of the error, what is not the same, the collectives, the verdict."""
     out = console()
+    cells: list[tuple[str, ...]]
     grown = [row for row in found["growth"] if row["error"] != 0][:SHOWN]
     if grown:
         cells = [
@@ -62,8 +63,10 @@ def show(found: Diff) -> None:
         out.print(table("How the error grows: |A - B| / |A|", columns, cells))
     apart = [row for row in found["pairs"] if row["status"] == "diverges"][:SHOWN]
     if apart:
-        cells = [(row["op"], row["module"], row["site"], str(row["step"]), row["message"])
-                 for row in apart]  # fmt: skip
+        cells = [
+            (row["op"], row["module"], row["site"], str(row["step"]), row["message"])
+            for row in apart
+        ]
         out.print(table("What diverges", ("operator", "module", "line", "step", "how"), cells))
     wrong = [row for row in found["collectives"] if row["status"] == "wrong"][:SHOWN]
     if wrong:

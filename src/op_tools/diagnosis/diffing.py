@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from op_tools import names
 from op_tools.diagnosis import collectives, formats
-from op_tools.diagnosis.alignment import Match, align
+from op_tools.diagnosis.alignment import How, Match, align
 from op_tools.diagnosis.formats import Diff, Growth, Pair, Side
 from op_tools.diagnosis.judging import fault_of
 from op_tools.diagnosis.recordings import Entry, Recording, Value
@@ -86,7 +86,8 @@ def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
     return found
 
 
-HOWS = ("same", "moved", "fused", "recomputed", "only a", "only b")
+HOWS: tuple[How, ...] = ("same", "moved", "fused", "recomputed", "only a", "only b")
+Status = Literal["same", "rounding", "diverges", "nothing in common"]
 
 
 def _ranks(a: Recording, b: Recording) -> Iterator[tuple[int, list[Entry], list[Entry]]]:
@@ -246,7 +247,7 @@ def _pair(row: Row) -> Pair:
     )
 
 
-def _status(rows: Sequence[Row], first: Row | None) -> str:  # type: ignore[return]
+def _status(rows: Sequence[Row], first: Row | None) -> Status:
     if first is not None:
         return "diverges"
     paired = [row for row in rows if row.a is not None and row.b is not None]
@@ -260,9 +261,9 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
     total = f"{paired} pairs of {found['a']['calls']} and {found['b']['calls']} calls"
     first = found["first"]
     missing = "".join(
-        f" Rank {', '.join(map(str, found[side]['missing_ranks']))} of {side.upper()} is missing."  # type: ignore[literal-required]
+        f" Rank {', '.join(map(str, found[side]['missing_ranks']))} of {side.upper()} is missing."
         for side in ("a", "b")
-        if found[side]["missing_ranks"]  # type: ignore[literal-required]
+        if found[side]["missing_ranks"]
     )
     wrong = [row for row in found["collectives"] if row["status"] == "wrong"]
     for row in wrong[:1]:

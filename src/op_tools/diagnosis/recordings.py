@@ -186,12 +186,12 @@ def _archived(file: Path) -> Iterator[Entry]:
     archive = Archive(file)
     for call in archive:
         parts = archive.parts(call)
-        if "input" not in parts:
-            continue  # a call that is not whole
-        given, made = parts["input"], parts.get("output", {})
+        if not parts.keys() >= {"input", "output"}:
+            continue  # a call that did not end, or is not whole
+        given, made = parts["input"], parts["output"]
         wrote = list(made.get("mutated", {}).values())
         inputs = tuple(_stored(archive, [given["args"], given["kwargs"]]))
-        outputs = tuple(_stored(archive, [made.get("args", []), wrote]))
+        outputs = tuple(_stored(archive, [made["args"], wrote]))
         yield _of_header(given["call"], inputs, outputs, _loader(archive, call))
 
 
@@ -276,6 +276,4 @@ def _held(tensor: Tensor) -> Value:
     dense, _ = snapshot.ordered(tensor.detach())
     flat = dense.contiguous().reshape(-1).view(torch.uint8).numpy()
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Value(
-        dtype, tuple(tensor.shape), stride=tuple(tensor.stride()), bytes=lambda: flat
-    )
+    return Value(dtype, tuple(tensor.shape), stride=tuple(tensor.stride()), bytes=lambda: flat)

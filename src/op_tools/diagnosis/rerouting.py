@@ -54,9 +54,7 @@ class Plan:
             raise SettingError(f"OP_BISECT_PLAN: {path} cannot be read: {error}.") from None
         places = found.pop("places")
         ops = tuple(found.pop("ops"))
-        return Plan(
-            **found, ops=ops, places=None if places is None else tuple(map(tuple, places))
-        )
+        return Plan(**found, ops=ops, places=None if places is None else tuple(map(tuple, places)))
 
 
 @dataclass
@@ -86,8 +84,10 @@ class OpReroute(OpFallback):
         self._types: dict[Hashable, list[torch.dtype]] = {}
         self._cast: OpDtypeCast | None = None
         if self.plan.instead in ("float64", "float32"):
-            narrow = ("float16", "bfloat16", "float32")[: 3 if self.plan.instead[-2:] == "64" else 2]
-            casts = {name: self.plan.instead for name in narrow}
+            narrow = ("float16", "bfloat16", "float32")[
+                : 3 if self.plan.instead[-2:] == "64" else 2
+            ]
+            casts = dict.fromkeys(narrow, self.plan.instead)
             self._cast = OpDtypeCast(casts=casts)
             self._cast.begin(Options(more={"casts": casts}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from deeplink import settings
 from deeplink.losses import PATTERN, Loss, observed, printed
 from op_tools.autocompare import OpAutoCompare
+from op_tools.call import Level
 from op_tools.diagnosis.checks import Seen
 from op_tools.diagnosis.rerouting import OpReroute, Plan, counted
 
@@ -119,10 +121,8 @@ def _started(
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Ends the child and what it has started: they are a session of their own."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, kind)
-        except ProcessLookupError:
-            pass
         try:
             child.wait(5)
             return
@@ -166,7 +166,7 @@ class Function:
             if reroute is not None:
                 reroute.start()
             if suspects and plan is not None:
-                level = "api" if plan.level == "api" else "aten"
+                level: Level = "api" if plan.level == "api" else "aten"
                 compare = OpAutoCompare(mode="signature", level=level).start()
             losses = [Loss(float(value)) for value in self.call()]
         except Exception as error:  # the program's own: it is what became of this run

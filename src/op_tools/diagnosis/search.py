@@ -95,7 +95,8 @@ class Search:
 
     def _smallest(self) -> list[Hashable]:
         passing = [key for key, passed in self._known.items() if passed]
-        return sorted(min(passing, key=len), key=self._items.index)
+        fewest = min(passing, key=lambda key: len(key))
+        return sorted(fewest, key=self._items.index)
 
 
 def _rounds(count: int) -> int:

@@ -12,7 +12,7 @@ from op_tools import kernels
 from op_tools.diagnosis.recordings import Value
 from op_tools.statistics import NATIVE
 
-_COMPLEX = {"complex64": ("float32", 2), "complex128": ("float64", 2)}
+_PARTS = {"complex64": "float32", "complex128": "float64"}  # of complex numbers
 # Of a result of an operator, relative to its size: what rounding explains, by its type.
 _STEP = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-12}
 
@@ -48,7 +48,7 @@ def compared(a: Value, b: Value) -> Compared | None:
 
 def step_of(dtype: str) -> float:
     """The rounding of a type; 0 for one whose values are exact."""
-    return _STEP.get(_COMPLEX.get(dtype, (dtype, 1))[0], 0.125 if dtype.startswith("float8") else 0)
+    return _STEP.get(_PARTS.get(dtype, dtype), 0.125 if dtype.startswith("float8") else 0)
 
 
 def _floats(value: Value) -> bool:
@@ -58,21 +58,22 @@ def _floats(value: Value) -> bool:
 def _by_values(a: Value, b: Value) -> Compared:
     if a.dtype != b.dtype or a.stride != b.stride:
         return _by_torch(a, b)
-    name, parts = _COMPLEX.get(a.dtype, (a.dtype, 1))
     helper = kernels.helper()
-    dtype = getattr(torch, name)
+    dtype: torch.dtype = getattr(torch, _PARTS.get(a.dtype, a.dtype))
     if helper is None or dtype not in NATIVE:
         return _by_torch(a, b)
     assert a.bytes is not None and b.bytes is not None
     one, other = a.bytes(), b.bytes()
     count = one.size // torch.empty(0, dtype=dtype).element_size()
-    found = helper.compare(one.ctypes.data, other.ctypes.data, count, NATIVE[dtype])
-    return _of(*found, one.size + other.size)
+    differing, apart, largest, off, left, _ = helper.compare(
+        one.ctypes.data, other.ctypes.data, count, NATIVE[dtype]
+    )
+    if differing and not dtype.is_floating_point:
+        return _by_torch(a, b)  # the pass over whole numbers counts, and that alone
+    return _of(differing, apart, largest, off, left, one.size + other.size)
 
 
-def _of(
-    differing: int, apart: int, largest: float, off: float, left: float, right: float, size: int
-) -> Compared:
+def _of(differing: int, apart: int, largest: float, off: float, left: float, size: int) -> Compared:
     if apart:
         return Compared(math.inf, differing, largest, size)
     if not off:
@@ -88,17 +89,16 @@ def _by_torch(a: Value, b: Value) -> Compared:
     both = np.isfinite(x) & np.isfinite(y)
     alike = (x == y) | (np.isnan(x) & np.isnan(y))
     off = np.abs(x[both] - y[both])
-    norms = [float(np.linalg.norm(v[both])) for v in (x, y)]
+    left = float(np.linalg.norm(x[both]))
     largest = float(off.max()) if off.size else 0.0
     apart = int((~both & ~alike).sum())
     size = one.nbytes + other.nbytes
-    return _of(int((~alike).sum()), apart, largest, float(np.linalg.norm(off)), *norms, size)
+    return _of(int((~alike).sum()), apart, largest, float(np.linalg.norm(off)), left, size)
 
 
 def _by_statistics(a: Value, b: Value) -> Compared | None:
-    if a.hash and b.hash:
-        if a.hash == b.hash and a.dtype == b.dtype:
-            return SAME
+    if a.hash and b.hash and a.hash == b.hash and a.dtype == b.dtype:
+        return SAME
     if a.nonfinite != b.nonfinite:
         return Compared(math.inf, exact=False)
     if a.norm is None or b.norm is None:

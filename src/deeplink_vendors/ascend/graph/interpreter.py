@@ -11,16 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeplink.errors import DeeplinkError
 from deeplink_vendors.ascend.graph import kernels_folding  # noqa: F401  # registers its kernels
 from deeplink_vendors.ascend.graph.builder import CONSTANT
 from deeplink_vendors.ascend.graph.graph import Desc, Graph, Node
 from deeplink_vendors.ascend.graph.kernels import KERNELS
 from deeplink_vendors.ascend.graph.prototypes import prototypes
-
-
-class SimulationError(DeeplinkError):
-    """A graph cannot be run, or gives what it does not declare."""
+from dicp.simulation import SimulationError, fresh
 
 
 class Simulation:
@@ -67,21 +63,6 @@ class Simulation:
             raise SimulationError(f"the simulation has no operator {node.type} ({node.name})")
         else:
             self._steps.append((node, _attributes(node), ()))
-
-
-def fresh(results: Sequence[Any], given: Sequence[Any]) -> list[Tensor]:
-    """The results in memory of their own, as a chip's would be: a kernel here may give a view."""
-    taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
-    own: list[Tensor] = []
-    for result in results:
-        place = result.untyped_storage().data_ptr()
-        own.append(
-            result.clone(memory_format=torch.contiguous_format)
-            if place in taken
-            else result.contiguous()
-        )
-        taken.add(place)
-    return own
 
 
 def _attributes(node: Node) -> dict[str, Any]:

@@ -13,18 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeplink.errors import DeeplinkError
 from deeplink_vendors.enflame.graph.compiler import WEIGHTS
 from deeplink_vendors.enflame.graph.kernels import KERNELS
 from deeplink_vendors.enflame.graph.source import PRIMITIVES
+from dicp.simulation import SimulationError, fresh
 
 DTYPES = {name: dtype for dtype, name in PRIMITIVES.items()}
 
 Declared = tuple[torch.dtype, tuple[int, ...]]
-
-
-class SimulationError(DeeplinkError):
-    """A module cannot be run, or gives what it does not declare."""
 
 
 @dataclass(frozen=True)
@@ -71,21 +67,6 @@ class Simulation:
             self.calls.append(call)
         elif call.function != "Input":
             raise SimulationError(f"the simulation has no function {call.function} ({call.id})")
-
-
-def fresh(results: Sequence[Any], given: Sequence[Any]) -> list[Tensor]:
-    """The results in memory of their own, as a chip's would be: a kernel here may give a view."""
-    taken = {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor)}
-    own: list[Tensor] = []
-    for result in results:
-        place = result.untyped_storage().data_ptr()
-        own.append(
-            result.clone(memory_format=torch.contiguous_format)
-            if place in taken
-            else result.contiguous()
-        )
-        taken.add(place)
-    return own
 
 
 def _parted(module: str) -> tuple[list[list[str]], list[str]]:

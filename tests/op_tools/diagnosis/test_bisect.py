@@ -1,0 +1,247 @@
+"""Which operators make a program wrong: found by running it again, and nobody else accused."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_dipu  # noqa: F401
+from op_tools.diagnosis import checks, command, formats
+from op_tools.diagnosis.bisect import Asked, Bisection
+from op_tools.diagnosis.running import Command, Function
+from tests.op_tools.diagnosis.programs import training
+
+WELL = [0.9, 0.5]
+
+
+def bisected(call: Callable[[], list[float]], folder: Path, **asked: Any) -> formats.Bisect:
+    return Bisection(Function(call, ["train"]), folder, Asked(**asked)).run()
+
+
+def guilty(found: formats.Bisect) -> list[str]:
+    return [row["op"] for row in found["guilty"]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "dtype", "op"),
+    [
+        (("wrong_epsilon", "native_layer_norm"), torch.float32, "aten.native_layer_norm.default"),
+        (("wrong_epsilon", "native_layer_norm"), torch.bfloat16, "aten.native_layer_norm.default"),
+        (("ignore_strides", "mm"), torch.float32, "aten.mm.default"),
+        (("tf32", "addmm"), torch.float32, "aten.addmm.default"),
+    ],
+)
+def test_the_guilty_operator_is_named_and_no_other(
+    fault: tuple[str, str], dtype: torch.dtype, op: str, tmp_path: Path
+) -> None:
+    found = bisected(training(fault, dtype), tmp_path, places=False)
+    assert (found["status"], guilty(found)) == ("found", [op])
+    assert len(found["runs"]) <= 6
+    assert json.loads((tmp_path / "bisect.json").read_text()) == json.loads(json.dumps(found))
+
+
+def test_two_faults_are_both_found_without_a_suspect(tmp_path: Path) -> None:
+    def both() -> list[float]:
+        with torch.dipu.quirk("ignore_strides", "mm"):
+            return training(("wrong_epsilon", "native_layer_norm"))()
+
+    found = bisected(both, tmp_path, suspects=False, places=False)
+    assert guilty(found) == ["aten.mm.default", "aten.native_layer_norm.default"]
+    assert len(found["runs"]) <= 20
+
+
+def test_a_nan_is_traced_to_its_operator_and_module(tmp_path: Path) -> None:
+    call = training(("nan", "gelu$|gelu.out"), call=2)
+    found = bisected(call, tmp_path, check=checks.NanCheck(), suspects=False)
+    assert guilty(found) == ["aten.gelu.default"]
+    (place,) = found["guilty"][0]["places"]
+    assert (place["module"], place["direction"]) == ("2", "forward")
+
+
+def test_a_healthy_program_accuses_nobody(tmp_path: Path) -> None:
+    found = bisected(training(), tmp_path)
+    assert (found["status"], guilty(found)) == ("nothing", [])
+    assert "Nothing to find" in found["verdict"]
+
+
+def test_a_fault_that_is_the_programs_own_is_not_blamed_on_an_operator(tmp_path: Path) -> None:
+    check = checks.ExpressionCheck("loss < 0")
+    found = bisected(training(), tmp_path, check=check, suspects=False)
+    assert found["status"] == "program"
+    assert "not well either" in found["verdict"]
+
+
+def test_what_fails_once_and_not_again_is_said_to_be_chance(tmp_path: Path) -> None:
+    runs = iter([[float("nan")], WELL, WELL, WELL, WELL, WELL, WELL, WELL, WELL, WELL, WELL])
+
+    def moody() -> list[float]:
+        training()()
+        return next(runs)
+
+    found = bisected(moody, tmp_path, check=checks.NanCheck(), suspects=False)
+    assert (found["status"], guilty(found)) == ("unclear", [])
+    assert "now and then" in found["verdict"]
+
+
+def test_a_program_that_is_never_the_same_is_told_to_set_its_seed(tmp_path: Path) -> None:
+    losses = iter([[1.0], [2.0], [3.5], [1.5]])
+
+    def unseeded() -> list[float]:
+        training()()
+        return next(losses)
+
+    found = bisected(unseeded, tmp_path, suspects=False)
+    assert (found["status"], guilty(found)) == ("unclear", [])
+    assert "seeds" in found["verdict"]
+
+
+# By a command. The stand-in reads the plan as the tools do, so that a run takes no time.
+
+STAND_IN = """
+import json, os, sys
+plan = json.load(open(os.environ["OP_BISECT_PLAN"])) if "OP_BISECT_PLAN" in os.environ else {}
+here = os.path.dirname(os.path.abspath(__file__))
+open(os.path.join(here, "runs"), "a").write("x")
+if os.path.exists(os.path.join(here, "stop")):
+    sys.exit("out of order")
+names = [f"aten.op{i}.default" for i in range(40)]
+if plan:
+    could = [[name, "m", "x.py:1", "forward", 2] for name in names]
+    json.dump({"could": could, "did": {}}, open(plan["counts"] + "/counts-0-1.json", "w"))
+well = plan.get("everything") or "aten.op17.default" in plan.get("ops", [])
+print("loss:", 0.5 if well else 0.75)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "train.py"
+    file.write_text(STAND_IN)
+    return file
+
+
+def run_command(program: Path, *options: str) -> int:
+    folder = str(program.parent / "out")
+    line = ["--to", folder, "--no-suspects", "--no-places", "--no-script", *options]
+    return command.bisect("deeplink bisect", [*line, "--", sys.executable, str(program)])
+
+
+def found_by(program: Path) -> formats.Bisect:
+    found: formats.Bisect = formats.read(program.parent / "out" / "bisect.json")
+    return found
+
+
+def test_the_command_finds_one_of_forty_in_nine_runs(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(program) == 1
+    assert guilty(found_by(program)) == ["aten.op17.default"]
+    assert len(found_by(program)["runs"]) <= 6 + 3 + 1  # of which one learns what rounding does
+    shown = capsys.readouterr()
+    assert "aten.op17.default is guilty" in shown.out
+    assert "more after it" in shown.err
+
+
+def test_what_was_run_is_not_run_again_after_a_stop(program: Path) -> None:
+    run_command(program)
+    made = len((program.parent / "runs").read_text())
+    (program.parent / "out" / "bisect.json").unlink()
+    for folder in ("run-06", "run-07"):  # killed in the middle
+        (program.parent / "out" / folder / "done.json").unlink()
+    assert run_command(program, "--resume") == 1
+    assert len((program.parent / "runs").read_text()) == made + 2
+    assert guilty(found_by(program)) == ["aten.op17.default"]
+
+
+def test_a_command_that_does_not_run_is_told_with_its_last_lines(
+    program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program.parent / "stop").touch()
+    assert run_command(program) == 2
+    assert found_by(program)["status"] == "broken"
+    out = capsys.readouterr().out
+    assert "ended with status 1" in out
+    assert "out of order" in out
+
+
+def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", "import time; print('loss 1', flush=True); time.sleep(600)"]
+    seen = Command(line, tmp_path, timeout=0.5).start({}, 1)
+    assert seen.exit == 124
+    assert "stopped after" in seen.problem
+
+
+def test_a_command_that_is_not_there_is_told(program: Path) -> None:
+    line = ["--to", str(program.parent / "out"), "--", "no_such_program"]
+    assert command.bisect("deeplink bisect", line) == 2
+    assert "cannot be started" in found_by(program)["verdict"]
+
+
+def test_without_a_loss_the_verdict_says_what_to_do(program: Path) -> None:
+    assert run_command(program, "--loss-pattern", r"energy (\d+)") == 2
+    assert "--loss-pattern" in found_by(program)["verdict"]
+
+
+@pytest.mark.parametrize("check", ["loss < 0.6", "script", "exit"])
+def test_a_check_of_ones_own(program: Path, check: str) -> None:
+    if check == "script":
+        script = program.parent / "well.sh"
+        script.write_text('#!/bin/sh\ngrep -q "loss: 0.5" "$1" && grep -q 0.5 "$2"\n')
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        check = f"script:{script}"
+    if check == "exit":
+        program.write_text(STAND_IN + "sys.exit(0 if well else 3)\n")
+    assert run_command(program, "--check", check) == 1
+    assert guilty(found_by(program)) == ["aten.op17.default"]
+
+
+def test_a_reference_of_ones_own_decides(program: Path) -> None:
+    reference = program.parent / "right.json"
+    reference.write_text("[0.5]")
+    assert run_command(program, "--reference", str(reference), "--tolerance", "1e-3") == 1
+    reference.write_text("[0.1]")
+    assert run_command(program, "--reference", str(reference), "--tolerance", "1e-3") == 2
+    assert found_by(program)["status"] == "program"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--check", "loss <"], "no Python expression"),
+        (["--reference", "/nowhere.json"], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_told_at_once(
+    program: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = [*options, "--to", str(program.parent / "out"), "--", sys.executable, str(program)]
+    assert command.main("bisect", line) == 2
+    assert said in capsys.readouterr().err
+    assert not (program.parent / "runs").exists()
+
+
+PROGRAM = """
+import deeplink
+from tests.op_tools.diagnosis.programs import training
+for loss in training()():
+    deeplink.observe_loss(loss)
+"""
+
+
+def test_a_real_program_from_the_loss_to_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIPU_QUIRKS", "wrong_epsilon:native_layer_norm")
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    line = ["--to", str(tmp_path / "out"), "--tolerance", "1e-6", "--no-places", "--no-script"]
+    assert command.main("bisect", [*line, "--", sys.executable, str(program)]) == 1
+    assert guilty(found_by(program)) == ["aten.native_layer_norm.default"]
+    assert len(found_by(program)["runs"]) == 4  # as it is, everything, the suspect, again

@@ -1,0 +1,120 @@
+"""A program run twice: the first operator that gives other bits."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torch_dipu  # noqa: F401
+from op_tools import run, steps
+from op_tools.diagnosis import command, formats
+from op_tools.diagnosis.checks import Seen
+from op_tools.diagnosis.determinism import Repetition, differences
+from op_tools.diagnosis.recordings import Entry, Value
+from op_tools.diagnosis.running import Command
+
+PROGRAM = """
+import sys, torch, torch_dipu
+x = torch.ones(8, 8, device="dipu")
+for turn in range(3):
+    if turn == 1 and len(sys.argv) > 1:  # another bit in each process
+        import os
+        with torch.dipu.quirk("bit_flip", "mm", p=1.0, seed=os.getpid()):
+            y = x @ x
+    else:
+        y = x @ x
+    x = y / y.norm()
+"""
+
+
+def row(*hashes: str) -> list[Entry]:
+    """Calls of which each is given what the one before it made."""
+    values = [Value("float32", (2,), word) for word in ("start", *hashes)]
+    return [
+        Entry(n, f"aten.op{n}.default", "forward", 0, "", "", (given,), (made,))
+        for n, (given, made) in enumerate(itertools.pairwise(values))
+    ]
+
+
+def test_the_first_that_differs_from_the_same_arguments_is_named() -> None:
+    first, calls, differing = differences(row("a", "b", "c"), row("a", "x", "y"))
+    assert first is not None
+    assert (first.a.op, first.from_same, calls, differing) == ("aten.op1.default", True, 3, 2)
+
+
+def test_memory_that_nobody_has_written_is_no_difference() -> None:
+    mine, theirs = row("a", "b"), row("x", "b")
+    mine, theirs = ([replace(r[0], op="aten.empty.memory_format"), r[1]] for r in (mine, theirs))
+    theirs[1] = replace(theirs[1], inputs=mine[1].inputs)
+    assert differences(mine, theirs)[0] is None
+
+
+def test_data_that_differ_are_not_blamed_on_the_operator() -> None:
+    theirs = row("x", "y")
+    theirs[0] = replace(theirs[0], inputs=(Value("float32", (2,), "other"),))
+    first, _, _ = differences(row("a", "b"), theirs)
+    assert first is not None and not first.from_same
+
+
+class Here(Command):
+    """Runs in this process, under what the settings ask for."""
+
+    def start(
+        self, values: Mapping[str, str], number: int, plan: dict[str, Any] | None = None
+    ) -> Seen:
+        steps.reset()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in values.items():
+                patch.setenv(name, value)
+            tools_started = run.start()
+            try:
+                self._program(number)
+            finally:
+                tools_started()
+        return Seen()
+
+    def _program(self, number: int) -> None:
+        x = torch.ones(8, 8, device="dipu")
+        for turn in range(3):
+            chance = 1.0 if turn == 1 else 0.0
+            with torch.dipu.quirk("bit_flip", "mm", p=chance, seed=number):
+                y = x @ x
+            x = y / y.norm()
+
+
+def test_both_tensors_of_the_call_that_differs_are_kept(tmp_path: Path) -> None:
+    found = Repetition(Here(["train"], tmp_path), tmp_path).run()
+    assert found["status"] == "differs"
+    assert found["first"] is not None
+    assert (found["first"]["op"], found["first"]["message"]) == (
+        "aten.mm.default",
+        "other bits from the same arguments",
+    )
+    assert found["tensors"][0]["differing"] in (1, 2)
+    assert [Path(kept.partition("#")[0]).exists() for kept in found["kept"]] == [True, True]
+    assert len(found["runs"]) == 4
+
+
+@pytest.mark.slow
+def test_a_program_that_is_the_same_twice(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    line = ["--to", str(tmp_path / "out"), "--", sys.executable, str(tmp_path / "train.py")]
+    assert command.main("determinism", line) == 0
+
+
+@pytest.mark.slow
+def test_a_program_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    program = [sys.executable, str(tmp_path / "train.py"), "flaky"]
+    assert command.main("determinism", ["--to", str(tmp_path / "out"), "--", *program]) == 1
+    found = formats.read(tmp_path / "out" / "determinism.json")
+    assert found["first"]["op"] == "aten.mm.default"
+    assert found["tensors"][0]["differing"] in (1, 2)
+    assert [Path(kept.partition("#")[0]).exists() for kept in found["kept"]] == [True, True]
