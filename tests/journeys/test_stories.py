@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_command_prints_what_the_page_says(command: Command, folder: Path) -> None:
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    fixed = {"DEEPLINK_VENDOR": "reference", "COLUMNS": "160", "PYTHONPATH": source}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    fixed = {"DEEPLINK_VENDOR": "reference", "COLUMNS": "160", "PYTHONPATH": source, "PATH": path}
     done = subprocess.run(
         command.line,
         cwd=folder,

@@ -178,6 +178,10 @@ def archive(file: Path, content: Content) -> None:
     at = sum(row.start >= 0 for row in content.rows)
     for place, number in enumerate(found):
         row = captured(found.header(number))
+        made = found.results(number)
+        if made:
+            row.dtype, row.shape = made[0][0], shape_text(made[0][1])
+            row.bytes = sum(bytes_of(dtype, shape_text(shape)) for dtype, shape in made)
         if content.clock == "calls":
             row.start, row.took = at + place, 1.0
         content.rows.append(row)
