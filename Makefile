@@ -30,7 +30,7 @@ build: setup ## Build the native parts of the reference device and the tools (ca
 	@echo "[build] native parts of ditorch and op_tools"
 	@$(BUILD_TOOLS_CMD)
 
-demo: setup build ## Train on the reference device, then find and mend a fault of it
+demo: setup build ## Train on the reference device, find and mend a fault of it, show a page of it
 	@echo "[demo] $(DEMO_CMD)"
 	@$(DEMO_CMD)
 	@echo "[demo] $(FAULT_CMD)"

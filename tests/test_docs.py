@@ -22,6 +22,7 @@ GUIDES = [
     "ditorch.md",
     "op_tools.md",
     "wrong_loss.md",
+    "stories.md",
     "diagnosis.md",
     "dicp.md",
     "dlinfer.md",

@@ -98,6 +98,15 @@ class Archive:
         """The values that begin there, in the file's memory; not to be written."""
         return np.frombuffer(self._map, np.uint8, length, start)
 
+    def results(self, call: int) -> list[tuple[str, tuple[int, ...]]]:
+        """Types and shapes of a call's results; their values are not read."""
+        made = [found for found in self._calls[call] if PARTS[found.part] == "output"]
+        return [
+            (leaf["dtype"], tuple(leaf["shape"]))
+            for found in made
+            for leaf in _leaves(self._json(found).get("args"))
+        ]
+
     def load(self, call: int) -> Recorded:
         """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
         parts = self.parts(call)
@@ -150,3 +159,16 @@ class Archive:
         made = rebuild(dense, shape, stride)
         can = made.is_floating_point() or made.is_complex()
         return made.detach().requires_grad_() if value["requires_grad"] and can else made
+
+
+def _leaves(value: Any) -> Iterator[dict[str, Any]]:
+    """The tensors in what was encoded."""
+    if isinstance(value, dict):
+        if "dtype" in value and "shape" in value:
+            yield value
+        else:
+            for inner in value.values():
+                yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)

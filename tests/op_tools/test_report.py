@@ -80,6 +80,18 @@ def test_a_timed_run_has_groups_with_operations_and_bytes(
     assert {event["ph"] for event in events} == {"M", "X"}
 
 
+def test_a_capture_is_shown_by_its_calls_without_reading_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
+    with op_tools.OpCapture(format="packed"):
+        torch.exp(torch.ones(4, 2, device="dipu"))
+    rows = {row.op: row for row in readers.read(tmp_path).rows}
+    made = rows["torch.exp"]
+    assert (made.dtype, made.shape, made.bytes) == ("float32", "[4, 2]", 32)
+    assert made.site.startswith("test_report.py:")
+
+
 def test_earlier_runs_in_the_same_folder_are_left_out(tmp_path: Path) -> None:
     statistics(tmp_path, 4, "op_statistics_info_pid7_2025-12-31-00-00-00")
     content = readers.read(statistics(tmp_path, 10))

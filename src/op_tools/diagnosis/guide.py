@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deeplink import settings
 from deeplink.table import console
 from op_tools.diagnosis import launching
 from op_tools.diagnosis.report import page, readers
@@ -110,6 +111,7 @@ def main(line: Sequence[str]) -> int:
             _show(step, _words(step, Path(step.folder), program))
         return 0
     folder = launching.folder(given.output, "diagnosis")
+    settings.activate_children()  # a program written for CUDA runs on the device at hand
     found = 1 in _statuses(steps, folder, program, given.timeout)
     return _end(folder, found)
 

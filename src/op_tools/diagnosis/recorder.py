@@ -20,7 +20,6 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
 from typing import Any, Self
 
 import torch
@@ -138,13 +137,13 @@ class FlightRecorder:
         """A tool must not kill the program that it watches; what it costs is counted."""
 
         def run(*args: Any) -> None:
-            since = perf_counter_ns()
+            self.budget.enter()
             try:
                 with interception.unseen():
                     act(*args)
             except Exception as error:  # whatever it is, it is ours
                 diagnostics.add("FlightRecorder", act.__name__, error)
-            self.budget.spend(since)
+            self.budget.leave()
 
         return run
 
@@ -169,8 +168,9 @@ class FlightRecorder:
             self._undo.append(self._leave_signal)
 
     def _terminated(self, number: int, frame: Any) -> None:
-        stack = traceback.format_stack(frame)[-4:]
-        self._event("signal", signal.Signals(number).name, stack)
+        if self.ring.own:  # not in a child, where another thread's lock may have been copied
+            stack = traceback.format_stack(frame)[-4:]
+            self._event("signal", signal.Signals(number).name, stack)
         self._leave_signal()
         os.kill(os.getpid(), number)
 
@@ -236,11 +236,8 @@ class FlightRecorder:
                 break
             parameter = with_gradients[(self._turn + offset) % count]
             name = self._names.get(id(parameter)) or f"[{(self._turn + offset) % count}]"
-            since = perf_counter_ns()
             self.signals.take([name], [parameter.grad], self._line["grads"])
             self.signals.take([name], [parameter], self._line["params"])
-            self.budget.spend(since)
-            self.budget.spent -= perf_counter_ns() - since  # counted once, by the guard
         self._turn += max(1, len(self._line["grads"]))
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -27,6 +27,11 @@ class Ring:
         self._file: int | None = None
 
     @property
+    def own(self) -> bool:
+        """Whether this is the process that it was made in: a child has its own, or none."""
+        return os.getpid() == self._pid
+
+    @property
     def paths(self) -> list[Path]:
         """The files that exist, the older first."""
         both = [self._path(1 - self._turn), self._path(self._turn)]
@@ -47,7 +52,7 @@ class Ring:
             self._append(data)
 
     def _append(self, data: bytes) -> None:
-        if not data or os.getpid() != self._pid:  # a child has its own recorder, or none
+        if not data or not self.own:
             return
         if len(data) > self.limit // PARTS:
             self.lost += 1
@@ -90,7 +95,7 @@ class Ring:
         return place
 
     def close(self) -> None:
-        if self._file is not None and os.getpid() == self._pid:
+        if self._file is not None and self.own:
             os.close(self._file)
         self._file = None
 

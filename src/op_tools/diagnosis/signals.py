@@ -26,7 +26,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.begun = self._step = perf_counter_ns()
-        self.spent = 0
+        self.spent = self._entered = 0
         self._left = 0.0
 
     def step(self) -> None:
@@ -35,14 +35,21 @@ class Budget:
         took, self._step = now - self._step, now
         self._left = min(self._left + SHARE * took, 4 * SHARE * took)
 
-    def spend(self, since: int) -> None:
-        used = perf_counter_ns() - since
+    def enter(self) -> None:
+        """Something of ours begins."""
+        self._entered = perf_counter_ns()
+
+    def leave(self) -> None:
+        used = perf_counter_ns() - self._entered
+        self._entered = 0
         self.spent += used
         self._left -= used
 
     @property
     def open(self) -> bool:
-        return self._left > 0
+        """Whether more may be done now."""
+        used = perf_counter_ns() - self._entered if self._entered else 0
+        return self._left > used
 
     @property
     def share(self) -> float:

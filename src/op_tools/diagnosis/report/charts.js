@@ -275,7 +275,7 @@ function lineChart(chart) {
   }
   const ticks = [...new Set([0, .2, .4, .6, .8, 1].map((part) => Math.round(part * (count - 1))))];
   for (const i of ticks) {
-    const label = chart.labels[i].length > 26 ? `${chart.labels[i].slice(0, 25)}…` : chart.labels[i];
+    const label = chart.labels[i].length > 22 ? `${chart.labels[i].slice(0, 21)}…` : chart.labels[i];
     svg.append(make("text", { x: x(i), y: high - 6, "text-anchor": i === 0 ? "start" : i === count - 1 ? "end" : "middle" }, label));
   }
   chart.series.forEach((series, number) => {

@@ -119,7 +119,8 @@ def one_iteration(found: Found, content: Content) -> None:
     if first is None:
         content.findings.append(Finding("good", "Every layer is as it was recorded"))
     else:
-        layer = next(each for each in layers if each["call"] == first["call"])
+        wanted = first["layer"], first["call"]
+        layer = next(each for each in layers if (each["layer"], each["call"]) == wanted)
         lines = [
             f"{item['what']}: {item['message']}"
             for item in layer[first["direction"]]

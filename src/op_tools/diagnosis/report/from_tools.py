@@ -115,7 +115,7 @@ def times(file: Path, content: Content) -> None:
 
 def trace(events: list[dict[str, Any]], content: Content) -> None:
     """A trace of OpTimeMeasure (or of another tool): calls and modules as they lay in time."""
-    slices = [event for event in events if event.get("ph") == "X"]
+    slices = _within([event for event in events if event.get("ph") == "X"])
     if not slices:
         return
     content.rows = [row for row in content.rows if row.ms < 0]  # the table of times says less
@@ -133,6 +133,18 @@ def trace(events: list[dict[str, Any]], content: Content) -> None:
             row.start, row.took, row.ms = start, event["dur"], event["dur"] / 1e3
             row.bytes = bytes_of(dtype, shape)
             content.rows.append(row)
+
+
+def _within(slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the modules of steps whose calls were not watched."""
+    watched = [event for event in slices if event.get("cat") not in ("module", "launch")]
+    if not watched:
+        return slices
+    first = min(event["ts"] for event in watched)
+    last = max(event["ts"] + event["dur"] for event in watched)
+    return [
+        event for event in slices if first <= event["ts"] + event["dur"] and event["ts"] <= last
+    ]
 
 
 # Statistics and captures.
@@ -166,6 +178,10 @@ def archive(file: Path, content: Content) -> None:
     at = sum(row.start >= 0 for row in content.rows)
     for place, number in enumerate(found):
         row = captured(found.header(number))
+        made = found.results(number)
+        if made:
+            row.dtype, row.shape = made[0][0], shape_text(made[0][1])
+            row.bytes = sum(bytes_of(dtype, shape_text(shape)) for dtype, shape in made)
         if content.clock == "calls":
             row.start, row.took = at + place, 1.0
         content.rows.append(row)
