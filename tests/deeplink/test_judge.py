@@ -463,3 +463,14 @@ def test_before_an_accusation_that_a_few_runs_might_explain_there_are_more(
     )
     assert verdict.passed == passed
     assert not judge(result, right, run_envelope=lambda: quiet).passed
+
+
+@pytest.mark.parametrize(("smallest", "passed"), [(2.0**-24, True), (0.0, False)])
+def test_what_is_handed_on_below_the_normal_numbers_of_float16(
+    smallest: float, passed: bool
+) -> None:
+    x = (normal(512).abs() * 2e-6).half()
+    wide = x.double()
+    right = wide * 0.37 * 40
+    spread = envelope(lambda: [wide * 0.37 * 40], [right], between=2.0**-11, smallest=smallest)
+    assert judge(x * 0.37 * 40, right, run_envelope=lambda: spread[0]).passed == passed

@@ -54,6 +54,7 @@ def envelope(
     entering: float = 0.0,
     convolving: float = 0.0,
     functions: float = 0.0,
+    smallest: float = 0.0,
     samples: int | None = None,
     seed: int = 0,
 ) -> list[Tensor | None]:
@@ -64,9 +65,10 @@ def envelope(
     hands its result to the next; `entering`: that to which factors of products are rounded, as
     autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
     `functions`: what exp, tanh and their like err relatively, where it is more than `inside`;
+    `smallest`: the least positive number of the type in which results are handed on;
     `samples`: how many runs; else a few, fewer of a long call.
     """
-    amounts = _Amounts(inside, between, entering, max(entering, convolving), functions)
+    amounts = _Amounts(inside, between, entering, max(entering, convolving), functions, smallest)
     order = _Order()
     with order:
         plain = run()
@@ -162,6 +164,7 @@ class _Amounts:
     entering: float
     convolving: float
     functions: float
+    smallest: float
 
 
 class _Noise(TorchDispatchMode):
@@ -173,7 +176,7 @@ class _Noise(TorchDispatchMode):
         self._inside, self._between = amounts.inside, amounts.between
         self._entering, self._convolving = amounts.entering, amounts.convolving
         self._count, self._depth = 0, 0
-        self._functions = amounts.functions
+        self._functions, self._smallest = amounts.functions, amounts.smallest
         self._stores_product = self._stores_sums = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -296,8 +299,9 @@ class _Noise(TorchDispatchMode):
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         drawn = torch.empty((), dtype=torch.float64, device=real.device)
         scale = float(2 ** drawn.uniform_(generator=self._generator))
-        error = _to_nearest(real * scale, amount).div_(scale).sub_(real)
-        error.masked_fill_(_to_nearest(real, amount) == real, 0.0)
+        smallest = self._smallest if amount == self._between else 0.0
+        error = _to_nearest(real * scale, amount, smallest).div_(scale).sub_(real)
+        error.masked_fill_(_to_nearest(real, amount, smallest) == real, 0.0)
         real.add_(torch.nan_to_num_(error, 0.0, 0.0, 0.0), alpha=EVEN)
 
     def _stir(self, tensor: Tensor, size: Tensor, amount: float) -> None:
@@ -312,11 +316,15 @@ class _Noise(TorchDispatchMode):
         real.addcmul_(noise, size.unsqueeze(-1) if tensor.is_complex() else size)
 
 
-def _to_nearest(values: Tensor, roundoff: float) -> Tensor:
-    """Rounded to the digits of a format of this roundoff, whatever its range."""
+def _to_nearest(values: Tensor, roundoff: float, smallest: float = 0.0) -> Tensor:
+    """Rounded to the digits of a format of this roundoff, and to multiples of its least number."""
     unit = 1 << 53 + round(math.log2(roundoff))  # the last digit that is left, among float64's
     bits = values.contiguous().view(torch.int64)
-    return (bits + unit // 2).bitwise_and_(-unit).view(torch.float64)
+    rounded = (bits + unit // 2).bitwise_and_(-unit).view(torch.float64)
+    if not smallest:
+        return rounded
+    subnormal = values.abs() < smallest / (2 * roundoff)
+    return torch.where(subnormal, torch.round(values / smallest) * smallest, rounded)
 
 
 def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:

@@ -26,6 +26,11 @@ class Format:
         return 2.0**self.least
 
     @property
+    def smallest(self) -> float:
+        """The least positive number, the step of those below the normal ones."""
+        return 2.0 ** (self.least + 1 - self.digits)
+
+    @property
     def is_half(self) -> bool:
         """Narrower than float32: kernels compute such types in float32 and round once."""
         return self.digits < 24
