@@ -140,8 +140,8 @@ def _gradients(lesson: Lesson, run: Callable[..., Any]) -> dict[str, Tensor]:
 
 
 def _gap(a: Tensor, b: Tensor, largest: float) -> float:
-    """As a share of the gradient's largest value; of one that is 0 but for rounding, as the bias of
-    an attention's keys has it, of a share of the largest of all.
+    """As a share of the gradient's largest value; of one that is 0 but for rounding, of a share of
+    the largest of all.
     """
     scale = max(float(b.double().abs().max()), 1e-5 * largest)
     return float((a.double() - b.double()).abs().max()) / (scale or 1.0)
