@@ -133,6 +133,14 @@ def test_weights_that_are_loaded_or_cast_later_count(llama: Any) -> None:
         torch.testing.assert_close(model(ids).logits.float(), llama(ids).logits)
 
 
+def test_weights_stay_plain_tensors_when_first_used_in_inference_mode() -> None:
+    model = checks.built("llama")
+    dlinfer.apply(model, check=False)
+    with torch.inference_mode():
+        model(torch.tensor([[5, 6, 7]]))
+    assert not any(parameter.is_inference() for parameter in model.parameters())
+
+
 def test_an_adaptor_that_changes_the_result_is_taken_back(
     llama: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

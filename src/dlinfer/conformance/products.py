@@ -15,7 +15,16 @@ Cases = Iterator[tuple[str, dict[str, Any]]]
 
 @makes("linear")
 def _linear(dtype: torch.dtype) -> Cases:
-    for rows, inner, outer in ((1, 64, 33), (7, 100, 18), (9, 40, 5), (0, 8, 4)):
+    few = (
+        (1, 64, 33),
+        (7, 100, 18),
+        (9, 40, 5),
+        (15, 777, 9),
+        (16, 100, 18),
+        (17, 40, 5),
+        (0, 8, 4),
+    )
+    for rows, inner, outer in few:
         given = {"x": draw(dtype, rows, inner), "weight": draw(dtype, outer, inner)}
         yield f"{rows} x {inner} x {outer}", given
         yield f"{rows} x {inner} x {outer}, bias", given | {"bias": draw(dtype, outer)}

@@ -43,6 +43,7 @@ class Merged:
     def _addresses(self) -> list[int]:
         return [parameters[name].data_ptr() for parameters, name in self.places]
 
+    @torch.inference_mode(False)  # whoever trains or saves the model later has plain tensors
     @torch.no_grad()
     def _merge(self) -> None:
         self.held = []
