@@ -198,6 +198,20 @@ def random_numbers_of(device: torch.device) -> Iterator[None]:
             module.set_rng_state(after, device)
 
 
+def draws_as_cpu(device: torch.device) -> bool:
+    """Whether a device's generator is of the CPU's kind: both draw the same numbers."""
+    module = getattr(torch, device.type, None)
+    if not hasattr(module, "get_rng_state"):
+        return False
+    theirs: Tensor = module.get_rng_state(device)  # type: ignore[union-attr]
+    return theirs.shape == torch.get_rng_state().shape
+
+
+def stream_of(device: torch.device) -> Tensor | None:
+    """The state of the stream that the CPU draws from in the place of a device; None: not yet."""
+    return _streams.get(device)
+
+
 _streams: dict[torch.device, Tensor] = {}
 
 

@@ -51,15 +51,37 @@ class Row:
         return found
 
 
+class Known:
+    """Contents that were compared: a result is the argument of the next call, and of others."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._found: dict[tuple[object, ...], Compared | None] = {}
+
+    def compared(self, one: Value, other: Value) -> Compared | None:
+        if not (one.hash and other.hash):
+            return self._counted(one, other)
+        both = ((value.hash, value.shape, value.stride, value.dtype) for value in (one, other))
+        key = tuple(both)
+        if key not in self._found:
+            self._found[key] = self._counted(one, other)
+        return self._found[key]
+
+    def _counted(self, one: Value, other: Value) -> Compared | None:
+        found = compared(one, other)
+        self.bytes += found.bytes if found is not None else 0
+        return found
+
+
 def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
     """What the runs differ by; as it is written to diff.json."""
     begun = time.monotonic()
-    count = [0]
+    known = Known()
     rows: list[Row] = []
     order: list[tuple[int, int, int]] = []  # of all ranks together: who is first, began it
     for rank, mine, theirs in _ranks(a, b):
         for number, match in enumerate(align(mine, theirs)):
-            rows.append(_row(rank, match, mine, theirs, count))
+            rows.append(_row(rank, match, mine, theirs, known))
             order.append((rows[-1].entry.step, number, rank))
     rows = [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)]
     first = _first(rows, judged)
@@ -79,7 +101,7 @@ def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
         "collectives": checked[:200],
         "stragglers": collectives.stragglers(b) or collectives.stragglers(a),
         "seconds": 0.0,
-        "bytes": count[0],
+        "bytes": known.bytes,
     }
     found["verdict"] = _told(found, rows)
     found["seconds"] = round(time.monotonic() - begun, 3)
@@ -104,14 +126,14 @@ def _ranks(a: Recording, b: Recording) -> Iterator[tuple[int, list[Entry], list[
 
 
 def _row(
-    rank: int, match: Match, mine: Sequence[Entry], theirs: Sequence[Entry], count: list[int]
+    rank: int, match: Match, mine: Sequence[Entry], theirs: Sequence[Entry], known: Known
 ) -> Row:
     a = mine[match.a] if match.a is not None else None
     b = theirs[match.b] if match.b is not None else None
     if a is None or b is None:
         return Row(rank, match, a, b, None, None, False, "unpaired")
-    given, error_in = _worst(a.inputs, b.inputs, count)
-    made, error = _worst(a.outputs, b.outputs, count)
+    given, error_in = _worst(a.inputs, b.inputs, known)
+    made, error = _worst(a.outputs, b.outputs, known)
     row = Row(rank, match, a, b, error_in, error, given, "same")
     if made or names.last(a.op) in names.UNINITIALISED:
         return row
@@ -135,23 +157,22 @@ def _kind(row: Row, a: Entry) -> tuple[str, bool]:
     return "propagated", grown
 
 
-def _worst(a: Sequence[Value], b: Sequence[Value], count: list[int]) -> tuple[bool, float | None]:
+def _worst(a: Sequence[Value], b: Sequence[Value], known: Known) -> tuple[bool, float | None]:
     """Whether all are the same, and the largest error; None: nothing is known of it."""
     if len(a) != len(b):
         return False, None
     same, worst = True, 0.0
-    known = not a
+    told = not a
     for one, other in zip(a, b, strict=True):
-        found: Compared | None = compared(one, other)
+        found = known.compared(one, other)
         if found is None:
             same = False
             continue
-        known = True
-        count[0] += found.bytes
+        told = True
         same = same and found.same
         if not found.error <= worst:  # a nan, too
             worst = found.error
-    return same, worst if known else None
+    return same, worst if told else None
 
 
 def _first(rows: list[Row], judged: int) -> Row | None:

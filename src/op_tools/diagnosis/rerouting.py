@@ -18,12 +18,13 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from op_tools import host
 from op_tools.call import Call, device_of, tensors
 from op_tools.dtype_cast import CONVERSIONS, OpDtypeCast
 from op_tools.fallback import OpFallback, dense, dtypes_on_device, give_back, moves
 from op_tools.filters import Selection, signature
 from op_tools.host import Copies, mapped, random_numbers_of
-from op_tools.names import last
+from op_tools.names import is_random, last
 from op_tools.options import Options
 from op_tools.tool import Started
 
@@ -81,6 +82,8 @@ class OpReroute(OpFallback):
         self.counts = Counts()
         self._ops, self._places = frozenset(self.plan.ops), self.plan.places
         self._chosen = frozenset(self._places or ())
+        self._same_numbers: bool | None = None  # of the device and the CPU; None: not known yet
+        self._drawn: set[str] = set()
         self._types: dict[Hashable, list[torch.dtype]] = {}
         self._cast: OpDtypeCast | None = None
         if self.plan.instead in ("float64", "float32"):
@@ -97,6 +100,8 @@ class OpReroute(OpFallback):
             return NotImplemented
         if call.level == "aten" and getattr(call.func, "is_view", False):
             return NotImplemented
+        if self._is_drawn(call.name, device):
+            return NotImplemented
         site = call.site.short if call.site is not None else ""
         where = (call.name, call.module, site, call.direction)
         self.counts.could[where] += 1
@@ -104,10 +109,21 @@ class OpReroute(OpFallback):
             return NotImplemented
         if self._places is not None and where not in self._chosen:
             return NotImplemented
+        before = None if self._same_numbers else host.stream_of(device)
         result = self._instead(call, device)
+        if not self._same_numbers and _moved(before, host.stream_of(device)):
+            self._drawn.add(call.name)  # the CPU drew other numbers than the device would have
+            del self.counts.could[where]
+            return NotImplemented
         if result is not NotImplemented:
             self.counts.did[call.name] += 1
         return result
+
+    def _is_drawn(self, name: str, device: torch.device) -> bool:
+        """Whether a call draws numbers that the CPU cannot: it stays, or no two runs are alike."""
+        if self._same_numbers is None:
+            self._same_numbers = host.draws_as_cpu(device)
+        return not self._same_numbers and (is_random(name) or name in self._drawn)
 
     def _instead(self, call: Call, device: torch.device) -> Any:
         if self._cast is not None:
@@ -151,6 +167,13 @@ class OpReroute(OpFallback):
         path.write_text(
             json.dumps({"could": could, "did": dict(self.counts.did)}), encoding="utf-8"
         )
+
+
+def _moved(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether numbers were drawn between two states."""
+    if before is None or after is None:
+        return False  # the first that is made anew; names tell of most
+    return not torch.equal(before, after)
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torch_dipu  # noqa: F401
+from op_tools import host
 from op_tools.diagnosis import checks, command, formats
 from op_tools.diagnosis.bisect import Asked, Bisection
 from op_tools.diagnosis.running import Command, Function
@@ -73,6 +74,24 @@ def test_in_a_wider_type_or_by_the_names_of_functions(
     found = bisected(training(("tf32", "addmm")), tmp_path, places=False, **asked)
     op = "torch.nn.functional.linear" if "level" in asked else "aten.addmm.default"
     assert (found["status"], guilty(found)) == ("found", [op])
+
+
+def test_what_draws_numbers_that_the_cpu_cannot_stays_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA: dropout on the CPU would be another one, in each run."""
+    monkeypatch.setattr(host, "draws_as_cpu", lambda device: False)
+
+    def train() -> list[float]:
+        torch.manual_seed(0)
+        x = torch.nn.functional.dropout(torch.ones(64, device="dipu"), 0.5)
+        return [(x * 3).sum().item()]
+
+    found = bisected(train, tmp_path)
+    assert found["status"] == "nothing"
+    found = bisected(train, tmp_path, check=checks.ExpressionCheck("loss < 0"), suspects=False)
+    assert "aten.mul.Tensor" in found["candidates"]
+    assert "aten.native_dropout.default" not in found["candidates"]
 
 
 def test_a_healthy_program_accuses_nobody(tmp_path: Path) -> None:
