@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def texts(steps: int) -> None:
     small.train(steps)
 
 
-PLANTED: list[tuple[Callable[[int], None], str, str]] = [
+PLANTED: list[tuple[Callable[[int], Any], str, str]] = [
     (texts, "addmm", "aten.addmm.default"),
     (texts, "native_layer_norm", "aten.native_layer_norm.default"),
     (texts, "_softmax", "aten._softmax.default"),
@@ -61,12 +62,14 @@ PLANTED: list[tuple[Callable[[int], None], str, str]] = [
     (images, "native_batch_norm", "aten.native_batch_norm.default"),
     (images, "max_pool2d_with_indices", "aten.max_pool2d_with_indices.default"),
     (images, "threshold_backward", "aten.threshold_backward.default"),
+    (partial(images, dtype=torch.bfloat16), "native_batch_norm", "aten.native_batch_norm.default"),
+    (partial(small.train, amp=True), "addmm", "aten.addmm.default"),
 ]
 
 
 @pytest.mark.parametrize(("train", "op", "name"), PLANTED, ids=lambda value: str(value)[:30])
 def test_the_kernel_with_the_fault_is_named(
-    train: Callable[[int], None], op: str, name: str
+    train: Callable[[int], Any], op: str, name: str
 ) -> None:
     with torch.dipu.quirk("nan", op, call=2), WhyNan() as tool:
         train(2)
