@@ -4,13 +4,14 @@ Plain torch is what a framework does without fused kernels: transformers' formul
 gathering the cached keys and values for torch's own scaled_dot_product_attention. One thread, the
 thread's CPU time, each pair in turns: the ratio of medians, and the geometric mean of the ratios.
 Then what torch's dispatch adds to calling a kernel directly and, where transformers is installed,
-its `generate` of a small model with and without `dlinfer.apply`.
+its `generate` and `generate_batch` of a small model with and without `dlinfer.apply`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
 import statistics
 import time
@@ -189,8 +190,8 @@ def _calls(call: Call) -> int:
     return max(1, min(500, int(2e-3 / max(time.thread_time() - start, 1e-6))))
 
 
-def generating(batch: int) -> tuple[float, float]:
-    """Milliseconds of CPU time for a token of a small Qwen2, stock and with dlinfer: medians."""
+def models() -> tuple[Any, Any]:
+    """A Qwen2 of 31 million weights twice, stock and with dlinfer."""
     transformers: Any = importlib.import_module("transformers")
     config = transformers.Qwen2Config(
         vocab_size=8192,
@@ -201,17 +202,51 @@ def generating(batch: int) -> tuple[float, float]:
         num_key_value_heads=2,
         eos_token_id=None,
     )
-    models = [transformers.Qwen2ForCausalLM(config).eval() for _ in range(2)]
-    dlinfer.apply(models[1])
+    stock, applied = (transformers.Qwen2ForCausalLM(config).eval() for _ in range(2))
+    applied.load_state_dict(stock.state_dict())
+    dlinfer.apply(applied)
+    return stock, applied
+
+
+def generating(pair: tuple[Any, Any], batch: int) -> tuple[float, float]:
+    """Milliseconds of CPU time for a token, stock and with dlinfer: medians."""
     ids = torch.randint(8192, (batch, 64))
     mask = torch.ones_like(ids)
+
+    def run(model: Any) -> None:
+        model.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
+
+    return _turns(pair, run, NEW)
+
+
+def batching(pair: tuple[Any, Any]) -> tuple[float, float]:
+    """The same of continuous batching: sixteen requests, 64 tokens given and 64 generated."""
+    transformers: Any = importlib.import_module("transformers")
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)  # of psutil, each time
+    prompts = torch.randint(8192, (16, 64)).tolist()
+    wanted = transformers.GenerationConfig(max_new_tokens=64, do_sample=False, eos_token_id=-1)
+    cache = {"page_size": 32, "num_blocks": 128, "max_batch_tokens": 512}
+    found: list[list[list[int]]] = []
+
+    def run(model: Any) -> None:
+        how = transformers.ContinuousBatchingConfig(**cache)
+        done = model.generate_batch(prompts, wanted, how)
+        found.append([list(result.generated_tokens) for result in done.values()])
+
+    times = _turns(pair, run, 64)
+    assert all(tokens == found[0] for tokens in found), "the tokens are not the same"
+    return times
+
+
+def _turns(pair: tuple[Any, Any], run: Callable[[Any], None], tokens: int) -> tuple[float, float]:
+    """Medians of the process's CPU time, in turns: batching works in a thread of its own."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(6):
-        for model, found in zip(models, times, strict=True):
-            start = time.thread_time()
-            model.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
+        for model, found in zip(pair, times, strict=True):
+            start = time.process_time()
+            run(model)
             if turn:  # the first one warms up
-                found.append((time.thread_time() - start) / NEW * 1e3)
+                found.append((time.process_time() - start) / tokens * 1e3)
     return statistics.median(times[0]), statistics.median(times[1])
 
 
@@ -245,12 +280,14 @@ def main() -> None:
         )
     if importlib.util.find_spec("transformers"):
         table.add_section()
-        for batch in (1, 8):
-            stock, applied = generating(batch)
-            name = f"generate, batch {batch}, ms a token"
-            table.add_row(
-                name, "float32", f"{stock:.2f}", f"{applied:.2f}", f"{stock / applied:.2f}"
-            )
+        pair = models()
+        rows_of = {f"generate, batch {n}": partial(generating, pair, n) for n in (1, 4, 8, 16)}
+        rows_of["generate_batch, 16 requests"] = partial(batching, pair)
+        for name, measured in rows_of.items():
+            stock, applied = measured()
+            ratio = f"{stock / applied:.2f}"
+            times = f"{stock:.2f}", f"{applied:.2f}"
+            table.add_row(f"{name}, ms a step", "float32", *times, ratio)
     Console(width=100).print(table)
 
 

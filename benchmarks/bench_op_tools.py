@@ -27,66 +27,10 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-LAYERS, WIDTH, HEADS, LENGTH, BATCH, WORDS = 4, 256, 8, 128, 4, 1000
+from benchmarks.training_step import training
+
 CALLS, REPEATS, CHAIN = 500, 12, 40
-
-
-class Block(nn.Module):
-    """Attention with an explicit mask and softmax, then two linear layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, width // HEADS)
-        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        scores = q @ k.transpose(-1, -2) * (width // HEADS) ** -0.5
-        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        more: Tensor = self.down(F.gelu(self.up(self.norm2(x))))
-        return x + more
-
-
-class Model(nn.Module):
-    """A decoder."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
-        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-        self.register_buffer("mask", mask)
-        self.register_buffer("at", torch.arange(LENGTH))
-
-    def forward(self, words: Tensor) -> Tensor:
-        x = self.words(words) + self.places(self.at)
-        for block in self.blocks:
-            x = block(x, self.mask)
-        return self.head(self.norm(x))  # type: ignore[no-any-return]
-
-
-def training(device: str) -> Callable[[], None]:
-    """One step of training, as a function."""
-    torch.manual_seed(0)
-    model = Model().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    words = torch.randint(0, WORDS, (BATCH, LENGTH + 1)).to(device)
-
-    def step() -> None:
-        scores = model(words[:, :-1])
-        F.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
 
 
 @dataclass(frozen=True)
@@ -99,6 +43,7 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     aims: tuple[float | None, float | None] = (None, None)  # on a CPU machine, on a GPU
     written: bool = False  # bytes and files are counted, and the time to write them
+    warm: int = 1  # turns before it is measured: what it does once is done in them
 
 
 CASES = (
@@ -132,7 +77,12 @@ CASES = (
     ),
     Case("time, events", "OpTimeMeasure", aims=(1.3, 1.3)),
     Case("time, sync", "OpTimeMeasure", environment={"OP_TIME_MEASURE_MODE": "sync"}),
-    Case("compare, every call", "OpAutoCompare", aims=(8.0, 8.0)),
+    Case("compare, every call", "OpAutoCompare", aims=(8.0, 8.0), warm=8),
+    Case(
+        "compare, every call, by the host",
+        "OpAutoCompare",
+        environment={"OP_AUTOCOMPARE_REFERENCE": "host"},
+    ),
     Case(
         "compare, once per signature",
         "OpAutoCompare",
@@ -196,8 +146,11 @@ class Bench:
 
     DISK = 64 << 20  # bytes of a step from which on the disk is what counts
 
-    def __init__(self, device: str, rounds: int, steps: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, device: str, rounds: int, steps: int, clock: Callable[[], float], place: Path
+    ) -> None:
         self.device, self.rounds, self.steps, self.clock = device, rounds, steps, clock
+        self.place = place  # where the tools write
         self.step = training(device)
         for _ in range(3):
             self.step()
@@ -215,7 +168,7 @@ class Bench:
         figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
         drained = []
         for turn in range(self.rounds + 1):
-            folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_"))
+            folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_", dir=self.place))
             plain = self.took()
             with surroundings(case.environment, folder):
                 tool = kind(**case.given).start()
@@ -230,25 +183,28 @@ class Bench:
             figure.bytes = sum(path.stat().st_size for path in files) / self.steps
             figure.files = len(files)
             shutil.rmtree(folder)
+        self.summed(figure, pairs)
         if (figure.bytes or 0) > self.DISK and self.clock is time.perf_counter:
             steps, waited = (statistics.median(column) for column in zip(*drained, strict=True))
-            floor = (figure.bytes or 0) / disk_speed() * 1e3
+            floor = (figure.bytes or 0) / disk_speed(self.place) * 1e3
             figure.note = (
-                f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
-                f"the disk needs {floor:.0f} ms for a step"
+                f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; the "
+                f"floor of that disk is {floor:.0f} ms a step, a ratio of {floor / figure.plain_ms:.1f}"
             )
-        return self.summed(figure, pairs)
+        return figure
 
     def steady(self, case: Case, on_gpu: bool) -> Figure:
         """In one run of the tool: what it does once is done before."""
         from op_tools import engine
 
         figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
-        folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_"))
+        folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_", dir=self.place))
         with surroundings(case.environment, folder):
             tool = kind(**case.given).start()
             try:
-                self.took()
+                first = self.took()
+                for _ in range(case.warm - 1):
+                    self.took()
                 for _ in range(self.rounds):
                     seconds = self.took()
                     engine.stop(tool)  # aside, with all that it knows
@@ -258,6 +214,8 @@ class Bench:
             finally:
                 tool.stop()
         shutil.rmtree(folder)
+        if case.warm > 1:
+            figure.note = f"the first {self.steps} steps took {first:.1f} s"
         return self.summed(figure, pairs)
 
     def summed(self, figure: Figure, pairs: list[tuple[float, float]]) -> Figure:
@@ -329,11 +287,11 @@ def find(tool: str) -> Any:
     return getattr(op_tools, tool)
 
 
-def disk_speed(size: int = 512 << 20, piece: int = 16 << 20) -> float:
-    """Bytes a second that the disk of temporary files takes, past the system's cache."""
+def disk_speed(place: Path, size: int = 512 << 20, piece: int = 16 << 20) -> float:
+    """Bytes a second that the disk of a folder takes, past the system's cache."""
     data = mmap.mmap(-1, piece)  # pages: such a write needs them
     data.write(os.urandom(piece))
-    with tempfile.TemporaryDirectory(prefix="bench_op_tools_") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench_op_tools_", dir=place) as folder:
         flags = os.O_WRONLY | os.O_CREAT
         try:
             file = os.open(f"{folder}/data", flags | os.O_DIRECT)
@@ -385,6 +343,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="pairs of turns for each tool")
     parser.add_argument("--steps", type=int, default=2, help="steps of a turn")
     parser.add_argument("--only", default="", help="a part of the names of the cases")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where the tools write; a memory file system (/dev/shm) leaves the disk out",
+    )
     parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time")
     parser.add_argument("--json", type=Path, help="write the numbers to this file too")
     options = parser.parse_args()
@@ -397,7 +361,7 @@ def main() -> None:
     if not on_gpu:
         torch.set_num_threads(1)  # CPU time is counted: the threads of a shared machine disturb it
     clock = time.perf_counter if wall else time.process_time
-    bench = Bench(device, options.rounds, options.steps, clock)
+    bench = Bench(device, options.rounds, options.steps, clock, options.results)
     figures = []
     for case in CASES:
         if options.only not in case.what:

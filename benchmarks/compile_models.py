@@ -218,7 +218,7 @@ class UNet(nn.Module):
         half = self.size // 2
         rates = torch.exp(-math.log(10000.0) * torch.arange(half, device=x.device) / half)
         angles = step[:, None] * rates[None]
-        time = self.time(torch.cat((angles.sin(), angles.cos()), -1))
+        time = self.time(torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype))
         first = self.down1(self.start(x), time)
         second = self.down2(self.shrink(first), time)
         h = self.up1(torch.cat((self.middle(second, time), second), 1), time)

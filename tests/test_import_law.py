@@ -28,7 +28,7 @@ VENDOR_LIBRARIES = {
     "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "onnx", "onnxruntime",
     "openvino", "pynvml", "tbe",
     "torch_br", "torch_gcu", "torch_mlu", "torch_musa", "torch_npu", "torch_sdaa", "torch_supa",
-    "torch_xla", "torch_xmlir", "torchada",
+    "torch_xla", "torch_xmlir", "torchada", "triton",
 }  # fmt: skip
 
 ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "unsetenv"}

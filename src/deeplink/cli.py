@@ -1,6 +1,7 @@
 """The command `deeplink`: what is installed, what is in force, and whether the device works."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ Examples:
   deeplink flight-record DIR         which rank keeps the others waiting
   deeplink compile-report            what torch.compile compiled, and what stayed eager
   deeplink coverage train.py         which of its CUDA calls are served
+  deeplink serve --model DIR         a large model, behind an OpenAI-compatible server
   deeplink pytorch-tests --help      PyTorch's own tests on the device
   deeplink settings                  every environment variable and its value now
   DEEPLINK_VENDOR=cpu python x.py    run a program on the vendor of your choice
@@ -162,6 +164,20 @@ def compile_report(context: typer.Context) -> None:
     """What torch.compile compiled for a vendor in the last run, what stayed eager, and why."""
     line = [sys.executable, "-m", "dicp", *context.args]
     raise typer.Exit(subprocess.run(line, check=False).returncode)
+
+
+@app.command(
+    "serve",
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],  # --help is forwarded as well
+    },
+)
+def serve(context: typer.Context) -> None:
+    """Serve a large model by transformers, LMDeploy or vLLM on dlinfer's ops; --help says how."""
+    # the process becomes the server: whoever ends it ends the server
+    os.execv(sys.executable, [sys.executable, "-m", "dlinfer", "serve", *context.args])
 
 
 def _forward(command: str, args: list[str]) -> None:

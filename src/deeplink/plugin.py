@@ -20,6 +20,7 @@ def from_package(
     collective: str,
     visible_devices: str,
     transfer_tools: tuple[str, ...] = (),
+    fused: str = "",
     gaps: str = "",
     native_cuda: bool = False,
 ) -> Vendor:
@@ -31,6 +32,7 @@ def from_package(
         _package_check(package, packages, device, visible_devices),
         device_module=package,
         collective=collective,
+        fused=fused,
         gaps=gaps,
         visible_devices=visible_devices,
         transfer_tools=transfer_tools,
@@ -50,7 +52,12 @@ class Marks:
 
 
 def presenting_as_cuda(
-    name: str, maker: str, marks: Marks, *, visible_devices: str = "CUDA_VISIBLE_DEVICES"
+    name: str,
+    maker: str,
+    marks: Marks,
+    *,
+    fused: str = "",
+    visible_devices: str = "CUDA_VISIBLE_DEVICES",
 ) -> Vendor:
     """A vendor whose own build of torch calls its chips `cuda`."""
     return Vendor(
@@ -58,6 +65,7 @@ def presenting_as_cuda(
         "cuda",
         lambda: _is_marked(maker, marks, visible_devices),
         device_module="torch.cuda",
+        fused=fused,
         collective="nccl",
         visible_devices=visible_devices,
         native_cuda=True,

@@ -511,6 +511,12 @@ DLINFER_VENDOR = text(
 DLINFER_STRICT = boolean(
     "DLINFER_STRICT", False, "An op without a kernel of the vendor raises, and does not fall back."
 )
+DLINFER_GRAPH = text(
+    "DLINFER_GRAPH",
+    "eager",
+    "The back end of torch.compile for the steps of decoding that LMDeploy runs as graphs.",
+    "a name for torch.compile(backend=…)",
+)
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
 # op_tools. Each tool has a list of what it takes and a list of what it leaves.
@@ -572,6 +578,12 @@ OP_AUTOCOMPARE_MODE = choice(
     "every",
     "Which calls OpAutoCompare compares: all, one of each signature, or a sample.",
     ("every", "signature", "sample"),
+)
+OP_AUTOCOMPARE_REFERENCE = choice(
+    "OP_AUTOCOMPARE_REFERENCE",
+    "auto",
+    "Whose float64 OpAutoCompare asks first: the device's, the host's, or by what is faster.",
+    ("auto", "device", "host"),
 )
 OP_AUTOCOMPARE_BACKGROUND = boolean(
     "OP_AUTOCOMPARE_BACKGROUND", False, "OpAutoCompare compares in a thread of its own."
@@ -692,6 +704,8 @@ def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
     own = f"AUTOCOMPARE_ERROR_TOLERANCE_{dtype.upper()}"
     doc = "allclose for one operator."
     for name in (f"{operator.upper()}_{own}", own, AUTOCOMPARE_ERROR_TOLERANCE.name):
+        if name not in os.environ:  # hot path
+            continue
         found = tolerance(name, doc).get()
         if found is not None:
             return found
@@ -700,7 +714,10 @@ def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
 
 def op_casts(operator: str) -> dict[str, str] | None:
     """{OP}_OP_DTYPE_CAST_DICT: the types of one operator's reference, when they are set."""
-    setting = casts(f"{operator.upper()}_OP_DTYPE_CAST_DICT", "", "Types of one operator.")
+    name = f"{operator.upper()}_OP_DTYPE_CAST_DICT"
+    if name not in os.environ:  # hot path
+        return None
+    setting = casts(name, "", "Types of one operator.")
     return setting.get() if setting.is_set() else None
 
 

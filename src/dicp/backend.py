@@ -73,6 +73,7 @@ class Backend:
     compile: Callable[[bytes], bytes] = _same  # from what was emitted to what is kept and loaded
     supports: Callable[[fx.Node], str | None] = _every_node  # why a node stays eager, or None
     keep: frozenset[Any] = frozenset()  # overloads that the decomposition leaves whole
+    apart: Callable[[], Mapping[Any, Callable[..., Any]]] = dict  # others' ops, in plain torch
     patterns: frozenset[str] | None = None  # names of dicp.fused; None: all that are converted
     activations: frozenset[str] = frozenset(ACTIVATIONS)  # which its linear and conv take in
     passes: tuple[Callable[[fx.GraphModule], fx.GraphModule], ...] = ()  # its own, after ours

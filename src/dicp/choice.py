@@ -56,7 +56,7 @@ def _best(
             say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
     if not candidates:
         return gm.forward
-    return measured(candidates, gm, report.begin("dicp", "inference"))
+    return measured(candidates, gm.forward, report.begin("dicp", "inference"))
 
 
 def serving(devices: set[str], training: bool) -> tuple[list[Backend], str]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
+from torch._dynamo.utils import preserve_rng_state
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -15,13 +23,25 @@ from torch.utils._python_dispatch import _disable_current_modes
 __all__ = [
     "FakeTensor",
     "FakeTensorMode",
+    "aligning",
     "aot",
+    "compiled_call",
+    "copies_into",
     "decompositions",
     "fake_mode_for",
     "fake_mode_of",
     "fix_numbers",
+    "holders",
     "inductor",
     "parameters",
+    "precompiled_name",
+    "preserve_rng_state",
+    "raw_stream",
+    "record_precompiled",
+    "recording",
+    "same_places",
+    "save_precompiled",
+    "static_input",
     "torch_version",
     "without_modes",
 ]
@@ -117,8 +137,12 @@ def inductor(
     inputs: Sequence[Any],
     patches: dict[str, Any],
     change: Callable[[fx.Graph], None],
+    graphs: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Inductor's own compile_fx, with one more pass over the graphs that it makes."""
+    """Inductor's own compile_fx, with one more pass over the graphs that it makes.
+
+    `graphs` records what is to be a CUDA graph, in place of inductor's own way.
+    """
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
@@ -132,7 +156,163 @@ def inductor(
             return get_hash_for_files((change.__code__.co_filename,))
 
     given = {**patches, "post_grad_custom_pre_pass": Pass()}
-    return compile_fx(gm, list(inputs), config_patches=given)  # type: ignore[return-value]
+    with _recorded_by(graphs):
+        return compile_fx(gm, list(inputs), config_patches=given)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
+    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time.
+
+    The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
+    cannot be recorded.
+    """
+    if graphs is None:
+        yield
+        return
+    module: Any = importlib.import_module("torch._inductor.compile_fx")
+    before = module.cudagraphify
+
+    def cudagraphify(model: Any, static_input_idxs: Any = (), **known: Any) -> Any:
+        mutated = known.get("mutated_input_idxs", ())
+        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"])
+
+    module.cudagraphify = cudagraphify
+    try:
+        yield
+    finally:
+        module.cudagraphify = before
+
+
+def holders(storage: int) -> int:
+    """How many hold a storage, given by its address: tensors, views among them."""
+    return torch._C._storage_Use_Count(storage)
+
+
+def same_places(inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+    """Whether inputs of these numbers lie in the places of these numbers. CUDA's builds have it."""
+    equal: Any = torch._C._tensors_data_ptrs_at_indices_equal
+    return bool(equal(inputs, places, numbers))
+
+
+def raw_stream(device: int) -> int:
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def static_input(value: Tensor) -> Tensor:
+    """Room for a tensor, with its strides."""
+    from torch._inductor.compile_fx import static_input as room
+
+    made: Tensor = room(value)
+    return made
+
+
+def copies_into(places: Sequence[Tensor]) -> Callable[[list[Tensor]], None]:
+    """What copies tensors to their places; a dimension of stride 0 is one place."""
+    from torch._inductor.compile_fx import index_expanded_dims_and_copy_
+    from torch._inductor.output_code import get_expanded_dims
+
+    held = list(places)
+    expanded = [get_expanded_dims(place) for place in held]
+
+    def copy_each(values: list[Tensor]) -> None:
+        for place, value, dims in zip(held, values, expanded, strict=True):
+            index_expanded_dims_and_copy_(place, value, dims)
+
+    def copy_all(values: list[Tensor]) -> None:
+        torch._foreach_copy_(held, values)
+
+    return copy_all if len(held) > 1 and not any(expanded) else copy_each
+
+
+def aligning(
+    model: Callable[..., Any], inputs: Sequence[Any], static: Any, mutated: Sequence[int]
+) -> Callable[..., Any]:
+    """A compiled graph that copies inputs which do not lie as its kernels count on."""
+    from torch._inductor.compile_fx import get_input_idxs_to_check
+    from torch._inductor.utils import align_inputs_from_check_idxs
+    from torch.utils._ordered_set import OrderedSet
+
+    checked = get_input_idxs_to_check(inputs, static)
+    made: Callable[..., Any] = align_inputs_from_check_idxs(model, checked, OrderedSet(mutated))
+    return made
+
+
+@contextlib.contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Records on a stream of its own; the workspaces of cuBLAS are the recording's, too."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def precompiled_name(gm: fx.GraphModule) -> str | None:
+    """The name of a graph of dynamo's in what torch keeps of its frame; None: torch keeps none."""
+    if not getattr(torch._dynamo.config, "caching_precompile", False):
+        return None
+    return getattr(gm, "_backend_id", None)
+
+
+class Precompiled(BackendCacheArtifact[Any]):
+    """A compiled graph in what torch keeps: some data, and the function that makes it run."""
+
+    def after_deserialization(self) -> Any:
+        content, restore = self.content
+        return restore(content)
+
+
+def record_precompiled(name: str, content: Any, restore: Callable[[Any], Any]) -> None:
+    PrecompileContext.record_artifact(Precompiled(name, (content, restore)))
+
+
+def save_precompiled() -> None:
+    """Writes what torch keeps, next to inductor's cache."""
+    PrecompileContext.save_to_dynamo_cache()
+
+
+@dataclass(frozen=True)
+class CompiledCall:
+    """A call of a compiled module: where its callable is kept, what it is compiled from, with what
+    it was called.
+    """
+
+    holder: torch.nn.Module
+    name: str
+    plain: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def compiled_call() -> CompiledCall | None:
+    """The call of a compiled module that the caller runs in, when one graph is all of it."""
+    frame = sys._getframe(1)
+    while frame is not None and not _graphs(frame.f_code):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or len(_graphs(frame.f_code)) > 1:
+        return None
+    above = frame.f_back
+    while above is not None and above.f_code in _MODULE_CALLS:
+        above = above.f_back
+    if above is None or above.f_code.co_name != "compile_wrapper" or above.f_back is None:
+        return None
+    given = above.f_locals["args"], above.f_locals["kwargs"]
+    caller, module = above.f_back.f_code, above.f_back.f_locals.get("self")
+    if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
+        return CompiledCall(module, "forward", module._orig_mod._call_impl, *given)
+    if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
+        return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
+    return None
+
+
+_MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
+
+
+def _graphs(code: types.CodeType) -> list[str]:
+    """What a frame's code calls of what was compiled of it: graphs, and the rest of a frame."""
+    return [n for n in code.co_names if n.startswith(("__compiled_fn_", "__resume_at_"))]
 
 
 def torch_version() -> str:

@@ -2,6 +2,7 @@
 
 from dlinfer import fused, ops
 from dlinfer.cache import Layout, cache_layout, new_cache
+from dlinfer.capture import Captured, capture
 from dlinfer.framework import Applied, apply
 from dlinfer.kernels import Fallback, fallbacks, routes, using
 from dlinfer.op import OPS, FusedOp
@@ -9,11 +10,13 @@ from dlinfer.op import OPS, FusedOp
 __all__ = [
     "OPS",
     "Applied",
+    "Captured",
     "Fallback",
     "FusedOp",
     "Layout",
     "apply",
     "cache_layout",
+    "capture",
     "fallbacks",
     "fused",
     "new_cache",

@@ -2,9 +2,10 @@
 
 A vendor's record names its module by `fused`. In it are kernels as functions, named as their op and
 with its arguments; what one cannot do is a predicate (`diopi.resolve.limited`). `CACHE` is the
-`Layout` that they want. It may also have `native(refused)`, which registers kernels in C++ on the
-device's dispatch key, so that calls reach them without Python, and returns their ops' names; they
-call `refused` for what they cannot do, and for everything while `bypass(True)` holds.
+`Layout` that they want; `NOTE` says how far they were tested, where that is not far. It may also
+have `native(refused)`, which registers kernels in C++ on the device's dispatch key, so that calls
+reach them without Python, and returns their ops' names; they call `refused` for what they cannot
+do, and for everything while `bypass(True)` holds.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ class Served:
     native: frozenset[str] = frozenset()
     layout: Layout = field(default_factory=Layout)
     lacks: str = ""
+    note: str = ""  # what a reader should know of how far they were tested
+
+    @property
+    def label(self) -> str:
+        """How routes call it."""
+        return f"{self.vendor} ({self.note})" if self.note else self.vendor
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def routes(device: str) -> dict[str, str]:
 
     found = served(device)
     own = found.native | found.kernels.keys()
-    return {name: found.vendor if name in own else REFERENCE for name in OPS}
+    return {name: found.label if name in own else REFERENCE for name in OPS}
 
 
 def fallbacks() -> dict[Fallback, int]:
@@ -216,7 +223,10 @@ def _loaded(device: str, name: str) -> Served:
         _native[name] = module
         settings.watch(settings.DLINFER_VENDOR, _follow)
         _follow()
-    return Served(device, name, kernels, native, getattr(module, "CACHE", Layout()))
+    note = getattr(module, "NOTE", "")
+    if note:
+        log.warning("the fused kernels of %s: %s; dlinfer.conformance tries them", name, note)
+    return Served(device, name, kernels, native, getattr(module, "CACHE", Layout()), note=note)
 
 
 def checked(module: Any, vendor: str) -> dict[str, Kernel]:

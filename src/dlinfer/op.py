@@ -30,6 +30,12 @@ class FusedOp:
     schema: str  # what torch is told, with `(a!)` at what is written
     meaning: Function = field(repr=False)
     doc: str = ""
+    in_graphs: Function | None = field(default=None, repr=False)
+
+    @property
+    def apart(self) -> Function:
+        """In plain torch ops, as a graph compiler without a kernel for it may write it."""
+        return self.in_graphs or self.meaning
 
     @cached_property
     def overload(self) -> torch._ops.OpOverload[..., Any]:
@@ -45,16 +51,24 @@ class FusedOp:
 
 
 def op(
-    parameters: str, returns: str = "Tensor", fake: Function | None = None
+    parameters: str,
+    returns: str = "Tensor",
+    fake: Function | None = None,
+    in_graphs: Function | None = None,
 ) -> Callable[[Function], Function]:
-    """Declares an op by its meaning; `fake` gives the results' shapes where values decide."""
+    """Declares an op by its meaning; `fake` gives the results' shapes where values decide.
+
+    `in_graphs` is the meaning in ops that compilers know better, where there are such; it returns
+    NotImplemented for calls that stay whole.
+    """
 
     def declare(meaning: Function) -> Function:
         name = meaning.__name__
         schema = f"{name}({parameters}) -> {returns}"
         tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
         _LIBRARY.define(schema, tags=tags)
-        declared = OPS[name] = FusedOp(name, schema, meaning, (meaning.__doc__ or "").strip())
+        doc = (meaning.__doc__ or "").strip()
+        declared = OPS[name] = FusedOp(name, schema, meaning, doc, in_graphs)
         _LIBRARY.impl(name, kernels.entry(declared), "CompositeExplicitAutograd")
         torch.library.register_fake(f"dlinfer::{name}", fake or meaning, lib=_LIBRARY)
         return meaning

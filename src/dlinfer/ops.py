@@ -17,6 +17,25 @@ from torch import Tensor
 from deeplink.errors import DeeplinkError
 from dlinfer import fused
 
+# What releases of frameworks call, and what is not offered, with the reason.
+LEFT_OUT = {
+    "apply_rotary_pos_emb_interleaved": "its result lies as one vendor's kernel leaves it",
+    "fused_attention": "a helper of the first adaptor of transformers",
+    "fill_contiguous_kvcache": "a helper of the first adaptor of transformers",
+    "fused_moe_w8a8": "experts of int8 are not there yet",
+    "get_cache_len": "a helper of the first adaptor of transformers",
+    "incre_flash_attention": "frameworks keep their cache in blocks",
+    "lightning_indexer": "sparse attention is not there yet",
+    "linear_w8a8_static": "quantisation by scales known beforehand is not there yet",
+    "sparse_flash_attention": "sparse attention is not there yet",
+    "transdata": "no op wants weights in a vendor's own order",
+}
+
+
+def __getattr__(name: str) -> Any:
+    why = LEFT_OUT.get(name)
+    raise AttributeError(f"dlinfer.ops has no {name}" + (f": {why}" if why else ""))
+
 
 def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """The op, as it is."""
@@ -31,11 +50,16 @@ def add_rms_norm(
 
 
 def apply_rotary_pos_emb(
-    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *written: None
 ) -> tuple[Tensor, Tensor]:
-    """query and key [..., heads, size], turned by halves; cos and sin [..., turned]."""
+    """query and key [..., heads, size], turned by halves; cos and sin [..., turned].
+
+    The form with two more arguments, both None, writes query and key themselves.
+    """
     angles = (t.reshape(-1, t.shape[-1]) for t in (cos, sin))
     q, k = _two(fused.rotary(_heads(query), _heads(key), *angles))
+    if written:
+        return query.copy_(q.view(query.shape)), key.copy_(k.view(key.shape))
     return q.view(query.shape), k.view(key.shape)
 
 
@@ -62,14 +86,14 @@ def fill_kv_cache(
     return key_cache, value_cache
 
 
-# What comes after query, key, value by position: as releases of LMDeploy have it.
+# What comes after query, key, value by position: as releases of LMDeploy have it. A mask that is
+# given by its name counts as the last.
 _CACHES = ("key_cache", "value_cache")
 _HEADS = ("num_q_heads", "num_kv_heads", "attn_mask")
 PREFILL: dict[int, tuple[str, ...]] = {
     9: (*_CACHES, "q_start_loc", "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # to 0.17
     8: (*_CACHES, "q_seq_len", "kv_seq_len", "max_q_seq_len", *_HEADS),  # 0.18
     6: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS),  # the first ones
-    5: ("q_start_loc", "q_seq_len", "max_q_seq_len", *_HEADS[:2]),  # the first ones, of images
 }
 _BLOCKS = (*_CACHES, "block_table", "block_size")
 _LONGEST = ("max_q_seq_len", "max_kv_seq_len", *_HEADS)
@@ -77,6 +101,7 @@ PAGED_PREFILL: dict[int, tuple[str, ...]] = {
     13: (*_BLOCKS, "q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_kv", *_LONGEST),
     11: (*_BLOCKS, "q_seq_len", "kv_seq_len", *_LONGEST),  # 0.18: q_seq_len is cumulative
 }
+FORMS = {"prefill_attention": PREFILL, "paged_prefill_attention": PAGED_PREFILL}
 
 
 def prefill_attention(
@@ -84,7 +109,7 @@ def prefill_attention(
     key: Tensor,
     value: Tensor,
     *rest: Any,
-    attn_mask: Sequence[Tensor | None] = (),
+    attn_mask: Sequence[Tensor | None] | None = None,
     softmax_scale: float | None = None,
     alibi_slopes: Tensor | None = None,
     attn_output: Tensor | None = None,
@@ -93,13 +118,12 @@ def prefill_attention(
     """Attention inside packed sequences: causal, as a language model's; not causal where neither
     caches nor a mask are given, as images' are.
     """
-    given = {"attn_mask": attn_mask} | _named("prefill_attention", PREFILL, rest)
+    rest = rest if attn_mask is None else (*rest, attn_mask)
+    given = _named("prefill_attention", PREFILL, rest)
     causal = given.get("key_cache") is not None or bool(given["attn_mask"])
-    if actual_seq_lengths_cpu is not None:
-        bounds = _from_zero(actual_seq_lengths_cpu)
-    else:
-        bounds = _from_zero(given["q_seq_len"].cumsum(0))
-    longest = int(given["max_q_seq_len"] or (bounds[1:] - bounds[:-1]).max())
+    ends = actual_seq_lengths_cpu
+    bounds = _from_zero(given["q_seq_len"].cumsum(0) if ends is None else ends, query)
+    longest = given["max_q_seq_len"] or int((bounds[1:] - bounds[:-1]).max())
     done = fused.prefill_attention(
         _heads(query),
         _heads(key),
@@ -133,15 +157,15 @@ def paged_prefill_attention(
     _not_quantised("paged_prefill_attention", quant_bits)
     given = _named("paged_prefill_attention", PAGED_PREFILL, rest)
     lengths = given["q_seq_len"]
-    bounds = _from_zero(lengths.cumsum(0) if "q_start_loc" in given else lengths)
+    bounds = _from_zero(lengths.cumsum(0) if "q_start_loc" in given else lengths, query)
     done = fused.paged_prefill_attention(
         _heads(query),
         *_cached(given["key_cache"], given["value_cache"], given["block_size"]),
         given["block_table"],
         bounds,
-        given["kv_seq_len"],
-        int(given["max_q_seq_len"] or query.shape[0]),
-        int(given["max_kv_seq_len"] or given["kv_seq_len"].max()),
+        given["kv_seq_len"].to(query.device),
+        given["max_q_seq_len"] or query.shape[0],
+        given["max_kv_seq_len"] or int(given["kv_seq_len"].max()),
         _scale(softmax_scale, query),
         alibi_slopes=alibi_slopes,
     )
@@ -174,8 +198,8 @@ def paged_decode_attention(
         _heads(query),
         *_cached(key_cache, value_cache, block_size),
         block_table,
-        kv_seq_len,
-        int(max_kv_seq_len or kv_seq_len.max()),
+        kv_seq_len.to(query.device),
+        max_kv_seq_len or int(kv_seq_len.max()),
         _scale(softmax_scale, query),
         alibi_slopes=alibi_slopes,
     )
@@ -338,9 +362,9 @@ def _heads(t: Tensor) -> Tensor:
     return t.reshape(-1, *t.shape[-2:])
 
 
-def _from_zero(ends: Tensor) -> Tensor:
-    """Cumulative lengths with the 0 before them, where it is not there."""
-    return torch.nn.functional.pad(ends, (1, 0))
+def _from_zero(ends: Tensor, like: Tensor) -> Tensor:
+    """Cumulative lengths with the 0 before them, on the device of the other tensors."""
+    return torch.nn.functional.pad(ends.to(like.device), (1, 0))
 
 
 def _cached(key_cache: Tensor, value_cache: Tensor, block_size: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,8 @@ from deeplink.judge.verdict import CHUNK, Verdict, equal, with_figures
 
 FIRST, EVERY = 2, 64  # calls of a kind that are judged by the whole rule, and then every so many-th
 LARGER = 1.25  # times an error that was accepted: the largest of many differ so much by chance
-DRAWN = ("envelope", "as good as the CPU", "no worse than the CPU")  # rules that look far
+# rules that look far
+DRAWN = ("envelope", "as the CPU", "as good as the CPU", "no worse than the CPU")
 
 
 @dataclass
@@ -53,6 +54,14 @@ class Accepted:
         if not (largest <= limits[0] and mean <= limits[1]):  # a nan is not
             return None
         return with_figures(equal(result, "as accepted before"), result, reference)
+
+    def allows(self, kind: Hashable, largest: float, mean: float) -> bool:
+        """Whether errors are like accepted ones; it is not counted as a look."""
+        with self._lock:
+            known = self._known.get(kind)
+        if known is None:
+            return False
+        return largest <= LARGER * known.largest and mean <= LARGER * known.mean  # a nan is not
 
     def add(self, kind: Hashable, result: Tensor, reference: Tensor, verdict: Verdict) -> None:
         """Remembers the errors of a result that passed only after a long look."""

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from deeplink.errors import SettingError
-from deeplink.judge import NAMES as STANDARDS
 from op_tools import (
     bitwise,
+    compare_options,
     comparison,
+    device_copies,
     exactness,
     gradients,
     host,
@@ -30,8 +30,9 @@ from op_tools import (
     report,
 )
 from op_tools.accepted import Accepted
+from op_tools.again import again_of
 from op_tools.background import Background
-from op_tools.call import Call, tensors
+from op_tools.call import Call, signature, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.comparison_report import (
     Failure,
@@ -42,27 +43,14 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
+from op_tools.device_reference import DeviceReference
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
-MODES = ("every", "signature", "sample")
-SAMPLE = 10  # of the calls of an operator, every so many-th
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
-
-
-@dataclass(frozen=True)
-class _How:
-    """What only this tool is asked."""
-
-    mode: str
-    standard: str
-    background: bool
-    sample: int
-    bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
-    recheck: float  # share of calls of a known signature that are compared all the same
 
 
 @dataclass
@@ -75,7 +63,8 @@ class _Before:
     given: gradients.Arguments | None
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
-    random: list[Tensor] | None = None
+    random: reference.RandomState | None = None
+    on_device: bool = False  # the copies lie on the device, which is asked first
 
 
 class OpAutoCompare(Observer):
@@ -83,7 +72,8 @@ class OpAutoCompare(Observer):
 
     `mode`: every call, one of each signature, or a sample. `standard`: calibrated, allclose, torch,
     ascend or ulp. `background=True`: the references are computed in a thread of their own.
-    `bitwise=False`: float64 also for what is the CPU's own result, bit for bit.
+    `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `reference`: whose
+    float64 comes first: the device's (what it does not find right, the host judges) or the host's.
     """
 
     key = "AUTOCOMPARE"
@@ -95,7 +85,7 @@ class OpAutoCompare(Observer):
     compared: int  # calls
 
     def begin(self, options: Options) -> None:
-        self._how = _how(options)
+        self._how = compare_options.how(options)
         for setting in settings.table():
             if setting.name.startswith("AUTOCOMPARE_ERROR_TOLERANCE"):
                 setting.get()  # a bad one is told now
@@ -111,6 +101,10 @@ class OpAutoCompare(Observer):
         self._background = Background() if self._how.background else None
         helper = kernels.helper() if self._how.mode == "signature" else None
         self._accepted = Accepted() if self._how.standard == "calibrated" else None
+        self._there: DeviceReference | None = None
+        if self._how.on_device and self._accepted is not None:
+            always = self._how.reference == "device"
+            self._there = DeviceReference(self, always, self._accepted, self._look, self._right)
         self._known = helper and helper.Known(interception.local, interception.ids)
 
     # Which calls.
@@ -136,7 +130,7 @@ class OpAutoCompare(Observer):
                 call.direction,
                 torch.is_grad_enabled(),
                 call.name,
-                _kind((call.args, call.kwargs)),
+                signature((call.args, call.kwargs)),
             )
             if key not in self._seen:
                 self._seen.add(key)
@@ -168,17 +162,20 @@ class OpAutoCompare(Observer):
         if given is not None and not given.wanted:
             given = None
         versions = reference.versions(call)
+        there = self._there is not None and self._there.fits(call)
         if names.last(call.name) in names.VIEWS:
             # it writes nothing, so that what is needed can be taken after it
-            return _Before(call, frozenset(), versions, given, [], is_view=True)
-        copies = host.Copies(host.host_copy)
-        on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
+            return _Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
+        copies = _copies(there, call.args, call.kwargs)
+        kept = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
         requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
         random = reference.random_state(call, _device(call))
-        return _Before(on_host, requires, versions, given, memory.guards(call), random=random)
+        guards = memory.guards(call, there)
+        return _Before(kept, requires, versions, given, guards, False, random, there)
 
     def _after(self, call: Call, state: _Before, result: Any) -> None:
-        reason = reference.kind(tensors(result))
+        made = tensor_list(result)
+        reason = reference.kind(made)
         if reason:
             self._skip(call, reason)
             return
@@ -188,17 +185,18 @@ class OpAutoCompare(Observer):
                 return  # it turns its argument into a view of itself
             state = _view(call, state, result)
         device = _device(call)
-        if state.random is not None:
-            now = reference.random_state(call, device) or []
-            if not all(map(torch.equal, state.random, now)):
-                self._skip(call, "it draws random numbers")
-                return
+        drawn = state.random
+        if drawn is not None and not reference.drew_nothing(drawn, call, device):
+            self._skip(call, "it draws random numbers")
+            return
         autocast = reference.autocast_of(device)
-        types = [tensor.dtype for tensor in tensors(result)]
-        wants = state.given is not None and any(t.requires_grad for t in tensors(result))
-        again = reference.again(state.call, state.requires, wrote, autocast, types)
+        types = [tensor.dtype for tensor in made]
+        wants = state.given is not None and any(t.requires_grad for t in made)
+        again = again_of(state.call, state.requires, wrote, autocast, types)
         again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
+        if state.on_device:
+            again.place = device
         taken = Taken(
             again,
             None,
@@ -208,20 +206,27 @@ class OpAutoCompare(Observer):
             device_rows(call, result) if report.verbose() else [],
             accepted=self._accepted,
         )
-        if not wrote and memory.lies_in_arguments(result, call):  # nothing was computed
+        views = not wrote and memory.lies_in_arguments(result, call)
+        if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
+            if state.on_device and wants and self._there is not None:
+                self._there.hold(taken)
         else:
             memory.wait_for_host(device, result)
-            copies = host.Copies(host.host_copy)
-            taken.result = copies.of(result)
             kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
-            given = enumerate(tensors(call.args, call.kwargs))
-            taken.after = [None if at in kept else copies.of(t) for at, t in given]
-            written = memory.overrun(state.guards)
-            self._do(taken.call, self._forward, taken, written)
+            given = tensor_list(call.args, call.kwargs)
+            read = [t for at, t in enumerate(given) if at not in kept]
+            copies = _copies(state.on_device, result, read)
+            taken.result = copies.of(result)
+            taken.after = [None if at in kept else copies.of(t) for at, t in enumerate(given)]
+            if state.on_device and self._there is not None:
+                self._there.hold(taken)
+                self._there.forward(taken, state.guards)
+            else:
+                self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
         if wants and state.given is not None:
-            self._watch(call, state.given, result, taken)
+            self._watch(call, state.given, result, taken, views)
 
     def _rereads(self, call: Call) -> bool:
         """Whether arguments that a call should not write are read again, to see that it did not.
@@ -235,16 +240,26 @@ class OpAutoCompare(Observer):
             number = self._reread[call.name]
         return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
-    def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
+    def _watch(
+        self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, views: bool
+    ) -> None:
         guard = interception.guard(self, taken.call)  # holds no tensor of the device
 
-        def done(found: gradients.Gradients) -> None:
-            if found.complete:
-                self._do(taken.call, self._backward, taken, found)
-            else:
-                self._skip(taken.call, "the backward pass went through a part of it")
+        there = self._there if taken.again.place is not reference.HOST else None
 
-        gradients.watch(call, given, result, host.host_copy, guard(done), guard)
+        def done(found: gradients.Gradients) -> None:
+            if not found.complete:
+                self._skip(taken.call, "the backward pass went through a part of it")
+            elif there is not None and views:
+                if not memory.gradients_are_views(found):
+                    there.backward(taken, device_copies.copied(found))
+            elif there is not None:
+                there.backward(taken, found)
+            else:
+                self._do(taken.call, self._backward, taken, found)
+
+        take = host.host_copy if there is None else Tensor.detach if views else _copy_there
+        gradients.watch(call, given, result, take, guard(done), guard)
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:
@@ -255,6 +270,20 @@ class OpAutoCompare(Observer):
             plainly(*args)
         else:
             self._background.put(lambda: interception.guarded(self, call, plainly, *args))
+
+    def _look(self, taken: Taken, found: gradients.Gradients | None, overrun: str) -> None:
+        """A call that its device is not to judge, or did not find right."""
+        if found is None:
+            self._do(taken.call, self._forward, taken, overrun)
+        else:
+            self._do(taken.call, self._backward, taken, found)
+
+    def _right(self, taken: Taken, found: gradients.Gradients | None, items: list[Item]) -> None:
+        """A call that its device found right."""
+        if found is None:
+            with self._lock:
+                self.compared += 1
+        self._record(taken, "forward" if found is None else "backward", items, found)
 
     # Comparing; in the thread of the call, or in the background.
 
@@ -290,9 +319,14 @@ class OpAutoCompare(Observer):
             show_gradients(taken, found, items)
 
     def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What `look` finds, for operators that were not found to differ a short while ago."""
+        """What `look` finds, for operators that were not found to differ a short while ago.
+
+        Not where the device judges as well: it has to know the errors that are accepted.
+        """
         how = self._how
         if not how.bitwise or how.standard != "calibrated" or report.verbose():
+            return None
+        if self._there is not None and self._there.judges(torch.device(taken.device)):
             return None
         name = taken.call.name
         with self._lock:
@@ -327,71 +361,36 @@ class OpAutoCompare(Observer):
             self.skipped[reason, call.name] += 1
 
     def finish(self, started: Started) -> None:
+        if self._there is not None:
+            with interception.unseen(), torch.inference_mode(False), torch.no_grad():
+                self._there.close()
         if self._background is not None:
             self._background.close()
         self._rows.close()
         show_summary(self, started, self.failures, self._rows.path)
 
 
-def _how(options: Options) -> _How:
-    known = {"mode", "standard", "background", "sample", "bitwise", "recheck"}
-    unknown = sorted(set(options.more) - known)
-    if unknown:
-        raise SettingError(
-            f"OpAutoCompare takes no {', '.join(unknown)}.", f"it takes {', '.join(sorted(known))}."
-        )
-
-    def option(name: str, setting: settings.Setting[Any] | None, default: Any = None) -> Any:
-        value = options.more.get(name)
-        return value if value is not None else setting.get() if setting is not None else default
-
-    how = _How(
-        option("mode", settings.OP_AUTOCOMPARE_MODE),
-        option("standard", settings.OP_AUTOCOMPARE_STANDARD),
-        bool(option("background", settings.OP_AUTOCOMPARE_BACKGROUND)),
-        int(option("sample", None, SAMPLE)),
-        bool(option("bitwise", None, True)),
-        float(option("recheck", None, 0.0)),
-    )
-    if how.sample < 1 or not 0 <= how.recheck <= 1:
-        raise SettingError(
-            f"OpAutoCompare: sample {how.sample}, recheck {how.recheck} are not allowed.",
-            "sample is a whole number from 1 on, recheck a share from 0 to 1.",
-        )
-    for what, value, allowed in (
-        ("mode", how.mode, MODES),
-        ("standard", how.standard, STANDARDS),
-    ):
-        if value not in allowed:
-            raise SettingError(
-                f"OpAutoCompare: {what} {value!r} is not allowed.", f"one of {', '.join(allowed)}."
-            )
-    return how
-
-
 def _device(call: Call) -> torch.device:
     return call.device or torch.device("cpu")
 
 
-def _kind(value: object) -> Hashable:
-    """What calls that do the same work have in common; a learning rate may change every step."""
-    if isinstance(value, Tensor):
-        if value.is_nested or value.layout != torch.strided:
-            return str(value.layout), value.dtype
-        return value.shape, value.dtype, value.stride(), value.requires_grad
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_kind, value))
-    if isinstance(value, dict):
-        return tuple((key, _kind(item)) for key, item in value.items())
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    return type(value).__name__ if isinstance(value, (float, complex)) else repr(value)[:80]
+def _copies(there: bool, *values: Any) -> host.Copies:
+    """Of all tensors among the values, on their device or on the host."""
+    return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
+
+
+def _copy_there(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def _view(call: Call, state: _Before, result: Any) -> _Before:
     """Of a view, arguments with the values or, when nothing was copied, with the shape alone."""
     values = not memory.lies_in_arguments(result, call)
-    copies = host.Copies(host.host_copy if values else reference.outline)
+    if values:
+        copies = _copies(state.on_device, call.args, call.kwargs)
+    else:
+        place = _device(call) if state.on_device else reference.HOST
+        copies = host.Copies(partial(reference.outline, device=place))
     on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
     requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
     return replace(state, call=on_host, requires=requires)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -101,6 +101,21 @@ def _collect(values: Any, found: list[Tensor]) -> None:
             _collect(value, found)
         elif isinstance(value, dict):
             _collect(value.values(), found)
+
+
+def signature(value: object) -> Hashable:
+    """What calls that do the same work have in common; a learning rate may change every step."""
+    if isinstance(value, Tensor):
+        if value.is_nested or value.layout != torch.strided:
+            return str(value.layout), value.dtype
+        return value.shape, value.dtype, value.stride(), value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return tuple(map(signature, value))
+    if isinstance(value, dict):
+        return tuple((key, signature(item)) for key, item in value.items())
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    return type(value).__name__ if isinstance(value, (float, complex)) else repr(value)[:80]
 
 
 def held_bytes(tensor: Tensor) -> int:

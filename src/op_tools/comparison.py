@@ -5,41 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from deeplink import settings
-from deeplink.judge import Verdict, envelope, judge, same_choice
+from deeplink.judge import Verdict, envelope, judge
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import drawing, exactness, names
+from op_tools import choices, drawing, exactness, names
 from op_tools.accepted import Accepted
-from op_tools.call import Call, tensors
-from op_tools.reference import NOT_UNIQUE, Again, NoReferenceError, Run, written_by_schema
+from op_tools.again import Again, Run
+from op_tools.call import Call, tensor_list, tensors
+from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
 
-# Of operators that give indices: where the dimension is among the arguments, its default, and
-# whether an element may be chosen once only.
-INDICES: dict[str, tuple[int, int | None, bool]] = {
-    "argmax": (1, None, False),
-    "argmin": (1, None, False),
-    "max": (1, None, False),
-    "min": (1, None, False),
-    "median": (1, None, False),
-    "nanmedian": (1, None, False),
-    "mode": (1, -1, False),
-    "kthvalue": (2, -1, False),
-    "topk": (2, -1, True),
-    "sort": (1, -1, True),
-    "argsort": (1, -1, True),
-    "cummax": (1, None, False),
-    "cummin": (1, None, False),
-}
-_POOLS = ("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool")
+SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class Taken:
     @cached_property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple((t.shape, t.dtype) for t in tensors(self.call.args, self.call.kwargs))
+        given = tuple([(t.shape, t.dtype) for t in tensor_list(self.call.args, self.call.kwargs)])
         return self.call.name, given, self.again.rounded, self.again.inside
 
     @cached_property
@@ -120,27 +103,34 @@ class _Forward:
 
     @cached_property
     def sigma(self) -> list[Tensor | None] | None:
+        return self._drawn(None)
+
+    @cached_property
+    def surer(self) -> list[Tensor | None] | None:
+        return self._drawn(SURE)
+
+    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         def once(again: Again) -> list[Tensor | None]:
             run = again.run(again.types, grad=False)
             return [*run.results, *run.given]
 
-        return _sigma(
-            self._taken, once, [t.detach() for t in (*self._run.results, *self._run.given)]
-        )
+        centre = [t.detach() for t in (*self._run.results, *self._run.given)]
+        return _sigma(self._taken, once, centre, samples)
 
 
 def _sigma(
-    taken: Taken, once: drawing.Once, centre: Sequence[Tensor | None]
+    taken: Taken, once: drawing.Once, centre: Sequence[Tensor | None], samples: int | None
 ) -> list[Tensor | None] | None:
-    again = taken.again
-    found = drawing.drawn(again, torch.device(taken.device or "cpu"), once, centre, noise)
-    return noise(again, lambda: once(again), centre) if found is None else found
+    again, runs = taken.again, partial(noise, samples=samples)
+    found = drawing.drawn(again, torch.device(taken.device or "cpu"), once, centre, runs)
+    return runs(again, lambda: once(again), centre) if found is None else found
 
 
 def noise(
     again: Again,
     once: Callable[[], Sequence[Tensor | None]],
     centre: Sequence[Tensor | None],
+    samples: int | None = None,
 ) -> list[Tensor | None] | None:
     """The envelope of a call's results; None where it cannot be run in float64."""
     stored = again.inside or again.stored
@@ -163,6 +153,8 @@ def noise(
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
             functions=exactness.functions(again),
+            samples=samples,
+            seed=samples or 0,
         )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, NoReferenceError):
         return None  # not to be taken apart: the verdict goes by the other evidence
@@ -298,6 +290,13 @@ class _Backward:
 
     @cached_property
     def sigma(self) -> list[Tensor | None] | None:
+        return self._drawn(None)
+
+    @cached_property
+    def surer(self) -> list[Tensor | None] | None:
+        return self._drawn(SURE)
+
+    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         def once(again: Again) -> Sequence[Tensor | None]:
             place = again.place
             if place not in there:  # they go there once, not in each run
@@ -305,7 +304,7 @@ class _Backward:
             return again.run(again.types, grad=True).gradients(there[place])
 
         there: dict[torch.device, list[Tensor | None]] = {}
-        return _sigma(self._taken, once, self._reference)
+        return _sigma(self._taken, once, self._reference, samples)
 
 
 # One pair of tensors.
@@ -325,7 +324,8 @@ def verdict_on(
     call = taken.call
     tolerance = settings.op_tolerance(call.operator, name_of(mine.dtype))
     accepted = taken.accepted if tolerance is None and mine.is_floating_point() else None
-    kind = (taken.kind, type(lazy), place, mine.shape) if accepted is not None else None
+    forward = isinstance(lazy, _Forward)
+    kind = kind_of(taken, forward, place, mine) if accepted is not None else None
     if accepted is not None and (known := accepted.verdict(kind, mine, theirs)) is not None:
         return known
     verdict = judge(
@@ -335,7 +335,8 @@ def verdict_on(
         tolerance=tolerance,
         run_plain=lambda: _at(lazy.plain, place),
         run_envelope=lambda: _at(lazy.sigma, place),
-        computed_in=_computed_in(taken, mine),
+        run_surer=lambda: _at(lazy.surer, place),
+        computed_in=computed_in(taken, mine),
     )
     if accepted is not None:
         accepted.add(kind, mine, theirs, verdict)
@@ -345,7 +346,7 @@ def verdict_on(
         return replace(verdict, message=f"within {allowance}") if allowance else verdict
     if allowance:
         verdict = replace(verdict, message=f"{verdict.message}; not even {allowance}, explains it")
-    if verdict.rule == "exact" and _chose_equal(call, mine, theirs):
+    if verdict.rule == "exact" and choices.are_equal(call, mine, theirs):
         return replace(unchanged(mine), rule="equal values")
     if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
         return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
@@ -356,37 +357,19 @@ def _at(found: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
     return found[place] if found is not None and place < len(found) else None
 
 
-def _computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
+def kind_of(taken: Taken, forward: bool, place: int, mine: Tensor) -> Hashable:
+    """What parts of calls have in common whose errors are alike; so are those of a whole list."""
+    if taken.call.operator.startswith("_foreach"):
+        return taken.kind, forward
+    return taken.kind, forward, place, mine.shape
+
+
+def computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
+    """The type that values of a result were rounded to on the way, when it is a narrower one."""
     rounded = taken.again.rounded or taken.computed_in
     if rounded is None or mine.dtype not in FORMATS:
         return None
     return rounded if FORMATS[rounded].digits < FORMATS[mine.dtype].digits else None
-
-
-def _chose_equal(call: Call, mine: Tensor, theirs: Tensor) -> bool:
-    """Whether indices differ only among equal values, where any of them is right."""
-    word = names.last(call.name)
-    values = next(tensors(call.args, call.kwargs), None)
-    if values is None or mine.dtype != torch.int64:
-        return False
-    if word.startswith(_POOLS):
-        spatial = next(d for d in (1, 2, 3) if f"{d}d" in word)
-        flat = values.flatten(-spatial)
-        return same_choice(flat, mine.flatten(-spatial), theirs.flatten(-spatial), -1)
-    if word not in INDICES:
-        return False
-    place, default, distinct = INDICES[word]
-    dim = call.kwargs.get("dim", _positional(call, place, default))
-    if dim is not None and not isinstance(dim, int):
-        return False
-    return same_choice(values, mine, theirs, dim, distinct)
-
-
-def _positional(call: Call, place: int, default: int | None) -> Any:
-    if isinstance(call.func, OpOverload):
-        named = [a.name for a in call.func._schema.arguments]
-        place = named.index("dim") if "dim" in named else place
-    return call.args[place] if len(call.args) > place else default
 
 
 def beyond_memory(text: str) -> Verdict:

@@ -8,8 +8,9 @@ from torch import nn
 from deeplink import precision
 from deeplink.precision import Factors, Precision
 from op_tools import host
+from op_tools.again import Again
 from op_tools.call import Call, tensors
-from op_tools.reference import RECURRENT, Again, modules_of
+from op_tools.reference import RECURRENT, modules_of
 
 # Products whose factors a program may let the device round.
 MATRICES = frozenset(
@@ -46,7 +47,7 @@ def allowance(again: Again) -> str:
     is in it.
     """
     matrices, convolutions = factors(again)
-    word, module = again.call.operator, again.call.level == "module"
+    word, module = again.call.operator, bool(_layers(again.call))
     found = [
         convolutions if module or word.startswith("conv") else None,
         matrices if module or word in MATRICES | RECURRENT else None,
@@ -55,6 +56,14 @@ def allowance(again: Again) -> str:
     return " and ".join(dict.fromkeys(texts))
 
 
+def _layers(call: Call) -> list[nn.Module]:
+    """The modules whose code a call is; of a layer of one iteration, itself alone."""
+    layer = getattr(call.func, "module", None) if call.level != "module" else None
+    if isinstance(layer, nn.Module):
+        return [layer]
+    return [layer for root in modules_of(call) for layer in root.modules()]
+
+
 def _is_recurrent(call: Call) -> bool:
-    layers = (layer for root in modules_of(call) for layer in root.modules())
+    layers = _layers(call)
     return call.operator in RECURRENT or any(isinstance(layer, nn.RNNBase) for layer in layers)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -53,9 +53,13 @@ class Copies:
     After the call `mutated()` tells which stand-ins were written, by autograd's own count.
     """
 
-    def __init__(self, copy: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, copy: Callable[[Tensor], Tensor], made: Iterable[tuple[Tensor, Tensor]] = ()
+    ) -> None:
         self._copy = copy
         self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
+        for leaf, stand_in in made:  # already
+            self._made[id(leaf)] = (leaf, stand_in, stand_in._version)
 
     def of(self, value: Any) -> Any:
         """`value` with its tensors replaced."""
@@ -130,11 +134,21 @@ def host_copy(tensor: Tensor) -> Tensor:
     return flat.clone() if flat.device.type == "cpu" else flat.cpu()
 
 
+def is_undisturbed(device: torch.device) -> bool:
+    """Whether neither autocast nor hooks of the program on saved tensors are in force."""
+    is_on = torch.is_autocast_enabled
+    if is_on("cpu") or (device.type not in ("cpu", "meta") and is_on(device.type)):
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
 def own_graph() -> AbstractContextManager[None]:
     """Graphs made inside the block keep their tensors themselves.
 
     The hooks of the program (a checkpoint's, which counts what is saved) must not hear of them.
     """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()  # hot path: there are none
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda kept: kept)
 
 
@@ -190,6 +204,10 @@ _streams: dict[torch.device, Tensor] = {}
 @contextmanager
 def no_autocast(device: torch.device) -> Iterator[None]:
     """Autocast off, for the CPU and for the device."""
+    is_on = torch.is_autocast_enabled
+    if not is_on("cpu") and (device.type in ("cpu", "meta") or not is_on(device.type)):
+        yield  # hot path: to switch it off takes long
+        return
     with torch.autocast("cpu", enabled=False):
         if device.type in ("cpu", "meta"):
             yield

@@ -9,18 +9,25 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from op_tools import names, reference
-from op_tools.call import Call, tensors
+from op_tools.call import Call, tensor_list, tensors
+from op_tools.gradients import Gradients
 
 
 def lies_in_arguments(result: Any, call: Call) -> bool:
     """Whether a call computed nothing: what it returned lies in the memory of its arguments."""
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
-    found = [t for t in tensors(result) if t.numel()]
+    found = [t for t in tensor_list(result) if t.numel()]
     if not found:
         return False
-    given = {t.untyped_storage()._cdata for t in tensors(call.args, call.kwargs)}
+    given = {t.untyped_storage()._cdata for t in tensor_list(call.args, call.kwargs)}
     return all(t.untyped_storage()._cdata in given for t in found)
+
+
+def gradients_are_views(found: Gradients) -> bool:
+    """Whether a backward pass computed nothing: what it returned lies in what it was given."""
+    flown = {t.untyped_storage()._cdata for t in found.outputs if t is not None}
+    return all(t.untyped_storage()._cdata in flown for t in found.inputs if t is not None)
 
 
 def wait_for_host(device: torch.device, result: Any) -> None:
@@ -35,13 +42,17 @@ def wait_for_host(device: torch.device, result: Any) -> None:
 GUARD = 256  # bytes behind a result that are looked at
 
 
-def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
-    """Memory behind arguments that the call may write and that are a part of something larger."""
+def guards(call: Call, on_device: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Memory behind arguments that the call may write and that are a part of something larger,
+    and a copy of it, on the host or on the device.
+    """
     written = _may_write(call)
     if len(written) != 1:  # what lies behind the one may be the other
         return []
     memory = _behind(written[0])
-    return [] if memory is None else [(memory, memory.cpu())]
+    if memory is None:
+        return []
+    return [(memory, memory.clone() if on_device else memory.cpu())]
 
 
 def _may_write(call: Call) -> list[Tensor]:
@@ -69,7 +80,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
 def overrun(guards: list[tuple[Tensor, Tensor]]) -> str:
     """What of that memory has changed; "" when nothing has."""
     for memory, before in guards:
-        changed = int((memory.cpu() != before).sum())
+        changed = int((memory.cpu() != before.cpu()).sum())
         if changed:
             return f"{changed} bytes behind the result were written"
     return ""

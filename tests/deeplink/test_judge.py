@@ -445,3 +445,21 @@ def test_a_result_is_only_read() -> None:
     before = result.clone(), reference.clone()
     judge(result, reference)
     assert torch.equal(result, before[0]) and torch.equal(reference, before[1])
+
+
+@pytest.mark.parametrize(("times", "passed"), [(2.0, True), (5.0, False)])
+def test_before_an_accusation_that_a_few_runs_might_explain_there_are_more(
+    times: float, passed: bool
+) -> None:
+    torch.manual_seed(0)
+    right = torch.randn(1000, dtype=torch.float64).abs() + 1
+    spread = torch.full((1000,), 1e-4, dtype=torch.float64)
+    quiet = spread.clone()
+    quiet[7] /= 4  # by chance
+    result = (right + spread * torch.randn(1000)).float()
+    result[7] = right[7] + times * 8 * quiet[7]
+    verdict = judge(
+        result, right, run_envelope=lambda: quiet, run_surer=lambda: spread if times < 4 else None
+    )
+    assert verdict.passed == passed
+    assert not judge(result, right, run_envelope=lambda: quiet).passed

@@ -96,11 +96,12 @@ def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
         return [wide(*given)]
 
     reference, between = once()[0], _between(result.dtype)
+    samples = 12 if between else 4  # a spread of so few is itself uncertain
     verdict = judge(
         result,
         reference,
         run_plain=lambda: model.module(*arguments),
-        run_envelope=lambda: envelope(once, [reference], between=between, samples=4)[0],
+        run_envelope=lambda: envelope(once, [reference], between=between, samples=samples)[0],
     )
     return "" if verdict.passed else str(verdict)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dicp.dynamo_bridge import measure, report
 from tests.dicp import toy
@@ -38,7 +38,7 @@ def decision(
     clock, told = Clock(), list[str]()
     monkeypatch.setattr(measure, "_now", lambda args: clock.now)
     runs = {name: clock.runs(name, *takes) for name, takes in seconds.items()}
-    choice = measure.Choice(runs, clock.runs("eager", *eager), told.append)
+    choice = measure.Choice(runs, clock.runs("eager", *eager), lambda made: told.append(str(made)))
     names = []
     while not told:
         names.append(choice(torch.ones(2)))
@@ -67,12 +67,71 @@ def test_what_others_take_of_the_machine_does_not_decide(monkeypatch: pytest.Mon
     assert decision(monkeypatch, (1.5,), compiled=disturbed)[0][-1] == "compiled"
 
 
-def test_the_decision_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+class Small(nn.Module):
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.inner, self.breaks = nn.Linear(2, 2), breaks
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return x + x
+
+
+def called(monkeypatch: pytest.MonkeyPatch, module: nn.Module, times: int) -> Any:
+    """A compiled module after some calls, none of them faster than another."""
     monkeypatch.setenv("DICP_MEASURE", "1")
-    monkeypatch.setattr(measure, "_now", lambda args: 0.0)  # both are as fast
-    model = nn.Linear(2, 2)
+    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
     with torch.no_grad():
-        compiled = torch.compile(model, backend=toy.make())
-        for _ in range(2 * FIRST):
-            torch.testing.assert_close(compiled(torch.ones(1, 2)), model(torch.ones(1, 2)))
-    assert report.RECORDS[-1].decision.startswith("eager; us a call: compiled 0, eager 0")
+        compiled = torch.compile(module, backend=toy.make(), dynamic=False)
+        for _ in range(times):
+            torch.testing.assert_close(compiled(torch.ones(1, 2)), module(torch.ones(1, 2)))
+    return compiled
+
+
+def test_a_small_module_that_stays_eager_goes_past_torch_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = called(monkeypatch, Small(), 4 * FIRST)
+    assert report.RECORDS[-1].decision == (
+        "eager; us a call: compiled 0, eager 0, with torch.compile's own part; "
+        "the graph alone: eager; us a call: compiled 0, eager 0"
+    )
+    torch.compiler.reset()
+    around = torch.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(around(torch.ones(1, 2)), compiled(torch.ones(1, 2)) + 1)
+    torch.compiler.reset()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        with torch.no_grad():
+            compiled(torch.ones(1, 2))
+            with pytest.raises(RuntimeError, match="recompile"):  # other sizes are to be compiled
+                compiled(torch.ones(2, 2))
+        with pytest.raises(RuntimeError, match="recompile"):
+            compiled(torch.ones(1, 2))  # and so is what has gradients
+
+
+def test_a_module_compiled_in_place_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DICP_MEASURE", "1")
+    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    module = Small()
+    module.compile(backend=toy.make(), dynamic=False)
+    with torch.no_grad():
+        for _ in range(4 * FIRST):
+            module(torch.ones(1, 2))
+        torch.compiler.reset()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            module(torch.ones(1, 2))
+
+
+def test_a_module_in_several_graphs_stays_with_torch_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = called(monkeypatch, Small(breaks=True), 3 * FIRST)
+    decisions = [record.decision for record in report.RECORDS[-2:]]
+    assert decisions == ["eager; us a call: compiled 0, eager 0"] * 2
+    torch.compiler.reset()
+    refused = pytest.raises(RuntimeError, match="recompile")
+    with torch.compiler.set_stance("fail_on_recompile"), torch.no_grad(), refused:
+        compiled(torch.ones(1, 2))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deeplink.judge import judge
+from deeplink.judge import envelope, judge
 from dicp import Backend
 from dicp.dynamo_bridge import report
 from tests.dicp import blocks, sim_models
@@ -77,12 +77,21 @@ def test_gradients_are_right(backend: Backend, name: str) -> None:
     torch.compile(model, backend=backend)(*inputs).square().sum().backward()
     result = {key: p.grad for key, p in model.named_parameters()}
     plain = _gradients(model, inputs)
-    wide = _gradients(model.double(), typed(inputs, torch.float64))
+    model.double()
+    exact = typed(inputs, torch.float64)
+    wide = _gradients(model, exact)
+    rooms = envelope(lambda: list(_gradients(model, exact).values()), list(wide.values()))
+    room = dict(zip(wide, rooms, strict=True))
     kinds = {record.kind for record in report.RECORDS if record.taken}
     assert {"forward", "backward"} <= kinds
     for key, grad in result.items():
         assert grad is not None
-        verdict = judge(grad, wide[key], run_plain=lambda key=key: plain[key])
+        verdict = judge(
+            grad,
+            wide[key],
+            run_plain=lambda key=key: plain[key],
+            run_envelope=lambda key=key: room[key],
+        )
         assert verdict.passed, f"{key}: {verdict}"
 
 

@@ -1,6 +1,8 @@
 """The published calls bind and mean what they did: each as releases of LMDeploy write it."""
 
-import inspect
+import csv
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,46 +12,54 @@ from torch import Tensor
 from deeplink.errors import DeeplinkError
 from dlinfer import fused, ops
 from dlinfer.conformance.paged import BLOCK, paged
+from dlinfer.framework.lmdeploy.calls import Call, scan, unbound
 
-# op, arguments by position, arguments by name
-CALLS = """
-rms_norm 3
-add_rms_norm 4
-apply_rotary_pos_emb 4
-silu_and_mul 2
-fill_kv_cache 5 k_scales_zeros v_scales_zeros quant_bits
-prefill_attention 12 softmax_scale attn_output
+# How the first releases call them: op, arguments by position, arguments by name.
+FIRST = """
 prefill_attention 12 softmax_scale alibi_slopes attn_output
-prefill_attention 11 softmax_scale attn_output actual_seq_lengths_cpu
 prefill_attention 9 attn_output
 prefill_attention 8 attn_mask softmax_scale attn_output
-paged_prefill_attention 16 head_size_v softmax_scale attn_output kv_scales kv_zeros quant_bits
-paged_prefill_attention 14 head_size_v softmax_scale attn_output kv_scales kv_zeros quant_bits
-paged_decode_attention 10 head_size_v softmax_scale attn_output kv_scales kv_zeros quant_bits
-linear 2 bias all_reduce group
-moe_gating_topk_softmax 3
-moe_gating_topk_softmax 2
+silu_and_mul 2
 fused_moe 7
 fused_moe 8
-fused_moe 9
-dynamic_quant 3
+moe_gating_topk_softmax 2
 per_token_quant_int8 1
 smooth_quant_matmul 7
-linear_w8a8 7
 rms_norm_w8a8 3
-rms_norm_w8a8 4
-add_rms_norm_w8a8 5
-weight_quant_matmul 3 offset bias all_reduce group_size
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", CALLS)
-def test_the_calls_of_lmdeploy_bind(line: str) -> None:
-    name, count, *named = line.split()
-    bound = inspect.signature(getattr(ops, name)).bind(*range(int(count)), **dict.fromkeys(named))
-    forms = {"prefill_attention": ops.PREFILL, "paged_prefill_attention": ops.PAGED_PREFILL}
-    if name in forms:
-        assert len(bound.arguments["rest"]) in forms[name]
+def _recorded() -> list[Call]:
+    """As scripts/dlinfer_calls.py wrote them, from the wheels of releases."""
+    text = Path(__file__).with_name("lmdeploy_calls.csv").read_text("utf-8")
+    rows = csv.DictReader(io.StringIO(text))
+    recorded = [
+        Call(row["op"], tuple(row["by position"].split()), tuple(row["by name"].split()))
+        for row in rows
+    ]
+    split = (line.split() for line in FIRST)
+    first = [Call(op, tuple("abcdefghijkl"[: int(n)]), tuple(named)) for op, n, *named in split]
+    return recorded + first
+
+
+def test_the_calls_of_lmdeploy_bind() -> None:
+    calls = _recorded()
+    assert len(calls) > 30
+    assert [text for call in calls if (text := unbound(call))] == []
+
+
+def test_what_does_not_bind_or_is_left_out_is_told() -> None:
+    assert unbound(Call("no_such_op", (), ())) == "there is no no_such_op"
+    assert (
+        unbound(Call("rms_norm", ("x",), ())) == "rms_norm: missing a required argument: 'weight'"
+    )
+    assert unbound(Call("prefill_attention", tuple("qkvab"), ())).endswith(
+        "5 arguments by position"
+    )
+    source = "ext_ops.linear(x, weight, bias=b)\nother.linear(x)"
+    assert scan([source, source]) == [Call("linear", ("x", "weight"), ("bias",))]
+    with pytest.raises(AttributeError, match="has no transdata: no op wants weights in a vendor"):
+        _ = ops.transdata
 
 
 def _packed(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -76,9 +86,23 @@ def test_prefill_is_causal_with_caches_and_not_for_images_in_every_release() -> 
     in_18 = ops.prefill_attention(
         q, k, v, k, v, lengths, lengths, 5, 4, 2, [], actual_seq_lengths_cpu=ends
     )
-    images = ops.prefill_attention(q, k, v, starts, lengths, 5, 4, 2, attn_mask=[])
     assert torch.equal(out, causal) and torch.equal(in_18, causal)
-    assert torch.equal(images, whole)
+    for before in ((starts, lengths), (None, None, starts, lengths, lengths)):  # the first; to 0.17
+        images = ops.prefill_attention(q, k, v, *before, 5, 4, 2, attn_mask=[])
+        assert torch.equal(images, whole)
+    images_18 = ops.prefill_attention(
+        q, k, v, None, None, lengths, lengths, 5, 4, 2, attn_mask=[], actual_seq_lengths_cpu=ends
+    )
+    assert torch.equal(images_18, whole)
+
+
+def test_the_first_form_of_rotary_writes_its_arguments() -> None:
+    q, k, angles = torch.randn(3, 2, 8), torch.randn(3, 1, 8), torch.randn(3, 8)
+    expected = ops.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin())
+    kept = q.clone()
+    ops.apply_rotary_pos_emb(q, k, angles.cos(), angles.sin(), None, None)
+    assert torch.equal(q, expected[0]) and torch.equal(k, expected[1])
+    assert not torch.equal(q, kept)
 
 
 @pytest.mark.parametrize("heads_first", [False, True])

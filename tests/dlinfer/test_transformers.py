@@ -1,68 +1,91 @@
 """A model of transformers with dlinfer's ops gives the tokens that it gave without them."""
 
+import importlib
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import dlinfer
-from deeplink.errors import DeeplinkError
+from deeplink.errors import DeeplinkError, NoKernelError
 from dlinfer import fused
+from dlinfer.framework import internlm2
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-}
+transformers_attention: Any = importlib.import_module("dlinfer.framework.transformers_attention")
+importlib.import_module("torch_dipu")  # before the first gradient: torch counts devices then
+checks: Any = importlib.import_module("tests.dlinfer.models_transformers")
 
 
-def _model(family: str) -> Any:
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**SMALL)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
-    for parameter in model.parameters():  # far from each other: no two tokens are nearly as likely
-        torch.nn.init.normal_(parameter, std=0.2)
-    return model
+class Counted:
+    """The ops, and how many times each was called."""
+
+    def __init__(self, ops: Any, called: Counter[str]) -> None:
+        self.ops, self.called = ops, called
+
+    def __getattr__(self, name: str) -> Any:
+        self.called[name] += 1
+        return getattr(self.ops, name)
 
 
 @pytest.fixture(scope="module")
 def llama() -> Any:
-    return _model("Llama")
+    return checks.built("llama")
 
 
-def _tokens(model: Any) -> list[torch.Tensor]:
-    ids = torch.randint(3, 97, (2, 9), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
-    mask[0, :4] = 0
-    how = {"max_new_tokens": 12, "do_sample": False}
-    return [model.generate(ids, attention_mask=m, **how) for m in (torch.ones_like(ids), mask)]
-
-
-@pytest.mark.parametrize("family", ["Llama", pytest.param("Qwen2", marks=pytest.mark.slow)])
-def test_generated_tokens_are_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = _model(family)
-    expected = _tokens(model)
+@pytest.mark.parametrize("name", ["Llama", pytest.param("Qwen2", marks=pytest.mark.slow)])
+def test_generated_tokens_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = checks.built(name.lower())
+    expected = checks.tokens(model, "generate")
     applied = dlinfer.apply(model)
     assert applied.layers == {
-        f"{family}RMSNorm": 5,
-        f"{family}MLP": 2,
-        f"{family}Attention": 2,
-        f"{family}DecoderLayer": 2,
+        f"{name}RMSNorm": 5,
+        f"{name}MLP": 2,
+        f"{name}Attention": 2,
+        f"{name}DecoderLayer": 2,
         "Linear": 15,
     }
     assert applied.difference is not None and applied.difference < 1e-4
     monkeypatch.setenv("DLINFER_STRICT", "1")  # every op by the CPU's kernels
-    for found, wanted in zip(_tokens(model), expected, strict=True):
-        assert torch.equal(found, wanted)
+    assert checks.tokens(model, "generate") == expected
+
+
+def test_requests_in_batches_have_the_same_tokens(llama: Any) -> None:
+    """Of prompts alone, of prompts in pieces beside others' tokens, and of one token each."""
+    other = checks.built("llama")
+    expected = checks.tokens(llama, "generate_batch")
+    applied = dlinfer.apply(llama)
+    called = Counter[str]()
+    attention = transformers_attention.fused
+    try:
+        transformers_attention.fused = Counted(attention, called)
+        assert checks.tokens(llama, "generate_batch") == expected
+    finally:
+        transformers_attention.fused = attention
+    assert called.keys() == {
+        "fill_kv_cache",
+        "prefill_attention",
+        "paged_prefill_attention",
+        "paged_decode_attention",
+    }
+    assert llama.config._attn_implementation == "dlinfer"  # as `generate` has it, again
+    assert other.init_continuous_batching.__func__ is type(other).init_continuous_batching
+    applied.undo()
+    assert "init_continuous_batching" not in vars(llama)
+
+
+def test_a_cache_that_is_too_small_is_told_by_the_requests(llama: Any) -> None:
+    applied = dlinfer.apply(llama, check=False)
+    config = transformers.GenerationConfig(max_new_tokens=9, do_sample=False, eos_token_id=-1)
+    small = transformers.ContinuousBatchingConfig(page_size=4, num_blocks=2, max_batch_tokens=16)
+    (result,) = llama.generate_batch([[5, 6, 7]], config, small).values()
+    assert "out of cache blocks: 2 blocks of 4 tokens" in str(result.error)
+    applied.undo()
 
 
 def _names(call: Callable[[], object]) -> set[str]:
@@ -72,7 +95,7 @@ def _names(call: Callable[[], object]) -> set[str]:
 
 
 def test_only_the_model_that_was_given_changes_and_undo_takes_it_back(llama: Any) -> None:
-    other, ids = _model("Llama"), torch.tensor([[5, 6, 7]])
+    other, ids = type(llama)(llama.config).eval(), torch.tensor([[5, 6, 7]])  # of one config
     with torch.no_grad():
         plain = llama(ids).logits
         applied = dlinfer.apply(llama, check=False)
@@ -99,7 +122,7 @@ def test_gradients_are_the_models_own(llama: Any) -> None:
 
 
 def test_weights_that_are_loaded_or_cast_later_count(llama: Any) -> None:
-    model, ids = _model("Llama"), torch.tensor([[5, 6, 7]])
+    model, ids = checks.built("llama"), torch.tensor([[5, 6, 7]])
     dlinfer.apply(model)
     doubled = {name: 2 * value for name, value in llama.state_dict().items()}
     with torch.no_grad():
@@ -124,5 +147,52 @@ def test_a_model_without_an_adaptor_is_told() -> None:
     with pytest.raises(DeeplinkError, match=r"no adaptor for torch.nn.modules.linear.Linear"):
         dlinfer.apply(torch.nn.Linear(2, 2))
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)
-    with pytest.raises(DeeplinkError, match="knows no layer of GPT2LMHeadModel"):
+    known = "knows no layer of GPT2LMHeadModel(.|\n)*Hint: families that it knows: Llama, Mistral"
+    with pytest.raises(DeeplinkError, match=known):
         dlinfer.apply(transformers.GPT2LMHeadModel(config))
+
+
+def test_a_type_without_kernels_is_told_and_refused_when_strict(
+    llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = checks.built("llama").half()
+    monkeypatch.setenv("DLINFER_STRICT", "1")
+    with pytest.raises(NoKernelError, match=r"'cpu' does not run rms_norm: .* not Half"):
+        dlinfer.apply(model)
+    assert "forward" not in vars(model.model.norm)  # as it was
+    monkeypatch.delenv("DLINFER_STRICT")
+    dlinfer.apply(model)
+    assert any("not by cpu: its kernel has float32 and bfloat16" in m for m in caplog.messages)
+
+
+def test_a_release_that_is_not_tested_is_told_and_checked(
+    llama: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    adaptor = importlib.import_module("dlinfer.framework.transformers")
+    monkeypatch.setattr(adaptor, "transformers", SimpleNamespace(__version__="6.0.0"))
+    applied = dlinfer.apply(llama)
+    assert "tested with transformers 5.17, 5.22, not 6.0.0: the check decides" in caplog.text
+    assert applied.difference is not None
+    applied.undo()
+
+
+def test_a_model_on_the_reference_device_runs_through_the_ops_there(llama: Any) -> None:
+    model = checks.built("llama")
+    expected = checks.tokens(model, "generate")
+    dlinfer.apply(model.to("dipu"))
+    ids = torch.tensor([[5, 6, 7]], device="dipu")
+    with torch.no_grad():
+        assert "dlinfer::prefill_attention" in _names(lambda: model(ids))
+    assert checks.tokens(model, "generate") == expected
+
+
+def test_an_internlm2_is_loaded_as_the_llama_that_it_is(llama: Any, tmp_path: Path) -> None:
+    checks.write_internlm2(tmp_path)
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            internlm2.load(tmp_path)(ids).logits, checks.built("llama")(ids).logits
+        )
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}', "utf-8")
+    with pytest.raises(DeeplinkError, match="holds a model of type 'llama', not 'internlm2'"):
+        internlm2.load(tmp_path)

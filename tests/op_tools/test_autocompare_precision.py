@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import OpAutoCompare, reference
+from op_tools import OpAutoCompare
+from op_tools.again import again_of
 from op_tools.call import Call
 from op_tools.comparison import Taken, backward, forward
 
@@ -100,7 +101,7 @@ def test_sums_of_batch_norm_that_are_rounded_on_the_way(dtype: torch.dtype, faul
     weight, bias = torch.ones(16, requires_grad=True), torch.zeros(16, requires_grad=True)
     args = (x, None, None, weight, bias, True)
     call = Call(0, "torch.nn.functional.batch_norm", torch.nn.functional.batch_norm, args, {})
-    again = reference.again(call, frozenset(map(id, (x, weight, bias))), False, None, [dtype])
+    again = again_of(call, frozenset(map(id, (x, weight, bias))), False, None, [dtype])
     taken = Taken(again, None, [], wants_gradient=True)
     made = sums_in_steps(dy.transpose(0, 1).reshape(16, -1), dtype) * (1 + fault)
     (item,) = backward(taken, [dy], [None, None, made], "calibrated")
@@ -113,7 +114,7 @@ def test_a_run_on_the_host_leaves_the_statistics_of_batch_norm_alone() -> None:
     call = Call(
         0, "torch.nn.functional.batch_norm", function, (x, mean, variance, None, None, True), {}
     )
-    run = reference.again(call, frozenset(), False, None, [torch.float32]).plain_run(grad=False)
+    run = again_of(call, frozenset(), False, None, [torch.float32]).plain_run(grad=False)
     assert run is not None and run.given[1].abs().max() > 0
     assert mean.tolist() == [0.0] * 4
 
@@ -126,7 +127,7 @@ def test_autocast_rounds_what_is_of_another_narrow_type() -> None:
     x, weight = torch.randn(4, 48).half(), torch.randn(32, 48)
     linear = torch.nn.functional.linear
     call = Call(0, "torch.nn.functional.linear", linear, (x, weight), {})
-    again = reference.again(call, frozenset(), False, torch.bfloat16, [torch.bfloat16])
+    again = again_of(call, frozenset(), False, torch.bfloat16, [torch.bfloat16])
     made = linear(x.bfloat16().float(), weight.bfloat16().float()).bfloat16()
     (output,) = forward(Taken(again, made, [None, None], False), "calibrated")
     assert output.verdict.passed
@@ -136,5 +137,5 @@ def test_autocast_rounds_what_is_of_another_narrow_type() -> None:
 
 def test_autocast_gives_recurrent_layers_float16_whatever_it_was_asked_for() -> None:
     call = Call(0, "torch.lstm", torch.lstm, (), {})
-    again = reference.again(call, frozenset(), False, torch.bfloat16, [torch.float16])
+    again = again_of(call, frozenset(), False, torch.bfloat16, [torch.float16])
     assert again.rounded == torch.float16

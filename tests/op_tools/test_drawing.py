@@ -10,8 +10,9 @@ from torch import Tensor
 
 import torch_dipu  # noqa: F401  # the device
 from op_tools import OpAutoCompare, comparison, drawing
+from op_tools.again import Again
 from op_tools.call import Call
-from op_tools.reference import WIDE, Again
+from op_tools.reference import WIDE
 
 
 @pytest.fixture

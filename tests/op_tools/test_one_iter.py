@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import op_tools
 import torch_dipu
 from op_tools.one_iter.book import OneIterError
+from tests.op_tools.test_autocompare_precision import tf32_allowed
 
 
 class Attention(nn.Module):
@@ -191,6 +192,17 @@ def test_a_wrong_optimizer_is_named(records: Callable[[type[nn.Module]], Path]) 
     assert found.first is not None
     assert found.first[0].entry.path == "AdamW"
     assert not any(f.diverges for f in found.findings if f.entry.kind != "optimizer")
+
+
+@pytest.mark.parametrize("model", (pytest.param(Recurrent, marks=pytest.mark.slow), Convolutional))
+def test_tf32_diverges_unless_the_program_allows_it(
+    records: Callable[[type[nn.Module]], Path], model: type[nn.Module]
+) -> None:
+    with torch.dipu.quirk("tf32"):
+        assert compare(records(model), model, "dipu").first is not None
+        with tf32_allowed():
+            found = compare(records(model), model, "dipu")
+    assert [f.label for f in found.findings if f.diverges] == []
 
 
 def test_rounding_of_another_kind_is_no_divergence(

@@ -35,6 +35,7 @@ def judge(
     tolerance: tuple[float, float] | None = None,
     run_plain: Callable[[], Tensor | None] = lambda: None,
     run_envelope: Callable[[], Tensor | None] = lambda: None,
+    run_surer: Callable[[], Tensor | None] = lambda: None,
     computed_in: torch.dtype | None = None,
 ) -> Verdict:
     """The verdict on a result, both tensors on the CPU; see `Evidence` for what else is given.
@@ -53,7 +54,7 @@ def judge(
         return refused("dtype", text, result)
     if not result.numel():
         return equal(result)
-    evidence = Evidence(result, reference, run_plain, run_envelope, computed_in)
+    evidence = Evidence(result, reference, run_plain, run_envelope, computed_in, run_surer)
     if tolerance is not None and result.dtype != torch.bool:
         return allclose(evidence, tolerance)
     if not is_inexact(result.dtype):

@@ -54,7 +54,7 @@ def envelope(
     entering: float = 0.0,
     convolving: float = 0.0,
     functions: float = 0.0,
-    samples: int = SAMPLES,
+    samples: int | None = None,
     seed: int = 0,
 ) -> list[Tensor | None]:
     """The standard deviation of each result of `run`, which computes in float64 where `reference`
@@ -63,15 +63,16 @@ def envelope(
     `inside`: the roundoff inside of a kernel; `between`: that of the type in which one kernel
     hands its result to the next; `entering`: that to which factors of products are rounded, as
     autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
-    `functions`: what exp, tanh and their like err relatively, where it is more than `inside`.
+    `functions`: what exp, tanh and their like err relatively, where it is more than `inside`;
+    `samples`: how many runs; else a few, fewer of a long call.
     """
     amounts = _Amounts(inside, between, entering, max(entering, convolving), functions)
     order = _Order()
     with order:
         plain = run()
     last = order.made_last(plain)
-    if order.count > LONG:
-        samples = min(samples, FEWER)
+    if samples is None:
+        samples = FEWER if order.count > LONG else SAMPLES
     sums = [None if r is None else _zeros(r) for r in reference]
     places = (r.device for r in reference if r is not None)
     generator = torch.Generator(next(places, torch.device("cpu"))).manual_seed(seed)

@@ -21,8 +21,9 @@ class Evidence:
     `reference`: the same call in float64, from the same (already rounded) arguments.
     `run_plain`: the call as the CPU does it in the result's own type; None where it cannot.
     `run_envelope`: what rounding alone may do to each element, as a standard deviation (see
-    `envelope`). `computed_in`: the type that values were rounded to on the way, when it is not the
-    result's own: a float32 gradient of a product that autocast did in bfloat16.
+    `envelope`); `run_surer`: the same from more runs. `computed_in`: the type that values were
+    rounded to on the way, when it is not the result's own: a float32 gradient of a product that
+    autocast did in bfloat16.
     """
 
     result: Tensor
@@ -30,6 +31,7 @@ class Evidence:
     run_plain: Callable[[], Tensor | None] = _nothing
     run_envelope: Callable[[], Tensor | None] = _nothing
     computed_in: torch.dtype | None = None
+    run_surer: Callable[[], Tensor | None] = _nothing
 
     @cached_property
     def plain(self) -> Tensor | None:
@@ -44,7 +46,14 @@ class Evidence:
     @cached_property
     def sigma(self) -> Tensor | None:
         """The envelope, in the shape of the reference."""
-        found = self.run_envelope()
+        return self._like_reference(self.run_envelope())
+
+    @cached_property
+    def surer(self) -> Tensor | None:
+        """The envelope from more runs."""
+        return self._like_reference(self.run_surer())
+
+    def _like_reference(self, found: Tensor | None) -> Tensor | None:
         return found if found is not None and found.shape == self.reference.shape else None
 
     @property

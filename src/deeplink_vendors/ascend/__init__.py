@@ -9,5 +9,6 @@ vendor = from_package(
     collective="hccl",
     visible_devices="ASCEND_RT_VISIBLE_DEVICES",
     transfer_tools=("torch_npu.contrib.transfer_to_npu",),
+    fused="deeplink_vendors.ascend.fused",
     gaps="deeplink_vendors/ascend/gaps.toml",
 )

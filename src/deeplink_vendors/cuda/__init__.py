@@ -20,6 +20,7 @@ vendor = Vendor(
     "cuda",
     is_available,
     device_module="torch.cuda",
+    fused="deeplink_vendors.cuda.fused",
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
     precision="deeplink_vendors.cuda.precision",

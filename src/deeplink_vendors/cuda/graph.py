@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from deeplink_vendors.cuda import replay
 from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
@@ -37,11 +38,14 @@ def compile_whole(
     if _device(inputs) == "cpu" and not training:
         compiled = _packed(gm, inputs, given, options, record)
         report.write()
-        return measured({"compiled": compiled}, gm, record) if options.measure else compiled
-    compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes)
+        if not options.measure:
+            return compiled
+        return measured({"compiled": compiled}, gm.forward, record)
+    graphs = replay.ring if options.own_results and not training else None
+    compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes, graphs)
     report.write()
     if not training:
-        return _own(compiled) if options.own_results else compiled
+        return compiled
     if not options.measure or not options.own_results:
         return compiled
 
@@ -81,15 +85,6 @@ def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str
     if _device(inputs) == "cuda":
         return {"triton.cudagraphs": not training or not options.own_results}
     return {} if training else {"cpp_wrapper": True}
-
-
-def _own(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """With results of their own: those of a CUDA graph are written over by its next run."""
-
-    def run(*args: Any) -> list[Any]:
-        return [x.clone() if isinstance(x, Tensor) else x for x in compiled(*args)]
-
-    return run
 
 
 def _device(inputs: Sequence[Any]) -> str:

@@ -6,4 +6,5 @@ vendor = presenting_as_cuda(
     "metax",
     "MetaX",
     Marks(build="metax", devices=("MetaX",)),
+    fused="deeplink_vendors.metax.fused",
 )

@@ -19,6 +19,7 @@ from dicp.dynamo_bridge import blame, plan, report
 from dicp.dynamo_bridge.canonical import canonicalise
 from dicp.dynamo_bridge.fold import Folded, fold
 from dicp.dynamo_bridge.freeze import Frozen, lift_attributes
+from dicp.dynamo_bridge.in_place import write_in_place
 from dicp.dynamo_bridge.layout import arrange
 from dicp.dynamo_bridge.load import make_part
 from dicp.dynamo_bridge.merge import merge
@@ -101,6 +102,8 @@ def _build(
     def constants(tensors: Mapping[int, Tensor]) -> Constants:
         return folded.constants(attributes | {n: tensors[i] for n, i in names.items()})
 
+    if not options.verify:  # it computes again with what was given
+        write_in_place(whole.gm, {*attributes, *names})
     with timed(record, "compile"):
         known = constants(weights)
         parts = [

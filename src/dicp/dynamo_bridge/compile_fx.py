@@ -12,9 +12,9 @@ from torch import Tensor, fx
 
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import decompose, plan, report
+from dicp.dynamo_bridge import decompose, plan, precompile, report, shortcut
 from dicp.dynamo_bridge.build import boxed, build, timed
-from dicp.dynamo_bridge.measure import Choice
+from dicp.dynamo_bridge.measure import Choice, Decision
 from dicp.dynamo_bridge.options import Options, of_mode, resolve
 from dicp.dynamo_bridge.run import Program
 
@@ -46,37 +46,79 @@ def compile_fx(
         return gm.forward
     weights = torch_internals.parameters(gm) if chosen.freeze else {}
     record = report.begin(backend.label, "inference")
-    compiled = _from_disk(gm, backend, chosen, weights, record)
+    key = plan.key(gm, backend, chosen, weights)
+    compiled = _from_disk(key, backend, weights, record)
     if compiled is None:
-        compiled = _compile(gm, example_inputs, backend, chosen, weights, record)
+        compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
+    if precompile.keep(gm, backend, chosen, weights, key):
+        compiled = precompile.saving(compiled)
+    return _settled(compiled, gm.forward, backend, chosen, record)
+
+
+def again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:
+    """What runs a graph that an earlier process traced and compiled, at its first call."""
+    backend = find(kept.backend)
+    weights = {i: args[i].detach() for i in kept.weights}
+    record = report.begin(backend.label, "inference")
+    key = kept.key if precompile.is_current(kept, backend) else None
+    compiled = _from_disk(key, backend, weights, record)
+    if compiled is None:
+        compiled = _compile(kept.module(), args, backend, kept.options, weights, record, key)
+    return _settled(compiled, _later(kept.module), backend, kept.options, record)
+
+
+def _later(make: Callable[[], fx.GraphModule]) -> Callable[..., Any]:
+    """A graph that is made when it is first called."""
+    made: list[fx.GraphModule] = []
+
+    def run(*args: Any) -> Any:
+        if not made:
+            made.append(make())
+        return made[0](*args)
+
+    return run
+
+
+def _settled(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    backend: Backend,
+    options: Options,
+    record: report.Record,
+) -> Callable[..., Any]:
     report.write()
-    if record.kind != "inference" or not chosen.measure or chosen.verify or backend.simulated:
+    if record.kind != "inference" or not options.measure or options.verify or backend.simulated:
         return compiled
-    return measured({"compiled": compiled}, gm, record)
+    return measured({"compiled": compiled}, eager, record)
 
 
 def measured(
-    candidates: Mapping[str, Callable[..., Any]], gm: fx.GraphModule, record: report.Record
+    candidates: Mapping[str, Callable[..., Any]],
+    eager: Callable[..., Any],
+    record: report.Record,
 ) -> Callable[..., Any]:
     """The best of what was compiled of a graph and eager, as its first calls show."""
 
-    def decided(text: str) -> None:
+    def tell(text: str) -> None:
         record.decision = text
         report.write()
         log.info("%s: graph %d runs by %s", record.backend, record.number, text)
 
-    return Choice(candidates, gm.forward, decided)
+    def decided(inner: Decision) -> None:
+        def whole(call: Decision) -> None:
+            tell(f"{call}, with torch.compile's own part; the graph alone: {inner}")
+
+        took = inner.seconds.get(inner.winner, shortcut.SHORT)
+        if took >= shortcut.SHORT or not shortcut.measure_call(whole):
+            tell(str(inner))
+
+    return Choice(candidates, eager, decided)
 
 
 def _from_disk(
-    gm: fx.GraphModule,
-    backend: Backend,
-    options: Options,
-    weights: Mapping[int, Tensor],
-    record: report.Record,
+    key: str | None, backend: Backend, weights: Mapping[int, Tensor], record: report.Record
 ) -> Callable[..., Any] | None:
     """What an earlier process compiled, when it compiled the same."""
-    key = plan.key(gm, backend, options, weights)
     if key is None:
         return None
     with torch_internals.without_modes(), timed(record, "load"):
@@ -91,6 +133,7 @@ def _compile(
     options: Options,
     weights: Mapping[int, Tensor],
     record: report.Record,
+    key: str | None,
 ) -> Callable[..., Any]:
     plain: list[Program] = []
     start = time.perf_counter()
@@ -100,8 +143,7 @@ def _compile(
         # with another number of inputs, AOTAutograd changed which is which
         mine = weights if len(inputs) == len(example_inputs) else {}
         same = plan.is_plain(gm, graph)
-        keep = (plan.key(gm, backend, options, weights) or "") if same else ""
-        program = build(graph, backend, options, mine, record, keep)
+        program = build(graph, backend, options, mine, record, (key or "") if same else "")
         if same:
             plain.append(program)
         return boxed(program)

@@ -36,4 +36,5 @@ def table(backend: Backend) -> dict[Any, Any]:
     for fused, overloads in RECOGNISED.items():
         if backend.wants(fused):
             kept.update(overloads)
-    return {op: rule for op, rule in torch_internals.decompositions().items() if op not in kept}
+    known = {**torch_internals.decompositions(), **backend.apart()}
+    return {op: rule for op, rule in known.items() if op not in kept}

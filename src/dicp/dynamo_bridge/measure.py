@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,12 +14,26 @@ from torch.utils._pytree import tree_leaves
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
-CLOSE = 0.9, 1.1  # eager over compiled: so near, and more rounds are needed
+CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
 MOST = 3 * ROUNDS
-GAIN = 1.02  # times as fast as eager, at least, that what is compiled has to be
+GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
 
 Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Who won, and what a call took by each, in seconds; nothing where no two were alike."""
+
+    winner: str
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        if not self.seconds:
+            return f"{self.winner}; no two calls had the same sizes"
+        told = ", ".join(f"{name} {each * 1e6:.0f}" for name, each in self.seconds.items())
+        return f"{self.winner}; us a call: {told}"
 
 
 class Choice:
@@ -29,7 +44,7 @@ class Choice:
     """
 
     def __init__(
-        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[str], None]
+        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[Decision], None]
     ) -> None:
         self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
@@ -37,17 +52,17 @@ class Choice:
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
         self._rounds = ROUNDS
-        self._chosen: Run | None = None
+        self.chosen: Run | None = None
 
-    def __call__(self, *args: Any) -> Any:
-        if self._chosen is not None:  # hot path
-            return self._chosen(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.chosen is not None:  # hot path
+            return self.chosen(*args, **kwargs)
         turn, place = divmod(self._calls, BLOCK)
         round_, which = divmod(turn, len(self._order))
         self._calls += 1
         name = self._order[which]
         start = _now(args)
-        result = self._runs[name](*args)
+        result = self._runs[name](*args, **kwargs)
         seconds = _now(args) - start
         if place and round_:  # the first round is the warm-up of each
             self._times[name].setdefault(_sizes(args), []).append(seconds)
@@ -59,22 +74,30 @@ class Choice:
         common = set.intersection(*(set(times) for times in self._times.values()))
         names = self._order[:-1]
         if not common:  # every call had other sizes: no comparison, no doubt
-            self._chosen = self._runs[names[0]]
-            self._decided(f"{names[0]}; no two calls had the same sizes")
+            self._settle(Decision(names[0], {}))
+            return
+        gains = {name: self._gain(name, common) for name in names}
+        best = max(names, key=gains.__getitem__)
+        if CLOSE[0] < gains[best] < CLOSE[1] and self._rounds < MOST:
+            self._rounds += ROUNDS
             return
         spent = {
             name: sum(_typical(times[sizes]) for sizes in common) / len(common)
             for name, times in self._times.items()
         }
-        best = min(names, key=spent.__getitem__)
-        gain = spent["eager"] / max(spent[best], 1e-9)
-        if CLOSE[0] < gain < CLOSE[1] and self._rounds < MOST:
-            self._rounds += ROUNDS
-            return
-        winner = best if gain >= GAIN else "eager"
-        self._chosen = self._runs[winner]
-        told = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in spent.items())
-        self._decided(f"{winner}; us a call: {told}")
+        self._settle(Decision(best if gains[best] >= GAIN else "eager", spent))
+
+    def _gain(self, name: str, common: set[Any]) -> float:
+        """Eager over a candidate, calls of one round beside each other: what disturbs both for a
+        while decides nothing.
+        """
+        eager, mine = self._times["eager"], self._times[name]
+        pairs = [pair for sizes in common for pair in zip(eager[sizes], mine[sizes], strict=False)]
+        return statistics.median(theirs / max(ours, 1e-9) for theirs, ours in pairs)
+
+    def _settle(self, decision: Decision) -> None:
+        self.chosen = self._runs[decision.winner]
+        self._decided(decision)
 
 
 def _typical(times: Sequence[float]) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves, tree_map
 
 from deeplink.tensors import bytes_of
@@ -130,8 +131,8 @@ def _target(node: fx.Node) -> str | None:
         return target if node.op != "call_module" else None
     if isinstance(target, torch._ops.OpOverload):
         return f"torch.ops:{target}" if target.namespace in NAMESPACES else None
-    if target in _functional():
-        return f"torch.nn.functional:{_functional()[target]}"
+    if _hashable(target) and target in _named():
+        return _named()[target]
     module = str(getattr(target, "__module__", "") or "builtins")
     name = str(getattr(target, "__qualname__", getattr(target, "__name__", "")))
     known = module.split(".")[0] in MODULES and name and "<" not in name
@@ -139,9 +140,18 @@ def _target(node: fx.Node) -> str | None:
 
 
 @cache_result
-def _functional() -> dict[Any, str]:
-    """Names of what torch makes by a function that makes functions: max_pool2d, for one."""
-    return {f: name for name, f in vars(torch.nn.functional).items() if callable(f)}
+def _named() -> dict[Any, str]:
+    """Names of functions that do not know their own: max_pool2d, for one, or torch.rsqrt."""
+    return {
+        function: f"{module.__name__}:{name}"
+        for module in (torch, torch.nn.functional)
+        for name, function in vars(module).items()
+        if callable(function) and not isinstance(function, type) and _hashable(function)
+    }
+
+
+def _hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None
 
 
 def save(key: str, plan: Plan, backend: Backend) -> None:
@@ -163,8 +173,8 @@ def describe(
     """The plan of a program; None where a part of it is not on disk."""
     if not all(part.key for part in program.parts):
         return None
-    body = _rows(program.whole.gm)
-    prepare = None if folded.prepare is None else _rows(folded.prepare)
+    body = rows_of(program.whole.gm)
+    prepare = None if folded.prepare is None else rows_of(folded.prepare)
     if body is None or (folded.prepare is not None and prepare is None):
         return None
     return Plan(
@@ -193,7 +203,7 @@ def load(
     for name in ("nodes", "taken", "parts", "frozen", "eager"):
         setattr(record, name, plan.record[name])
     record.cached = len(blobs)
-    prepare = None if plan.folded is None else _module(plan.folded[0])
+    prepare = None if plan.folded is None else module_of(plan.folded[0])
     folded = Folded(prepare, *(plan.folded[1:] if plan.folded else ((), ())))
 
     def constants(tensors: Mapping[int, Tensor]) -> Constants:
@@ -205,7 +215,7 @@ def load(
         for (shape, _), found in zip(plan.parts, blobs, strict=True)
         if found is not None
     ]
-    whole = Split(_module(plan.body), {}, {})
+    whole = Split(module_of(plan.body), {}, {})
     frozen, finish = Frozen(weights), finisher(plan.orders)
     return Program(whole, parts, frozen, plan.numbers, known, constants, finish, record)
 
@@ -221,11 +231,12 @@ def _ref(node: fx.Node) -> Any:
     return _Ref(node.name)
 
 
-def _rows(gm: fx.GraphModule) -> Rows | None:
+def rows_of(gm: fx.GraphModule) -> Rows | None:
+    """A graph as data; None where it calls what has no name in another process."""
     rows: Rows = []
     for node in gm.graph.nodes:
         target = _target(node) if node.op != "call_module" else str(node.target)
-        if target is None:
+        if target is None or (node.op == "call_function" and not _means(target, node.target)):
             return None
         args = fx.map_arg(node.args, _ref)
         kwargs = fx.map_arg(dict(node.kwargs), _ref)
@@ -233,7 +244,14 @@ def _rows(gm: fx.GraphModule) -> Rows | None:
     return rows
 
 
-def _module(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
+def _means(text: str, target: Any) -> bool:
+    try:
+        return _resolve(text) is target
+    except (AttributeError, ImportError):
+        return False
+
+
+def module_of(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
     graph, nodes, root = fx.Graph(), dict[str, fx.Node](), torch.nn.Module()
     for op, name, target, args, kwargs in rows:
         found: Any = target if op != "call_function" else _resolve(target)
@@ -245,7 +263,7 @@ def _module(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
 
 
 def _with_nodes(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
-    return tree_map(lambda x: nodes[x.name] if isinstance(x, _Ref) else x, value)
+    return map_aggregate(value, lambda x: nodes[x.name] if isinstance(x, _Ref) else x)
 
 
 def _resolve(text: str) -> Any:

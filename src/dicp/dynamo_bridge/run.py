@@ -180,5 +180,8 @@ def _order(value: Any) -> Order:
 def _ordered(result: Any, order: Order) -> Any:
     if order is None or not isinstance(result, Tensor):
         return result
+    turned = result.permute(order)
+    if turned.is_contiguous():  # itself: a result may be an input that was written
+        return result
     back = sorted(range(len(order)), key=order.__getitem__)
-    return result.permute(order).contiguous().permute(back)
+    return turned.contiguous().permute(back)

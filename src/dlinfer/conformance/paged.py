@@ -164,6 +164,8 @@ def _prefill(dtype: torch.dtype) -> Cases:
     yield "views", _packed(dtype, (57, 3), 4, 2, 32) | views
     wider = _packed(dtype, (60,), 4, 2, 32)
     yield "other values", wider | {"v": draw(dtype, 60, 2, 48)}
+    given = _packed(dtype, (30, 20), 4, 2, 32)
+    yield "tokens of no sequence", given | {"q": draw(dtype, 53, 4, 32)}
     empty = _packed(dtype, (), 4, 2, 32)
     yield "no sequences", empty
 

@@ -35,6 +35,7 @@ def _weight_quant_matmul(dtype: torch.dtype) -> Cases:
         yield label, given
         more = {"offset": draw(dtype, 8, columns), "bias": draw(dtype, 8)}
         yield f"{label}, offset and bias", given | more
+        yield f"{label}, many rows", given | more | {"x": draw(dtype, 20, 64)}
 
 
 @makes("dynamic_quant")
@@ -48,7 +49,7 @@ def _dynamic_quant(dtype: torch.dtype) -> Cases:
 
 @makes("linear_w8a8")
 def _linear_w8a8(dtype: torch.dtype) -> Cases:
-    for rows in (1, 4, 0):
+    for rows in (1, 4, 20, 0):
         given = {
             "a": torch.randint(-127, 128, (rows, 64), dtype=torch.int8),
             "b": torch.randint(-127, 128, (16, 64), dtype=torch.int8),

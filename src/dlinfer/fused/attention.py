@@ -8,9 +8,11 @@ cache beyond a sequence's length is never read: it may be NaN.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dlinfer.fused.cache import restored
 from dlinfer.op import op, wide
@@ -217,9 +219,31 @@ def paged_prefill_attention(
     return out
 
 
+def _by_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float = 0.0,
+) -> Any:
+    """torch's own attention, which compilers know: no softcap, and of bools it gives NaN for a
+    query that sees nothing; its first query sees the first key.
+    """
+    uneven = causal and (mask is not None or q.shape[1] != k.shape[1])
+    if softcap or uneven or (mask is not None and mask.dtype == torch.bool):
+        return NotImplemented
+    shared = q.shape[2] != k.shape[2]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=shared)
+    return out.transpose(1, 2).contiguous()
+
+
 @op(
     "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, float softcap=0.0",
     fake=_as_values,
+    in_graphs=_by_torch,
 )
 def dense_attention(
     q: Tensor,

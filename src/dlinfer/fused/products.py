@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,7 +12,11 @@ from diopi import meanings
 from dlinfer.op import op, wide
 
 
-@op('Tensor x, Tensor weight, Tensor? bias=None, str group=""')
+def _alone(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Any:
+    return NotImplemented if group else F.linear(x, weight, bias).contiguous()
+
+
+@op('Tensor x, Tensor weight, Tensor? bias=None, str group=""', in_graphs=_alone)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
     """x @ weight.T + bias, weight [out, in]; summed over the process group of that name, if any."""
     product = F.linear(x, weight, bias).contiguous()

@@ -33,4 +33,4 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         first, second = part.chunk(2, -1)
         other = torch.cat((-second, first), -1)
     done = (part * cos.unsqueeze(-2) + other * sin.unsqueeze(-2)).to(x.dtype)
-    return torch.cat((done, rest), -1)
+    return torch.cat((done, rest), -1) if rest.shape[-1] else done.contiguous()

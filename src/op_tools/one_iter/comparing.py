@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from deeplink.judge import Verdict, judge
-from op_tools import gradients, reference
+from deeplink.precision import Precision
+from op_tools import exactness, gradients, reference
 from op_tools.call import Call, device_of
 from op_tools.comparison import Item
 from op_tools.gradients import Gradients
@@ -180,7 +181,8 @@ class Comparing:
                 for made, child in zip(on_host.children, children, strict=True)
             ],
         )
-        return _case_of(unit, seen, on_host, _autocast(call)), on_device
+        case = _case_of(unit, seen, on_host, _autocast(call), exactness.now(call))
+        return case, on_device
 
     # In the run as it goes.
 
@@ -216,7 +218,9 @@ class Comparing:
         self.findings[entry.id] = finding
 
 
-def _case_of(unit: Unit, seen: Seen, given: Given, autocast: torch.dtype | None) -> Case:
+def _case_of(
+    unit: Unit, seen: Seen, given: Given, autocast: torch.dtype | None, precision: Precision
+) -> Case:
     """What was recorded, in the order of the unit's results and of its leaves."""
     recorded: Recorded = seen.state.recorded
     children = [child.state for child in seen.children]
@@ -261,6 +265,7 @@ def _case_of(unit: Unit, seen: Seen, given: Given, autocast: torch.dtype | None)
         [label for label, _, _ in results],
         [label for label, _ in leaves],
         autocast,
+        precision,
     )
 
 

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from deeplink.judge import Verdict, judge
 from deeplink.judge.formats import FORMATS
+from deeplink.precision import EXACT, Precision
+from op_tools.again import Again, Run
 from op_tools.call import Call
-from op_tools.comparison import Item, Taken, noise, unchanged, verdict_on
+from op_tools.comparison import SURE, Item, Taken, noise, unchanged, verdict_on
 from op_tools.one_iter.unit import Given, Made, Unit
-from op_tools.reference import WIDE, Again, NoReferenceError, Run
+from op_tools.reference import WIDE, NoReferenceError
 
 STANDARD = "calibrated"
 NOISE = 32  # roundoffs
@@ -33,6 +35,7 @@ class Case:
     result_labels: list[str]
     gradient_labels: list[str]
     autocast: torch.dtype | None = None
+    precision: Precision = EXACT  # what the device may do to float32
 
 
 def judged(case: Case, made: Made) -> tuple[list[Item], list[Item]]:
@@ -98,6 +101,7 @@ class _Again:
         call = Call(0, case.name, case.unit, given.as_tuple(), {})
         requires = frozenset(id(leaf) for leaf in given.flat() if leaf.requires_grad)
         self.again = Again(call, requires, writes=False, types=WIDE, inside=case.autocast)
+        self.again.precision = case.precision
         self.again.draws_nothing = True  # the unit draws from seeds of its own
         self.taken = Taken(self.again, None, [], wants_gradient=bool(requires))
         self.forward = _Forward(self)
@@ -127,9 +131,16 @@ class _Side:
 
     @cached_property
     def sigma(self) -> list[Tensor | None] | None:
+        return self._drawn(None)
+
+    @cached_property
+    def surer(self) -> list[Tensor | None] | None:
+        return self._drawn(SURE)
+
+    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         assert self.reference is not None  # asked for only then
         centre = [None if tensor is None else tensor.detach() for tensor in self.reference]
-        return noise(self._again.again, self.once, centre)
+        return noise(self._again.again, self.once, centre, samples)
 
 
 class _Forward(_Side):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
 import sys
@@ -63,6 +64,15 @@ def test_a_nan_is_traced_to_its_operator_and_module(tmp_path: Path) -> None:
     assert guilty(found) == ["aten.gelu.default"]
     (place,) = found["guilty"][0]["places"]
     assert (place["module"], place["direction"]) == ("2", "forward")
+
+
+@pytest.mark.parametrize("asked", [{"instead": "float64"}, {"level": "api"}], ids=str)
+def test_in_a_wider_type_or_by_the_names_of_functions(
+    asked: dict[str, str], tmp_path: Path
+) -> None:
+    found = bisected(training(("tf32", "addmm")), tmp_path, places=False, **asked)
+    op = "torch.nn.functional.linear" if "level" in asked else "aten.addmm.default"
+    assert (found["status"], guilty(found)) == ("found", [op])
 
 
 def test_a_healthy_program_accuses_nobody(tmp_path: Path) -> None:
@@ -187,6 +197,21 @@ def test_a_command_that_is_not_there_is_told(program: Path) -> None:
 def test_without_a_loss_the_verdict_says_what_to_do(program: Path) -> None:
     assert run_command(program, "--loss-pattern", r"energy (\d+)") == 2
     assert "--loss-pattern" in found_by(program)["verdict"]
+
+
+def test_a_full_disk_is_told_and_what_was_found_stays(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command(program)
+    before = found_by(program)
+
+    def full(found: Any, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(formats, "write", full)
+    assert run_command(program, "--resume") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert found_by(program) == before
 
 
 @pytest.mark.parametrize("check", ["loss < 0.6", "script", "exit"])

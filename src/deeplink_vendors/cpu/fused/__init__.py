@@ -27,6 +27,14 @@ NATIVE = (
     "prefill_attention",
     "paged_prefill_attention",
     "paged_decode_attention",
+    "gelu_and_mul",
+    "dynamic_quant",
+    "rms_norm_w8a8",
+    "add_rms_norm_w8a8",
+    "linear_w8a8",
+    "weight_quant_matmul",
+    "moe_gating",
+    "fused_moe",
 )
 log = logging.getLogger("dlinfer")
 

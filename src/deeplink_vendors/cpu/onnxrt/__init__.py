@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter
 from deeplink_vendors.cpu.onnx.passes import tidy
-from deeplink_vendors.cpu.onnx.support import KEPT, supports
+from deeplink_vendors.cpu.onnx.support import KEPT, apart, supports
 from deeplink_vendors.cpu.onnxrt.conversions import conversions
 from deeplink_vendors.cpu.packages import version_of
 from dicp.backend import Backend, Executable, Loading
@@ -28,6 +28,7 @@ backend = Backend(
     load=load,
     supports=supports(),
     keep=KEPT,
+    apart=apart,
     passes=(tidy,),
     dynamic="native",
 )

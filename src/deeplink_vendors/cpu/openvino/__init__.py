@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.passes import tidy
-from deeplink_vendors.cpu.onnx.support import KEPT
+from deeplink_vendors.cpu.onnx.support import KEPT, apart
 from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
 from dicp.backend import Backend, Executable, Loading
@@ -40,6 +40,7 @@ backend = Backend(
     load=load,
     supports=supports,
     keep=KEPT,
+    apart=apart,
     passes=(tidy,),
     dynamic="native",
 )

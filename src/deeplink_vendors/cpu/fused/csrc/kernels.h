@@ -41,6 +41,14 @@ struct Kernels {
   // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
   void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
                     int64_t to, int64_t inner, int64_t outer);
+  void (*gelu_and_mul[2])(const void* gate, const void* up, void* out, int64_t n, bool tanh);
+  float (*quantise[2])(const void* x, int8_t* out, int64_t n);  // the scale
+  // rows of a with rows of b, exact: out [rows, outer]
+  void (*int8_products)(const int8_t* a, const int8_t* b, int64_t b_row, int32_t* out, int64_t rows, int64_t from, int64_t to,
+                        int64_t inner, int64_t outer);
+  // a row of weights in 8 or 4 bits: (w + offset) * scale, by groups
+  void (*restore[2])(const void* weight, bool four, const void* scale, const void* offset, int64_t group, void* out, int64_t n);
+  void (*add_scaled[2])(const void* x, float share, float* out, int64_t n);  // out += share * x
 };
 
 const Kernels& plain_kernels();

@@ -322,18 +322,29 @@ void attend(const Attend& call) {
   for (; head < call.group; head++) attend_heads<T, 1>(call, head);
 }
 
-// y[m, n] = x[m] . w[n] + bias[n] for M rows of x and the rows of w from `from` on, R at a time
+// Rows of w that are taken together for M rows of x: sums enough to hide how long an addition takes.
+// One row of x needs nothing but memory, which several streams read faster.
+template <int M>
+constexpr int together() {
+  return M == 1 ? 8 : WIDTH == 16 ? (M < 4 ? 4 : M < 16 ? 2 : 1) : (M < 8 ? 8 / M : 1);
+}
+
+// y[m, n] = x[m] . w[n] + bias[n] for M rows of x and the rows of w from `from` on, R at a time.
+// `ahead`: the rows after them are fetched meanwhile; several rows of x are too slow for the processor to guess.
 template <class T, int M>
 void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to, int64_t inner,
-                 int64_t outer) {
-  constexpr int R = WIDTH == 16 ? (M < 8 ? 4 : 2) : (M < 4 ? 4 : 8 / M);
-  const auto block = [&](int64_t n, auto rows) {
+                 int64_t outer, bool ahead) {
+  constexpr int R = together<M>();
+  const auto block = [&](int64_t n, auto rows, auto fetched) {
     constexpr int count = decltype(rows)::value;
     F sums[count][M] = {};
     int64_t k = 0;
     for (; k + W <= inner; k += W) {
       F weight[count];
-      for (int r = 0; r < count; r++) weight[r] = load(w + (n + r) * w_row + k);
+      for (int r = 0; r < count; r++) {
+        if constexpr (decltype(fetched)::value) __builtin_prefetch(w + (n + r + count) * w_row + k);
+        weight[r] = load(w + (n + r) * w_row + k);
+      }
       for (int m = 0; m < M; m++) {
         const F value = load(x + m * inner + k);
         for (int r = 0; r < count; r++) sums[r][m] += weight[r] * value;
@@ -347,25 +358,38 @@ void linear_rows(const float* x, const T* w, int64_t w_row, const T* bias, T* y,
       }
   };
   int64_t n = from;
-  for (; n + R <= to; n += R) block(n, Count<R>{});
-  for (; n < to; n++) block(n, Count<1>{});
+  if (M > 1 && ahead) {
+    for (; n + R <= to; n += R) block(n, Count<R>{}, Count<1>{});
+  } else {
+    for (; n + R <= to; n += R) block(n, Count<R>{}, Count<0>{});
+  }
+  for (; n < to; n++) block(n, Count<1>{}, Count<0>{});
 }
+
+constexpr int64_t kNear = 768;  // so long are rows of which sixteen stay at hand
 
 template <class T>
 void linear(const float* x, const void* w_, int64_t w_row, const void* bias, void* y_, int64_t rows, int64_t from,
             int64_t to, int64_t inner, int64_t outer) {
   const T* w = (const T*)w_;
   T* y = (T*)y_;
-  int64_t m = 0;
-  const auto part = [&](auto count) {
-    constexpr int M = decltype(count)::value;
-    for (; m + M <= rows; m += M)
-      linear_rows<T, M>(x + m * inner, w, w_row, (const T*)bias, y + m * outer, from, to, inner, outer);
-  };
-  part(Count<8>{});
-  part(Count<4>{});
-  part(Count<2>{});
-  part(Count<1>{});
+  const int64_t step = rows > 8 ? 2 : 8;  // rows of w that stay at hand for all rows of x
+  for (int64_t n = from; n < to; n += step) {
+    const int64_t last = n + step < to ? n + step : to;
+    int64_t m = 0;
+    const auto part = [&](auto count) {
+      constexpr int M = decltype(count)::value;
+      for (; m + M <= rows; m += M)
+        linear_rows<T, M>(x + m * inner, w, w_row, (const T*)bias, y + m * outer, n, last, inner, outer, m == 0);
+    };
+#if WIDTH == 16
+    if (inner <= kNear) part(Count<16>{});
+#endif
+    part(Count<8>{});
+    part(Count<4>{});
+    part(Count<2>{});
+    part(Count<1>{});
+  }
 }
 
 // Into the first part's room, then into the result.
@@ -387,6 +411,8 @@ void merge(float* out, const float* largest, const float* total, int64_t parts, 
   for (int64_t d = 0; d < value_size; d++) put(result + d, out[d]);
 }
 
+#include "level_products.h"
+
 }  // namespace
 
 const Kernels table = {
@@ -397,6 +423,11 @@ const Kernels table = {
     {attend<float>, attend<bf16>},
     {merge<float>, merge<bf16>},
     {linear<float>, linear<bf16>},
+    {gelu_and_mul<float>, gelu_and_mul<bf16>},
+    {quantise<float>, quantise<bf16>},
+    int8_products,
+    {restore<float>, restore<bf16>},
+    {add_scaled<float>, add_scaled<bf16>},
 };
 
 }  // namespace LEVEL

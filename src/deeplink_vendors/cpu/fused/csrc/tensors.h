@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -70,5 +71,25 @@ struct Whole {
 
 // How many items a thread should have at least, when each is so many elements.
 inline int64_t grain(int64_t elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(elements, 1)); }
+
+// Rows along the last dimension, and how far apart they are.
+struct Rows {
+  Tensor held;
+  int64_t count, size, stride;
+
+  explicit Rows(const Tensor& t) : held(t), size(t.size(-1)) {
+    const bool apart = t.dim() == 2 && (t.stride(1) == 1 || size == 1);
+    if (!apart) held = t.contiguous();
+    count = size ? held.numel() / size : 0;
+    stride = (apart ? held.stride(0) : size) * held.element_size();
+  }
+};
+
+inline Tensor empty_as(const Tensor& t) { return at::empty(t.sizes(), t.options()); }
+
+// Several files' (unit_ops.cpp).
+Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias);  // x @ weight.T + bias, few rows by our own kernel
+void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& weight, Tensor& y, double eps);
+std::string not_norm(const Tensor& x, const Tensor& weight);  // why it is not taken
 
 }  // namespace dlinfer

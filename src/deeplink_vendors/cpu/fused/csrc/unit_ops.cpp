@@ -27,23 +27,6 @@ const Kernels& kernels() {
 #endif
 }
 
-namespace {
-
-// Rows along the last dimension, and how far apart they are.
-struct Rows {
-  Tensor held;
-  int64_t count, size, stride;
-
-  explicit Rows(const Tensor& t) : held(t), size(t.size(-1)) {
-    const bool apart = t.dim() == 2 && (t.stride(1) == 1 || size == 1);
-    if (!apart) held = t.contiguous();
-    count = size ? held.numel() / size : 0;
-    stride = (apart ? held.stride(0) : size) * held.element_size();
-  }
-};
-
-Tensor empty_as(const Tensor& t) { return at::empty(t.sizes(), t.options()); }
-
 void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& weight, Tensor& y, double eps) {
   const Rows in(x), more(residual ? *residual : x);
   const Tensor w = weight.contiguous();
@@ -60,6 +43,8 @@ std::string not_norm(const Tensor& x, const Tensor& weight) {
   if (x.dim() == 0 || weight.dim() != 1 || weight.size(0) != x.size(-1)) return "its kernel wants a weight of the last dimension's size";
   return "";
 }
+
+namespace {
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   if (bypassed) return otherwise<Tensor>("rms_norm", "", x, weight, eps);
@@ -155,7 +140,7 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
   });
 }
 
-constexpr int64_t kFew = 8;  // rows up to which reading the weights is what a product costs
+constexpr int64_t kFew = 16;  // rows up to which reading the weights is what a product costs
 constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
 bool is_few(const Tensor& x, const Tensor& weight, const Maybe& bias) {
@@ -165,9 +150,9 @@ bool is_few(const Tensor& x, const Tensor& weight, const Maybe& bias) {
   return weight.stride(1) == 1 && weight.stride(0) >= weight.size(1);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::string_view group) {
-  if (bypassed || !group.empty())
-    return otherwise<Tensor>("linear", bypassed ? "" : "its kernel does not sum over a group", x, weight, bias, std::string(group));
+}  // namespace
+
+Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
   if (!is_few(x, weight, bias)) return at::linear(x, weight, bias);
   const Tensor in = x.contiguous().to(at::kFloat), added = bias ? bias->contiguous() : Tensor();
   const int64_t inner = weight.size(1), outer = weight.size(0), rows = x.numel() / inner, steps = (outer + kTogether - 1) / kTogether;
@@ -181,6 +166,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::str
              step * kTogether, std::min(outer, (step + 1) * kTogether), inner, outer);
   });
   return y;
+}
+
+namespace {
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::string_view group) {
+  if (bypassed || !group.empty())
+    return otherwise<Tensor>("linear", bypassed ? "" : "its kernel does not sum over a group", x, weight, bias, std::string(group));
+  return product(x, weight, bias);
 }
 
 std::string not_fill(const Tensor& rows, const Tensor& cache, const Tensor& slots, const Maybe& scales) {

@@ -1,0 +1,171 @@
+"""CUDA graphs whose results stay: a recording runs again only when nobody holds what it gave.
+
+Results lie in a recording's own memory, and its next run writes over them. So there may be several
+recordings of one graph: a call takes one whose results are all gone, and makes another while there
+are few; the last one hands out copies, and is always free.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dicp import torch_internals
+
+MOST = 3  # recordings for one set of sizes
+SIZES = 8  # sets of sizes that are recorded
+MOVES = 8  # times that weights may come to lie elsewhere; then nothing is recorded any more
+ALIGNED = 16  # bytes; compiled kernels count on it
+
+Boxed = Callable[[list[Any]], Sequence[Any]]  # it empties the list
+Replay = Callable[[list[Any]], None]
+
+
+class Recorder(Protocol):
+    """What a ring asks of a device."""
+
+    def lie(self, inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+        """Whether the inputs of these numbers lie in the places of the same numbers."""
+
+    def run(self, inputs: list[Any]) -> Sequence[Any]:
+        """A call without a recording, its results in memory of their own."""
+
+    def record(self, inputs: list[Any]) -> tuple[Replay, Sequence[Any]]:
+        """What runs a new recording, with the inputs that it is given; where its results lie."""
+
+
+class Recording:
+    """One recording, and who holds its results."""
+
+    def __init__(
+        self, run: Replay, results: Sequence[Any], copies: bool, weights: frozenset[int]
+    ) -> None:
+        self._run, self._results, self._copies = run, results, copies
+        storages = {x.untyped_storage()._cdata for x in results if isinstance(x, Tensor)}
+        self._mine = [(s, torch_internals.holders(s)) for s in storages - weights]
+
+    def free(self) -> bool:
+        """Whether its next run changes nothing that the program can see."""
+        return self._copies or all(torch_internals.holders(s) <= n for s, n in self._mine)
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        # hot path
+        self._run(inputs)
+        if self._copies:
+            return [x.clone() if isinstance(x, Tensor) else x for x in self._results]
+        return [x.detach() if isinstance(x, Tensor) else x for x in self._results]
+
+
+class Ring(threading.local):
+    """The recordings of one graph, each thread's its own; called as the graph is, by a list."""
+
+    def __init__(self, recorder: Callable[[], Recorder], static: Sequence[int]) -> None:
+        self._recorder, self._static = recorder(), list(static)
+        self._lie = self._recorder.lie
+        self._places: list[int | None] | None = None  # of all inputs, where it is a weight
+        self._rings: dict[tuple[int, ...], list[Recording]] = {}
+        self._moves = 0
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        # hot path
+        places = self._places
+        if places is None or not self._lie(inputs, places, self._static):
+            return self._begin(inputs)
+        key = tuple([x for x in inputs if not isinstance(x, Tensor)])
+        for recording in self._rings.get(key, ()):
+            if recording.free():
+                return recording(inputs)
+        return self._more(key, inputs)
+
+    def _begin(self, inputs: list[Any]) -> Sequence[Any]:
+        """A call before any recording of these weights: it makes the kernels ready."""
+        weights = {i: inputs[i].data_ptr() for i in self._static}
+        self._places = [weights.get(i) for i in range(len(inputs))]
+        self._rings.clear()
+        self._moves += 1
+        if any(place % ALIGNED for place in weights.values()):
+            self._moves = MOVES + 1
+        return self._recorder.run(inputs)
+
+    def _more(self, key: tuple[int, ...], inputs: list[Any]) -> Sequence[Any]:
+        new = key not in self._rings
+        if self._moves > MOVES or (new and len(self._rings) == SIZES):
+            return self._recorder.run(inputs)
+        ring = self._rings.setdefault(key, [])
+        if new and key:  # other sizes have other kernels
+            return self._recorder.run(inputs)
+        weights = frozenset(inputs[i].untyped_storage()._cdata for i in self._static)
+        run, results = self._recorder.record(inputs)
+        ring.append(Recording(run, results, len(ring) == MOST - 1, weights))
+        return ring[-1](inputs)
+
+
+class CudaRecorder:
+    """Recordings of a graph that inductor compiled."""
+
+    lie = staticmethod(torch_internals.same_places)
+
+    def __init__(
+        self, model: Boxed, static: Sequence[int], mutated: Sequence[int], device: int
+    ) -> None:
+        self._model, self._static, self._mutated = model, frozenset(static), mutated
+        self._device = device
+        self._plain: Boxed | None = None
+        self._pool: Any = None
+        self._last = torch.cuda.current_stream(device)
+
+    def run(self, inputs: list[Any]) -> Sequence[Any]:
+        if self._plain is None:
+            self._plain = torch_internals.aligning(self._model, inputs, self._static, self._mutated)
+        return self._plain(inputs)
+
+    def record(self, inputs: list[Any]) -> tuple[Replay, Sequence[Any]]:
+        with torch.cuda.device(self._device), torch_internals.preserve_rng_state():
+            places = [self._place(i, x) for i, x in enumerate(inputs)]
+            graph = torch.cuda.CUDAGraph()
+            # one after another, never at once: they may share what is of use within a run
+            with torch_internals.recording(graph, self._pool):
+                results = list(self._model(list(places)))
+            self._pool = graph.pool()
+        own = {i: x for i, x in enumerate(places) if x is not inputs[i]}
+        copies = torch_internals.copies_into(list(own.values()))
+        numbers = list(own)
+
+        def replay(inputs: list[Any]) -> None:
+            # hot path
+            self._wait()
+            copies([inputs[i] for i in numbers])
+            inputs.clear()
+            graph.replay()
+
+        return replay, results
+
+    def _place(self, number: int, value: Any) -> Any:
+        """Where a recording reads an input: in a place of its own, a weight where it lies."""
+        if not isinstance(value, Tensor) or number in self._static:
+            return value
+        return torch_internals.static_input(value)
+
+    def _wait(self) -> None:
+        """Runs in another stream come after those in the last one: they share memory."""
+        if torch_internals.raw_stream(self._device) != self._last.cuda_stream:
+            now = torch.cuda.current_stream(self._device)
+            now.wait_stream(self._last)
+            self._last = now
+
+
+def ring(
+    model: Boxed, static: Sequence[int], mutated: Sequence[int], device: int
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """A compiled graph as recordings; one that writes an input that is no weight, as it is."""
+
+    def recorder() -> CudaRecorder:
+        return CudaRecorder(model, static, mutated, device)
+
+    if set(mutated) - set(static):
+        return recorder().run
+    return Ring(recorder, static)

@@ -1,0 +1,103 @@
+"""A step as a graph of the device: recorded once for each shape of its arguments, then replayed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+WARM = 2  # plain runs before a recording: kernels are compiled and memory is found in them
+GRAPHS = {"cuda": "CUDAGraph", "npu": "NPUGraph", "mlu": "MLUGraph", "xpu": "XPUGraph"}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One graph, where its arguments lie, and its result."""
+
+    graph: Any
+    places: list[Any]
+    result: Any
+
+
+class Captured:
+    """See `capture`."""
+
+    def __init__(self, step: Callable[..., Any], kept: Collection[str] = ()) -> None:
+        self.step = step
+        self.kept = frozenset(kept)
+        self.recordings: dict[Any, Recording] = {}
+        self._signature = inspect.signature(step)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        leaves, spec, kept = self._leaves(bound)
+        device = next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), None)
+        if device is None or not hasattr(torch.get_device_module(device), _graph_of(device)):
+            return self.step(*args, **kwargs)
+        key = (device, str(spec), *map(_known, leaves, kept))
+        found = self.recordings.get(key)
+        if found is None:
+            found = self.recordings[key] = self._record(bound, leaves, spec, kept, device)
+        for place, leaf, stays in zip(found.places, leaves, kept, strict=True):
+            if isinstance(leaf, Tensor) and not stays:
+                place.copy_(leaf)
+        found.graph.replay()
+        return found.result
+
+    def _leaves(self, bound: inspect.BoundArguments) -> tuple[list[Any], Any, list[bool]]:
+        """All that the arguments hold, how they hold it, and which of it stays where it is."""
+        leaves, spec = pytree.tree_flatten(dict(bound.arguments))
+        counts = {name: len(pytree.tree_leaves(value)) for name, value in bound.arguments.items()}
+        kept = [name in self.kept for name, count in counts.items() for _ in range(count)]
+        return leaves, spec, kept
+
+    def _record(
+        self,
+        bound: inspect.BoundArguments,
+        leaves: list[Any],
+        spec: Any,
+        kept: list[bool],
+        device: torch.device,
+    ) -> Recording:
+        module: Any = torch.get_device_module(device)
+        places = [
+            leaf.clone() if isinstance(leaf, Tensor) and not stays else leaf
+            for leaf, stays in zip(leaves, kept, strict=True)
+        ]
+        bound.arguments.update(pytree.tree_unflatten(places, spec))
+        side = module.Stream(device)
+        side.wait_stream(module.current_stream(device))
+        with module.stream(side):
+            for _ in range(WARM):
+                self.step(*bound.args, **bound.kwargs)
+        module.current_stream(device).wait_stream(side)
+        graph = getattr(module, _graph_of(device))()
+        with module.graph(graph):
+            result = self.step(*bound.args, **bound.kwargs)
+        return Recording(graph, places, result)
+
+
+def capture(step: Callable[..., Any], kept: Collection[str] = ()) -> Captured:
+    """A step whose launches are recorded as a graph of the device, once for each shape.
+
+    Arguments named in `kept` (weights, caches) stay where they are; the others are copied to where
+    the graph reads them. Numbers are part of what is recorded: give the largest length, not each
+    step's. A recording runs the step a few times, so it must write the same when run again. Results
+    are overwritten by the next call. On a device without such graphs the step runs as it is.
+    """
+    return Captured(step, kept)
+
+
+def _graph_of(device: torch.device) -> str:
+    return GRAPHS.get(device.type, "no such class")
+
+
+def _known(leaf: Any, stays: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.data_ptr() if stays else 0

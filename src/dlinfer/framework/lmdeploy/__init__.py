@@ -1,0 +1,239 @@
+"""LMDeploy with a device type of ours: `PytorchEngineConfig(device_type="dlinfer")`.
+
+LMDeploy has no place for one, so a few of its functions are changed, and nothing outside it; what,
+is in `sites`. One process serves one kind of device: LMDeploy's own device types are refused there
+where ours is another device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from deeplink.errors import DeeplinkError
+from deeplink.vendor import Vendor
+from dlinfer.framework.choice import chosen
+from dlinfer.framework.lmdeploy import calls, device, process
+from dlinfer.framework.lmdeploy.patches import Patches
+from dlinfer.framework.lmdeploy.sites import DEVICE_TYPE, RELEASES, TESTED, Sites
+
+__all__ = ["DEVICE_TYPE", "Registered", "register"]
+
+log = logging.getLogger("dlinfer")
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BATCH = 256  # rows at most, where the user does not say, as LMDeploy has it for other chips
+TORCH = "cuda"  # what LMDeploy calls every device
+
+_registered: list[Registered] = []
+_registering = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Registered:
+    """LMDeploy with the device type, and whose device it is."""
+
+    vendor: Vendor
+    release: str
+    patches: Patches = field(repr=False)
+
+    def undo(self) -> None:
+        """LMDeploy as it was; engines that run already keep what they were built with."""
+        with _registering:
+            self.patches.undo()
+            if self in _registered:
+                _registered.remove(self)
+
+
+def register() -> Registered:
+    """Gives LMDeploy the device type "dlinfer"; once more does nothing."""
+    with _registering:
+        if not _registered:
+            _registered.append(_register())
+        return _registered[0]
+
+
+def _register() -> Registered:
+    release = _version()
+    sites = RELEASES.get(".".join(release.split(".")[:2]))
+    if sites is None:
+        known = ", ".join(TESTED)
+        log.warning(
+            "LMDeploy %s; dlinfer is tested with %s: its self-check decides", release, known
+        )
+        sites = RELEASES[TESTED[-1]]
+    vendor = chosen()
+    patches = Patches("lmdeploy")
+    try:
+        _patch(patches, sites, vendor)
+        calls.check()
+        _self_check(vendor)
+    except BaseException:
+        patches.undo()
+        raise
+    return Registered(vendor, release, patches)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lmdeploy")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise DeeplinkError(
+            "LMDeploy is not installed.",
+            "`pip install lmdeploy`, or scripts/frameworks lmdeploy for an environment beside this"
+            " one, on a machine without CUDA.",
+        ) from error
+
+
+def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
+    """Everything that is changed in LMDeploy."""
+    patches.wrap(f"{sites.config}.__post_init__", _accepting)
+    patches.replace(sites.selector, functools.partial(_selecting, vendor))
+    patches.replace(sites.batch_size, lambda stock: lambda kind: _batch(stock, kind))
+    patches.replace(sites.bfloat16, lambda stock: lambda kind=TORCH: _bfloat16(stock, kind))
+    patches.replace(sites.dtype, _in_float32)
+    patches.wrap(f"{sites.dispatcher}.__init__", _dispatching)
+    _offer_device(patches, sites)
+    patches.set(patches.found(sites.process), "_mp_proc", staticmethod(process.engine))
+    if vendor.device == TORCH:
+        return  # it is what LMDeploy says
+    shown = device.Torch(device.names(vendor.device))
+    for name in sites.modules:
+        patches.set(importlib.import_module(name), "torch", shown)
+    for name in sites.words:
+        patches.word(name, TORCH, vendor.device)
+    patches.replace(sites.to_device, functools.partial(_moving, vendor.device))
+    patches.replace(sites.memory, lambda stock: lambda device_id=None: device.memory(vendor.device))
+
+
+def _offer_device(patches: Patches, sites: Sites) -> None:
+    """`--device dlinfer` of its commands."""
+    function = patches.found(sites.arguments).__func__
+    default, known = function.__defaults__
+    function.__defaults__ = (default, [*known, DEVICE_TYPE])
+    patches.undoing.append(functools.partial(setattr, function, "__defaults__", (default, known)))
+
+
+def _accepting(stock: Any) -> Any:
+    """The check of an engine's config."""
+
+    def __post_init__(self: Any) -> None:
+        if self.device_type != DEVICE_TYPE:
+            try:
+                stock(self)
+            except AssertionError as error:
+                if "invalid device_type" not in str(error):
+                    raise
+                raise DeeplinkError(
+                    f"no device type {self.device_type!r}; allowed: {DEVICE_TYPE!r}, and those of "
+                    "LMDeploy: 'cuda', 'ascend', 'maca', 'camb'."
+                ) from error
+            return
+        _refuse(self)
+        asked = self.dtype
+        # what LMDeploy asks of a device type that is neither CUDA nor one with rules of its own
+        self.device_type, self.dtype = "maca", "auto" if asked == "float32" else asked
+        try:
+            stock(self)
+        finally:
+            self.device_type, self.dtype = DEVICE_TYPE, asked
+
+    return __post_init__
+
+
+def _refuse(config: Any) -> None:
+    """What the device type does not do, told before LMDeploy starts."""
+    if config.dtype not in DTYPES:
+        raise DeeplinkError(
+            f"dtype {config.dtype!r}: device type {DEVICE_TYPE!r} serves {', '.join(DTYPES)}."
+        )
+    held = config.num_gpu_blocks * config.block_size
+    if held and config.session_len and held < config.session_len:
+        text = "%d blocks of %d tokens hold %d, fewer than session_len=%d: longer requests fail"
+        log.warning(text, config.num_gpu_blocks, config.block_size, held, config.session_len)
+    spread = {name: getattr(config, name) for name in ("tp", "dp", "ep")}
+    if any(count > 1 for count in spread.values()):
+        asked = ", ".join(f"{name}={count}" for name, count in spread.items() if count > 1)
+        raise DeeplinkError(f"{asked}: device type {DEVICE_TYPE!r} serves from one device.")
+    if int(config.quant_policy) > 0:
+        raise DeeplinkError(
+            f"quant_policy={int(config.quant_policy)}: device type {DEVICE_TYPE!r} keeps keys and "
+            "values as the model computes them.",
+            "leave quant_policy out.",
+        )
+
+
+def _selecting(vendor: Vendor, stock: Any) -> Any:
+    """The back end for the device type at hand."""
+
+    def _get_backend() -> Any:
+        devices: Any = importlib.import_module("lmdeploy.pytorch.devices")
+        kind = devices.get_device_manager().current_context().device_type
+        if kind == DEVICE_TYPE:
+            return _backend(vendor)
+        if vendor.device != TORCH:
+            raise DeeplinkError(
+                f"device type {kind!r} in a process where {DEVICE_TYPE!r} is {vendor.device!r}.",
+                "serve it from another process, or `undo()` what `register()` returned.",
+            )
+        return stock()
+
+    return _get_backend
+
+
+@functools.cache
+def _backend(vendor: Vendor) -> Any:
+    from dlinfer.framework.lmdeploy.backend import Backend  # needs the framework
+
+    return type("Backend", (Backend,), {"device": vendor.device, "vendor": vendor.name})
+
+
+def _batch(stock: Any, kind: str) -> int:
+    return BATCH if kind == DEVICE_TYPE else int(stock(kind))
+
+
+def _bfloat16(stock: Any, kind: str) -> bool:
+    return kind == DEVICE_TYPE or bool(stock(kind))
+
+
+def _in_float32(stock: Any) -> Any:
+    """LMDeploy makes float16 of float32; here it stays, as the CPU's kernels have it."""
+
+    def _update_torch_dtype(config: Any, dtype: str, device_type: str = "auto") -> Any:
+        stock(config, dtype, device_type=device_type)
+        text = getattr(config.hf_config, "text_config", None)
+        own = getattr(config.hf_config, "dtype", None) or getattr(text, "dtype", None)
+        if device_type == DEVICE_TYPE and dtype == "auto" and str(own).endswith("float32"):
+            config.dtype = torch.float32
+        return config
+
+    return _update_torch_dtype
+
+
+def _dispatching(stock: Any) -> Any:
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        stock(self, *args, **named)
+        self.device_map[DEVICE_TYPE] = "dlinfer"
+
+    return __init__
+
+
+def _moving(target: str, stock: Any) -> Any:
+    def _try_to_cuda(val: Any, non_blocking: bool = False) -> Any:
+        if isinstance(val, torch.Tensor):
+            return val.to(target, non_blocking=non_blocking)
+        return val if val is None else val.to_device(target, non_blocking=non_blocking)
+
+    return _try_to_cuda
+
+
+def _self_check(vendor: Vendor) -> None:
+    from dlinfer.framework.lmdeploy import check  # needs the framework
+
+    check.check(_backend(vendor))

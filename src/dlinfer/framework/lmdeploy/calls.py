@@ -1,0 +1,71 @@
+"""The classic calls in LMDeploy's sources, read without running them, and whether each binds."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeplink.errors import DeeplinkError
+from dlinfer import ops
+
+NAME = "ext_ops"  # as LMDeploy imports dlinfer.ops
+
+
+@dataclass(frozen=True, order=True)
+class Call:
+    """One way of calling an op: the arguments by position, and the names of the others."""
+
+    op: str
+    args: tuple[str, ...]
+    named: tuple[str, ...]
+
+
+def check() -> None:
+    """Every call of the LMDeploy that is installed binds, or belongs to an op that is left out."""
+    spec = importlib.util.find_spec("lmdeploy.pytorch.kernels.dlinfer")
+    if spec is None or not spec.submodule_search_locations:
+        raise DeeplinkError(
+            "LMDeploy has no lmdeploy.pytorch.kernels.dlinfer.",
+            "this release is built otherwise than those that are known.",
+        )
+    folder = Path(spec.submodule_search_locations[0])
+    sources = (path.read_text("utf-8") for path in sorted(folder.rglob("*.py")))
+    wrong = [text for call in scan(sources) if (text := unbound(call))]
+    if wrong:
+        raise DeeplinkError(f"LMDeploy calls dlinfer otherwise than known: {'; '.join(wrong)}.")
+
+
+def scan(sources: Iterable[str]) -> list[Call]:
+    """The calls in sources of Python, each once."""
+    return sorted({call for source in sources for call in _calls(source)})
+
+
+def _calls(source: str) -> Iterator[Call]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id == NAME:
+                named = tuple(sorted(keyword.arg or "**" for keyword in node.keywords))
+                yield Call(node.func.attr, tuple(ast.unparse(a) for a in node.args), named)
+
+
+def unbound(call: Call) -> str:
+    """Why a call does not bind; empty when it does, or when its op is left out on purpose."""
+    if call.op in ops.LEFT_OUT:
+        return ""
+    function = getattr(ops, call.op, None)
+    if function is None:
+        return f"there is no {call.op}"
+    try:
+        bound = inspect.signature(function).bind(*call.args, **dict.fromkeys(call.named))
+    except TypeError as error:
+        return f"{call.op}: {error}"
+    forms = ops.FORMS.get(call.op)
+    count = len(bound.arguments.get("rest", ())) + ("attn_mask" in call.named)
+    if forms is not None and count not in forms:
+        return f"{call.op}: {len(call.args)} arguments by position"
+    return ""

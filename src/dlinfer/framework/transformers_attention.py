@@ -1,0 +1,216 @@
+"""transformers: attention by dlinfer's ops, as functions for its registry.
+
+Only a model whose config names them calls them. `attention` serves `generate`, over whatever cache
+the model keeps; `paged` serves continuous batching, over the blocks of its own cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlinfer import fused
+from dlinfer.framework.transformers_layers import wants_gradients
+
+modeling: Any = importlib.import_module("transformers.modeling_utils")
+masking: Any = importlib.import_module("transformers.masking_utils")
+stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
+
+NAME = "dlinfer"
+PAGED = "dlinfer_paged"  # has no mask in the registry of masks: none is made
+
+
+def register() -> None:
+    """The names of the attentions, which change nothing for a config that does not have them."""
+    modeling.AttentionInterface.register(NAME, attention)
+    modeling.AttentionInterface.register(PAGED, paged)
+    masking.AttentionMaskInterface.register(NAME, masking.sdpa_mask)
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """[batch, heads, tokens, size] as transformers has it; the result with tokens before heads."""
+    if dropout or wants_gradients(query):
+        return stock.sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    batch, tokens, keys = q.shape[0], q.shape[1], k.shape[1]
+    if attention_mask is None and tokens == 1:  # every row is one block of the cache
+        table, lengths = _rows(batch, keys, query.device)
+        out = fused.paged_decode_attention(query.squeeze(2), k, v, table, lengths, keys, scale)
+        return out.unsqueeze(1), None
+    if attention_mask is None and causal and tokens == keys:
+        bounds = _bounds(batch, tokens, query.device)
+        packed = (t.reshape(batch * tokens, *t.shape[2:]) for t in (q, k, v))
+        out = fused.prefill_attention(*packed, bounds, bounds, tokens, tokens, scale)
+        return out.unflatten(0, (batch, tokens)), None
+    seen = causal and attention_mask is None
+    return fused.dense_attention(q, k, v, attention_mask, seen, scale), None
+
+
+@functools.lru_cache(8)  # every layer asks for the same
+def _rows(batch: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    table = torch.arange(batch, dtype=torch.int32, device=device)[:, None]
+    return table, torch.full((batch,), keys, dtype=torch.int32, device=device)
+
+
+@functools.lru_cache(8)
+def _bounds(batch: int, tokens: int, device: torch.device) -> Tensor:
+    return torch.arange(batch + 1, dtype=torch.int32, device=device) * tokens
+
+
+@dataclass(frozen=True)
+class Step:
+    """What every layer of a group needs for one forward pass, worked out by the first of them."""
+
+    slots: Tensor  # where the new keys and values go; negative: nowhere
+    table: Tensor | None  # which block holds which part of a sequence; none: nothing is cached yet
+    lengths: Tensor  # of the sequences' keys
+    longest: int
+
+
+def paged(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Writes the new keys and values to the cache's blocks, and attends over the blocks."""
+    if cache is None:  # of a tower without a cache, as for images
+        return attention(module, query, key, value, attention_mask, **kwargs)
+    group = group_of(cache, module.layer_idx)
+    for name in ("max_length_q", "max_length_k"):  # as they are called since 5.20
+        kwargs.setdefault(name, kwargs.get(name.replace("length", "seqlen")))
+    if group.layer_type != "full_attention":
+        return _sliding(module, query, key, value, cache, **kwargs)
+    if module.layer_idx == group.layer_indices[0]:
+        group.dlinfer_step = _step(group, kwargs)
+    step: Step = group.dlinfer_step
+    k_cache, v_cache = group.get_cache_for_block_table(module.layer_idx)
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    fused.fill_kv_cache(k, v, k_cache, v_cache, step.slots)
+    bounds, scale = kwargs["cu_seq_lens_q"], kwargs["scaling"]
+    if kwargs.get("block_table") is not None:
+        out = fused.paged_decode_attention(
+            q, k_cache, v_cache, step.table, step.lengths, step.longest, scale
+        )
+    elif step.table is None:
+        longest = kwargs["max_length_q"]
+        out = fused.prefill_attention(q, k, v, bounds, bounds, longest, longest, scale)
+    else:
+        out = fused.paged_prefill_attention(
+            q,
+            k_cache,
+            v_cache,
+            step.table,
+            bounds,
+            step.lengths,
+            kwargs["max_length_q"],
+            step.longest,
+            scale,
+        )
+    return out[None], None
+
+
+def group_of(cache: Any, layer: int) -> Any:
+    """The layers that share block tables with one, as the cache has them."""
+    if hasattr(cache, "layer_to_allocator"):
+        return cache.layer_to_allocator[layer]
+    index, _ = cache.layer_index_to_group_indices[layer]
+    groups = cache.__dict__.setdefault("dlinfer_groups", {})
+    if index not in groups:
+        groups[index] = Group(cache, index)
+    return groups[index]
+
+
+class Group:
+    """Before 5.20 a cache has no object for a group of layers: what one would tell."""
+
+    def __init__(self, cache: Any, index: int) -> None:
+        places = cache.layer_index_to_group_indices
+        self.index = index
+        self.layer_indices = [layer for layer, place in places.items() if place[0] == index]
+        self.tokens_per_page = cache.block_size
+        full = cache.sliding_windows[self.layer_indices[0]] == 1
+        self.layer_type = "full_attention" if full else "sliding_attention"
+        shape = (-1, cache.block_size, *cache.key_cache[0].shape[-2:])
+        self.caches = {
+            layer: (cache.key_cache[place[1]].view(shape), cache.value_cache[place[1]].view(shape))
+            for layer, place in places.items()
+        }
+        self.dlinfer_step: Step | None = None
+
+    def get_cache_for_block_table(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The blocks of a layer's keys and values."""
+        found: tuple[Tensor, Tensor] = self.caches[layer]
+        return found
+
+
+def _step(group: Any, kwargs: dict[str, Any]) -> Step:
+    bounds = _of(group, kwargs["cu_seq_lens_k"])
+    size, lengths = group.tokens_per_page, bounds.diff()
+    given = kwargs.get("block_table")
+    if given is not None:  # one new token for each row; a row that pads has length 0
+        table = given[group.index]
+        last = (lengths - 1).clamp_min(0)
+        block = table.gather(1, (last // size)[:, None].long())[:, 0]
+        slots = torch.where(lengths > 0, block * size + last % size, -1)
+        return Step(slots, table, lengths, table.shape[1] * size)
+    slots, read = kwargs["write_index"][group.index], kwargs["read_index"][group.index]
+    longest = _of(group, kwargs["max_length_k"])
+    if not read.numel():
+        return Step(slots, None, lengths, longest)
+    # a sequence is read block by block, each from its first place on
+    places = torch.arange(0, longest, size, device=read.device)
+    table = read[(bounds[:-1, None] + places).clamp_max(read.numel() - 1)] // size
+    return Step(slots, table, lengths, longest)
+
+
+def _of(group: Any, given: Any) -> Any:
+    """What is given for each kind of attention, or once."""
+    return given[group.layer_type] if isinstance(given, dict) else given
+
+
+def _sliding(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, cache: Any, **kwargs: Any
+) -> Any:
+    """Over the last keys only, which the cache gathers: it writes them in a ring."""
+    group, q = group_of(cache, module.layer_idx), query[0].transpose(0, 1)
+    if isinstance(group, Group):  # it takes the indices, and gives tokens first
+        indices = {name: kwargs[name] for name in ("read_index", "write_index")}
+        k, v = cache.update(key, value, module.layer_idx, **indices)
+    else:
+        key, value = cache.update(key, value, module.layer_idx, dict(kwargs))
+        k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    out = fused.prefill_attention(
+        q,
+        k,
+        v,
+        kwargs["cu_seq_lens_q"],
+        _of(group, kwargs["cu_seq_lens_k"]),
+        kwargs["max_length_q"],
+        _of(group, kwargs["max_length_k"]),
+        kwargs["scaling"],
+        window=kwargs["sliding_window"] or 0,
+    )
+    return out[None], None

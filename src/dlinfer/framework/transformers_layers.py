@@ -1,0 +1,220 @@
+"""transformers: what the layers of the models that are known do, each class by one of these.
+
+A layer's `forward` is exchanged in one module only. Where gradients are wanted it does as it did.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlinfer import fused
+
+# An extra: not installed everywhere, so its types are not known.
+modeling: Any = importlib.import_module("transformers.modeling_utils")
+stock: Any = importlib.import_module("transformers.integrations.sdpa_attention")
+
+Forward = Callable[..., Any]
+
+
+class Merged:
+    """Several linear layers as one product; their weights become parts of one tensor."""
+
+    def __init__(self, parts: tuple[nn.Linear, ...]) -> None:
+        self.sizes = [part.out_features for part in parts]
+        self.names = ("weight",) if parts[0].bias is None else ("weight", "bias")
+        self.places: list[tuple[Any, str]] = [
+            (part._parameters, name) for name in self.names for part in parts
+        ]
+        self.held: list[Tensor] = []  # kept, so that nothing else comes to lie at their addresses
+        self.addresses: list[int] = []
+
+    def __call__(self, x: Tensor) -> Any:
+        if self._addresses() != self.addresses:  # the first time, or moved, cast or replaced since
+            self._merge()
+        return fused.linear(x, *self.held)
+
+    def _addresses(self) -> list[int]:
+        return [parameters[name].data_ptr() for parameters, name in self.places]
+
+    @torch.no_grad()
+    def _merge(self) -> None:
+        self.held = []
+        for name in self.names:
+            pieces: list[Tensor] = [held[name] for held, kind in self.places if kind == name]
+            whole = torch.cat(pieces)
+            for piece, place in zip(pieces, whole.split(self.sizes), strict=True):
+                piece.data = place
+            self.held.append(whole)
+        self.addresses = self._addresses()
+
+
+def _merged(module: Any, *names: str) -> Merged:
+    found: Merged | None = module.__dict__.get("_dlinfer_merged")
+    if found is None:
+        found = Merged(tuple(getattr(module, name) for name in names))
+        module.__dict__["_dlinfer_merged"] = found
+    return found
+
+
+def wants_gradients(x: Tensor) -> bool:
+    """Whether the ops, which have none, cannot be used."""
+    return torch.is_grad_enabled() and x.requires_grad
+
+
+def norm(self: Any, hidden_states: Tensor) -> Any:
+    """`rms_norm`."""
+    if wants_gradients(hidden_states):
+        return type(self).forward(self, hidden_states)
+    return fused.rms_norm(hidden_states, self.weight, self.variance_epsilon)
+
+
+def product(self: Any, input: Tensor) -> Any:
+    """`linear`."""
+    if torch.is_grad_enabled():
+        return F.linear(input, self.weight, self.bias)
+    return fused.linear(input, self.weight, self.bias)
+
+
+def mlp(self: Any, x: Tensor) -> Any:
+    """One product for the gate and what it gates, then `silu_and_mul`."""
+    if wants_gradients(x):
+        return type(self).forward(self, x)
+    both = _merged(self, "gate_proj", "up_proj")(x)
+    return self.down_proj(fused.silu_and_mul(both))
+
+
+def self_attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """One product for queries, keys and values, `rotary`, and the attention of the config."""
+    if wants_gradients(hidden_states):
+        given = {"attention_mask": attention_mask, "past_key_values": past_key_values, **kwargs}
+        turned = {"position_embeddings": position_embeddings}
+        return type(self).forward(self, hidden_states, **turned, **given)
+    batch, tokens, _ = hidden_states.shape
+    known = self.__dict__.get("_dlinfer_shape") or _shape(self)
+    heads, size = known.heads, known.size
+    both = _merged(self, "q_proj", "k_proj", "v_proj")(hidden_states)
+    q, k, v = both.view(batch * tokens, -1, size).split_with_sizes(heads, 1)
+    if known.normed:
+        q, k = self.q_norm(q), self.k_norm(k)
+    cos, sin = position_embeddings
+    if cos.shape[0] != batch:
+        cos, sin = cos.expand(batch, -1, -1), sin.expand(batch, -1, -1)
+    q, k = fused.rotary(q, k, cos.flatten(0, 1), sin.flatten(0, 1))
+    q = q.view(batch, tokens, heads[0], size).transpose(1, 2)
+    k = k.view(batch, tokens, heads[1], size).transpose(1, 2)
+    v = v.view(batch, tokens, heads[1], size).transpose(1, 2)
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, self.layer_idx)
+    interface = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
+        self.config._attn_implementation, stock.sdpa_attention_forward
+    )
+    out, weights = interface(
+        self, q, k, v, attention_mask, scaling=self.scaling, sliding_window=known.window, **kwargs
+    )
+    return self.o_proj(out.reshape(batch, tokens, -1)), weights
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a layer of attention has, looked up once: a config takes its time to answer."""
+
+    size: int  # of a head
+    heads: tuple[int, int, int]  # of queries, keys and values
+    normed: bool  # queries and keys are
+    window: int | None  # how many keys are seen, to and with a query's own
+
+
+def _shape(module: Any) -> Shape:
+    heads, shared = (p.out_features // module.head_dim for p in (module.q_proj, module.k_proj))
+    if hasattr(module, "sliding_window"):
+        window = module.sliding_window
+    else:
+        window = getattr(module.config, "sliding_window", None)
+    found = Shape(module.head_dim, (heads, shared, shared), hasattr(module, "q_norm"), window)
+    module.__dict__["_dlinfer_shape"] = found
+    return found
+
+
+def layer(self: Any, hidden_states: Tensor, **kwargs: Any) -> Any:
+    """`add_rms_norm` between attention and the rest."""
+    after = self.post_attention_layernorm
+    if wants_gradients(hidden_states) or after._forward_hooks or after._forward_pre_hooks:
+        return type(self).forward(self, hidden_states, **kwargs)
+    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+    normed, total = fused.add_rms_norm(
+        attended, hidden_states, after.weight, after.variance_epsilon
+    )
+    return total + self.mlp(normed)
+
+
+def experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Any:
+    """`fused_moe`."""
+    if wants_gradients(hidden_states):
+        return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
+    return fused.fused_moe(
+        hidden_states, self.gate_up_proj, self.down_proj, top_k_weights, top_k_index
+    )
+
+
+def router(self: Any, hidden_states: Tensor) -> Any:
+    """A product and `moe_gating`."""
+    if wants_gradients(hidden_states):
+        return type(self).forward(self, hidden_states)
+    logits = fused.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
+    summed = bool(getattr(self, "norm_topk_prob", True))  # a class without it always does
+    weights, chosen = fused.moe_gating(logits, self.top_k, summed)
+    kept = weights if not hasattr(self, "norm_topk_prob") else weights.to(logits.dtype)
+    return logits, kept, chosen
+
+
+PARTS = {
+    mlp: ("gate_proj", "up_proj", "down_proj"),
+    self_attention: ("q_proj", "k_proj", "v_proj", "o_proj"),
+}
+_NORM_AND_LAYER: dict[str, Forward] = {"RMSNorm": norm, "DecoderLayer": layer}
+_PLAIN: dict[str, Forward] = {**_NORM_AND_LAYER, "Attention": self_attention, "MLP": mlp}
+_MOE: dict[str, Forward] = {**_PLAIN, "Experts": experts, "TopKRouter": router}
+# Latent attention: transformers' own products around the attention of the config.
+_LATENT: dict[str, Forward] = {**_NORM_AND_LAYER, "MLP": mlp, "Experts": experts}
+FAMILIES: dict[str, dict[str, Forward]] = {
+    "Llama": _PLAIN,
+    "Mistral": _PLAIN,
+    "Qwen2": _PLAIN,  # its MLP is Qwen2VL's, too
+    "Qwen3": _PLAIN,
+    "Mixtral": {kind: forward for kind, forward in _MOE.items() if kind != "MLP"},
+    "Qwen2Moe": _MOE,
+    "Qwen3Moe": _MOE,
+    "Qwen2VL": {kind: forward for kind, forward in _PLAIN.items() if kind != "MLP"},
+    "DeepseekV2": _LATENT,
+    "DeepseekV3": _LATENT,
+}
+FORWARDS: dict[str, Forward] = {
+    f"{family}{kind}": forward
+    for family, kinds in FAMILIES.items()
+    for kind, forward in kinds.items()
+}
+
+
+def forward_of(module: nn.Module) -> Forward | None:
+    """What a layer of a known class gets; None for others, and where something was put into it."""
+    found = FORWARDS.get(type(module).__name__)
+    if found is None or not type(module).__module__.startswith("transformers.models."):
+        return None
+    plain = all(type(getattr(module, part)) is nn.Linear for part in PARTS.get(found, ()))
+    silu = type(getattr(module, "act_fn", nn.SiLU())).__name__ in ("SiLU", "SiLUActivation")
+    spread = getattr(module, "_is_expert_parallel", False)
+    return found if plain and silu and not spread else None

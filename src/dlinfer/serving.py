@@ -1,0 +1,107 @@
+"""`deeplink serve`: a framework's own OpenAI-compatible server, with dlinfer's ops under it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deeplink.errors import DeeplinkError
+from dlinfer.framework import apply
+from dlinfer.framework.choice import chosen
+
+log = logging.getLogger("dlinfer")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be served, where, and what else the framework's own command is told."""
+
+    model: str
+    host: str
+    port: int
+    rest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Server:
+    """A framework: what must be importable, how it is got, and how it is started."""
+
+    needs: tuple[str, ...]
+    install: str
+    start: Callable[[Request], None]
+
+
+def serve(framework: str, request: Request) -> None:
+    """Starts the server in this process, and returns when it ends."""
+    server = SERVERS.get(framework)
+    if server is None:
+        raise DeeplinkError(f"no framework {framework!r}; allowed: {', '.join(SERVERS)}.")
+    missing = [name for name in server.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DeeplinkError(
+            f"{framework} cannot serve: {', '.join(missing)} not installed.", server.install
+        )
+    if not Path(request.model, "config.json").is_file():
+        raise DeeplinkError(
+            f"{request.model!r} is no folder with a model: it has no config.json.",
+            "download the model first: the folder has config.json, weights and a tokenizer.",
+        )
+    server.start(request)
+
+
+def _lmdeploy(request: Request) -> None:
+    from dlinfer.framework import lmdeploy  # needs the framework
+
+    registered = lmdeploy.register()
+    log.info("LMDeploy on %s", registered.vendor.label)
+    where = ("--server-name", request.host, "--server-port", str(request.port))
+    how = ("--backend", "pytorch", "--device", lmdeploy.DEVICE_TYPE)
+    _command(
+        "lmdeploy.cli.entrypoint", "run", "serve", "api_server", request.model, *how, *where,
+        *request.rest,
+    )  # fmt: skip
+
+
+def _transformers(request: Request) -> None:
+    manager: Any = importlib.import_module("transformers.cli.serving.model_manager")
+    load = manager.ModelManager._load_model
+
+    def _load_model(self: Any, *args: Any, **named: Any) -> Any:
+        model = load(self, *args, **named)
+        applied = apply(model)
+        log.info("dlinfer's ops in %s", applied.layers)
+        return model
+
+    manager.ModelManager._load_model = _load_model  # of this process's server alone
+    where = ("--host", request.host, "--port", str(request.port), "--device", chosen().device)
+    _command("transformers.cli.transformers", "main", "serve", request.model, *where, *request.rest)
+
+
+def _vllm(request: Request) -> None:
+    where = ("--host", request.host, "--port", str(request.port))
+    _command("vllm.entrypoints.cli.main", "main", "serve", request.model, *where, *request.rest)
+
+
+def _command(module: str, function: str, *line: str) -> None:
+    """A framework's own command, as if it had been typed."""
+    main = getattr(importlib.import_module(module), function)
+    sys.argv = [module.partition(".")[0], *line]
+    main()
+
+
+BESIDE = "for an environment beside this one, on a machine without CUDA, scripts/frameworks"
+SERVERS = {
+    "transformers": Server(
+        ("transformers", "fastapi", "uvicorn"),
+        "`pip install transformers[serving]`.",
+        _transformers,
+    ),
+    "lmdeploy": Server(("lmdeploy",), f"`pip install lmdeploy`; {BESIDE} lmdeploy.", _lmdeploy),
+    "vllm": Server(("vllm",), f"`pip install vllm`; {BESIDE} vllm.", _vllm),
+}

@@ -1,0 +1,1 @@
+"""Published names that frameworks import."""

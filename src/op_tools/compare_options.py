@@ -1,0 +1,75 @@
+"""What only OpAutoCompare is asked: by its arguments, else by settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from deeplink import settings
+from deeplink.errors import SettingError
+from deeplink.judge import NAMES as STANDARDS
+from op_tools import report
+from op_tools.options import Options
+
+MODES = ("every", "signature", "sample")
+REFERENCES = ("auto", "device", "host")
+SAMPLE = 10  # of the calls of an operator, every so many-th
+
+
+@dataclass(frozen=True)
+class How:
+    """Which calls are compared, with what, and by which rule."""
+
+    mode: str
+    standard: str
+    background: bool
+    sample: int
+    bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
+    recheck: float  # share of calls of a known signature that are compared all the same
+    reference: str
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a device's own float64 may say that a result is right."""
+        if self.standard != "calibrated" or self.background or report.verbose():
+            return False
+        return self.reference == "device" or (self.reference == "auto" and self.mode == "every")
+
+
+def how(options: Options) -> How:
+    """What was asked; SettingError where it is not allowed."""
+    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "reference"}
+    unknown = sorted(set(options.more) - known)
+    if unknown:
+        raise SettingError(
+            f"OpAutoCompare takes no {', '.join(unknown)}.", f"it takes {', '.join(sorted(known))}."
+        )
+
+    def option(name: str, setting: settings.Setting[Any] | None, default: Any = None) -> Any:
+        value = options.more.get(name)
+        return value if value is not None else setting.get() if setting is not None else default
+
+    found = How(
+        option("mode", settings.OP_AUTOCOMPARE_MODE),
+        option("standard", settings.OP_AUTOCOMPARE_STANDARD),
+        bool(option("background", settings.OP_AUTOCOMPARE_BACKGROUND)),
+        int(option("sample", None, SAMPLE)),
+        bool(option("bitwise", None, True)),
+        float(option("recheck", None, 0.0)),
+        option("reference", settings.OP_AUTOCOMPARE_REFERENCE),
+    )
+    if found.sample < 1 or not 0 <= found.recheck <= 1:
+        raise SettingError(
+            f"OpAutoCompare: sample {found.sample}, recheck {found.recheck} are not allowed.",
+            "sample is a whole number from 1 on, recheck a share from 0 to 1.",
+        )
+    for what, value, allowed in (
+        ("mode", found.mode, MODES),
+        ("standard", found.standard, STANDARDS),
+        ("reference", found.reference, REFERENCES),
+    ):
+        if value not in allowed:
+            raise SettingError(
+                f"OpAutoCompare: {what} {value!r} is not allowed.", f"one of {', '.join(allowed)}."
+            )
+    return found

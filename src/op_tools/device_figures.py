@@ -1,0 +1,176 @@
+"""How far results on a device are from references beside them: many pairs by a few kernels, and
+one copy to the host for all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deeplink.judge.calibrated import HALF
+from deeplink.judge.formats import FORMATS, spacing
+from op_tools import bulk
+
+ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Near:
+    """A result, a reference in float64, and the type whose spacing counts."""
+
+    mine: Tensor
+    theirs: Tensor
+    unit: torch.dtype
+
+
+@dataclass
+class Figures:
+    """Of one pair: maxima and sums of squares over its elements."""
+
+    steps: float = 0.0  # the largest error in steps of the type
+    largest: float = 0.0
+    gap: float = 0.0  # against the reference in the result's own type
+    relative: float = 0.0
+    steps_squared: float = 0.0
+    squared: float = 0.0
+    size: float = 0.0  # of the reference
+    mine: float = 0.0
+    off: float = 0.0  # elements that are not rounded correctly
+
+    def add(self, row: Sequence[float]) -> None:
+        """A piece of the pair: its maxima and its sums, in the order of the fields."""
+        steps, largest, gap, relative, steps_squared, squared, size, mine, off = row
+        self.steps = _greater(self.steps, steps)
+        self.largest = _greater(self.largest, largest)
+        self.gap = _greater(self.gap, gap)
+        self.relative = _greater(self.relative, relative)
+        self.steps_squared += steps_squared
+        self.squared += squared
+        self.size += size
+        self.mine += mine
+        self.off += off
+
+    @property
+    def cosine(self) -> float:
+        lengths = math.sqrt(self.mine) * math.sqrt(self.size)
+        if self.gap == 0.0:
+            return 1.0
+        if lengths == 0.0 or not math.isfinite(lengths):
+            return math.nan
+        product = (self.mine + self.size - self.squared) / 2
+        return min(1.0, max(-1.0, product / lengths))
+
+
+def _greater(a: float, b: float) -> float:
+    return b if not b <= a else a  # a nan stays
+
+
+def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Found:
+    """The figures of each pair, and of each group of pairs whether it differs in a bit; waits for
+    the device once.
+    """
+    batches = list(_batches(near))
+    made = [
+        _measure([near[at] for at, _, _ in batch], batch, lengths)
+        for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
+    ]
+    flags = [_differ(group) for group in same]
+    found = [Figures() for _ in near]
+    if made or flags:
+        values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
+        for batch in batches:
+            columns = [list(itertools.islice(values, len(batch))) for _ in range(9)]
+            for (at, _, _), row in zip(batch, zip(*columns, strict=True), strict=True):
+                found[at].add(row)
+        return found, [bool(next(values)) for _ in flags]
+    return found, []
+
+
+Found = tuple[list[Figures], list[bool]]
+_Piece = tuple[int, int, int]  # number of the pair, and its elements from here to there
+
+
+def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
+    """Pieces of pairs of one type that are measured together; none where a pair has no element."""
+    kinds: dict[object, list[_Piece]] = {}
+    for at, pair in enumerate(near):
+        kind = pair.mine.device, pair.mine.dtype, pair.unit
+        for begin in range(0, pair.mine.numel(), ELEMENTS):
+            piece = (at, begin, min(begin + ELEMENTS, pair.mine.numel()))
+            kinds.setdefault(kind, []).append(piece)
+    for pieces in kinds.values():
+        batch: list[_Piece] = []
+        count = 0
+        for piece in pieces:
+            count += piece[2] - piece[1]
+            if count > ELEMENTS and batch:
+                yield batch
+                batch, count = [], piece[2] - piece[1]
+            batch.append(piece)
+        yield batch
+
+
+def _lengths(near: Sequence[Near], batches: Sequence[list[_Piece]]) -> Sequence[Tensor]:
+    """The lengths of the pieces of each batch, on the device, which takes them all at once."""
+    if not batches:
+        return []
+    device = near[batches[0][0][0]].mine.device
+    together = torch.tensor([b - a for batch in batches for _, a, b in batch], device=device)
+    return list(together.split([len(batch) for batch in batches]))
+
+
+def _measure(pairs: Sequence[Near], batch: Sequence[_Piece], lengths: Tensor) -> Tensor:
+    """Four maxima and five sums of each piece, one after the other."""
+    form = FORMATS[pairs[0].unit]
+    sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
+    own, r = (
+        bulk.flattened([_cut(*row) for row in zip(side, batch, strict=True)]) for side in sides
+    )
+    y = own.double()
+    error = torch.where(y == r, 0.0, y - r)  # infinite alike is no error
+    scaled = error / spacing(r, form)
+    rounded = r.to(own.dtype).double()
+    gap = torch.where(y == rounded, 0.0, y - rounded).abs_()
+    off = (scaled.abs() > HALF).double() if form.is_half else torch.zeros_like(y)
+    lengths = lengths.to(y.device)
+
+    def each(values: Tensor, how: str) -> Tensor:
+        # unsafe: it would wait for the device to see that the lengths are what they are
+        return torch.segment_reduce(values, how, lengths=lengths, unsafe=True)
+
+    maxima = (scaled.abs(), error.abs(), gap, gap / y.abs().add_(1e-6))
+    sums = (scaled.square(), error.square(), r.square(), y.square(), off)
+    found = [each(values, "max") for values in maxima] + [each(values, "sum") for values in sums]
+    return torch.cat(found)
+
+
+def _cut(tensor: Tensor, piece: _Piece) -> Tensor:
+    _, begin, end = piece
+    return tensor if end - begin == tensor.numel() else tensor.reshape(-1)[begin:end]
+
+
+def _differ(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Whether some pair differs in a bit, as a tensor of one number."""
+    sizes: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+    for pair in pairs:
+        for side, tensor in zip(sizes.setdefault(_size(pair[0]), ([], [])), pair, strict=True):
+            side.append(_bits(tensor))
+    flags = [(torch.cat(a) != torch.cat(b)).any() for a, b in sizes.values()]
+    return flags[0] if len(flags) == 1 else torch.stack(flags).any()
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.element_size() // (2 if tensor.is_complex() else 1)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach().reshape(-1)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj()).reshape(-1)
+    return tensor.view(_BITS[tensor.element_size()])

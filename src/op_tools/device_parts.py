@@ -1,0 +1,119 @@
+"""A call taken apart: which results are held against which values of a reference beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from deeplink.judge.formats import FORMATS
+from op_tools import comparison, reference
+from op_tools.again import Run
+from op_tools.call import tensors
+from op_tools.comparison import Taken
+from op_tools.device_figures import Near
+from op_tools.gradients import Gradients
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a call: a result that must be near, or one whose bits must be the same."""
+
+    label: str
+    mine: Tensor
+    place: int
+    near: Near | None
+    as_before: int | None = None  # it is the part of this number, too
+
+
+Made = tuple[list[Part], Pairs]
+
+
+def reference_run(taken: Taken) -> Run:
+    """The call in float64 on the device, made once; in no other type."""
+    if taken.run is None:
+        again = taken.again
+        taken.run = again.run(again.types, grad=taken.wants_gradient)
+    return taken.run
+
+
+def forward(taken: Taken) -> Made | None:
+    """The parts of a call, and pairs that must be the same bit by bit; None: the host must look."""
+    run = reference_run(taken)
+    parts: list[Part] = []
+    same: Pairs = []
+    labels, count = comparison.labels_of("input", taken.call), len(run.results)
+    before = list(tensors(taken.call.args, taken.call.kwargs))
+    named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
+    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
+    for place, (label, was, now, should, wrote) in enumerate(rows):
+        if now is None:
+            continue
+        if wrote or id(was) in named:
+            part = part_of(taken, label, now, should, count + place, same)
+        else:
+            part = _same(label, now, was, count + place, same)
+        if part is None:
+            return None
+        parts.append(part)
+    written = {id(part.mine): at for at, part in enumerate(parts)} if taken.again.writes else {}
+    mine = list(comparison.leaves_of(taken.result))
+    theirs = list(comparison.leaves_of(run.result))
+    if len(mine) != len(theirs):
+        return None
+    place = 0
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        label = "output" if len(mine) == 1 else f"output[{number}]"
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            known = written.get(id(a))
+            if known is None:
+                part = part_of(taken, label, a, b, place, same)
+            else:
+                part = replace(parts[known], label=label, near=None, as_before=known)
+            if part is None:
+                return None
+            parts.append(part)
+            place += 1
+        elif type(a) is not type(b) or not (a is None or a == b):
+            return None
+    return parts, same
+
+
+def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:
+    """The same of its backward pass, with the gradients of the reference."""
+    parts: list[Part] = []
+    same: Pairs = []
+    rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)
+    for place, (label, mine, should) in enumerate(rows):
+        if mine is None:
+            continue
+        part = None if should is None else part_of(taken, label, mine, should, place, same)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts, same
+
+
+def part_of(
+    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs
+) -> Part | None:
+    if mine.shape != theirs.shape or mine.device != theirs.device:
+        return None
+    if mine.dtype not in FORMATS:
+        return _same(label, mine, theirs, place, same) if mine.dtype == theirs.dtype else None
+    if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
+        return None
+    unit = comparison.computed_in(taken, mine) or mine.dtype
+    return Part(label, mine, place, Near(mine.detach(), theirs.detach(), unit))
+
+
+def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs) -> Part | None:
+    if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.device != theirs.device:
+        return None
+    if mine.numel():
+        same.append((mine, theirs))
+    return Part(label, mine, place, None)

@@ -1,0 +1,164 @@
+"""Recordings of CUDA graphs: no result that is held is written over, and none is copied in vain."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deeplink_vendors.cuda import graph, replay
+
+pytestmark = [  # inductor's own
+    pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+]
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+class OnHost:
+    """Records on the CPU: `x * weight`, written to one place by every run."""
+
+    def __init__(self) -> None:
+        self.ran = self.recorded = 0
+
+    def lie(self, inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+        return all(inputs[i].data_ptr() == places[i] for i in numbers)
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        self.ran += 1
+        return [inputs[0] * inputs[1], 7]
+
+    def record(self, inputs: list[Any]) -> tuple[Any, list[Any]]:
+        self.recorded += 1
+        weight, place = inputs[1], torch.empty_like(inputs[0])
+
+        def replayed(inputs: list[Any]) -> None:
+            torch.mul(inputs[0], weight, out=place)
+
+        return replayed, [place, 7]
+
+
+def ring(weight: Tensor) -> tuple[Any, OnHost]:
+    """What is called with a number, and where its calls are counted; the first call is made."""
+    recorder = OnHost()
+    made = replay.Ring(lambda: recorder, [1])
+
+    def call(value: float, *sizes: int, weight: Tensor = weight) -> Tensor:
+        return made([torch.full((2,), value), weight, *sizes])[0]
+
+    assert call(1.0).tolist() == [3.0, 3.0] and recorder.ran == 1
+    return call, recorder
+
+
+def test_a_result_that_nobody_holds_makes_room_for_the_next() -> None:
+    call, recorder = ring(torch.full((2,), 3.0))
+    places = {call(float(i)).data_ptr() for i in range(5)}
+    assert len(places) == 1 and (recorder.ran, recorder.recorded) == (1, 1)
+
+
+def test_a_loop_that_keeps_its_last_result_needs_two_recordings() -> None:
+    call, recorder = ring(torch.full((2,), 3.0))
+    last = call(1.0)
+    for i in range(2, 6):
+        last, before = call(float(i)), last
+        assert (last[0], before[0]) == (3.0 * i, 3.0 * (i - 1))
+        del before
+    assert recorder.recorded == 2
+
+
+def test_however_many_results_are_held_each_stays() -> None:
+    call, recorder = ring(torch.full((2,), 3.0))
+    held = [call(float(i)) for i in range(8)]
+    views = [call(float(i))[1:] for i in range(8)]  # a view holds as much
+    assert [x[0].item() for x in held] == [3.0 * i for i in range(8)]
+    assert [x[0].item() for x in views] == [3.0 * i for i in range(8)]
+    assert (recorder.ran, recorder.recorded) == (1, replay.MOST)
+
+
+def test_weights_elsewhere_are_recorded_anew_but_not_without_end() -> None:
+    call, recorder = ring(torch.full((2,), 3.0))
+    call(1.0)
+    weights = [torch.full((2,), float(i)) for i in range(replay.MOVES + 2)]
+    for i, weight in enumerate(weights):
+        assert [call(2.0, weight=weight)[0].item() for _ in range(2)] == [2.0 * i] * 2
+    assert recorder.recorded == replay.MOVES < len(weights)
+
+
+def test_other_sizes_have_recordings_of_their_own_up_to_a_number() -> None:
+    call, recorder = ring(torch.full((2,), 3.0))
+    for size in range(replay.SIZES + 2):
+        for _ in range(3):
+            assert call(float(size), size)[0] == 3.0 * size
+    assert recorder.recorded == replay.SIZES
+
+
+@cuda
+def test_results_of_a_model_stay_on_cuda() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).cuda()
+    inputs = [torch.randn(4, 64, device="cuda") for _ in range(8)]
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=graph.backend, fullgraph=True)
+        held = [compiled(x) for x in inputs]
+        for x, result in zip(inputs, held, strict=True):
+            torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
+        del held, result
+        assert len({compiled(x).data_ptr() for x in inputs}) == 1
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(inputs[0]), model(inputs[0]), rtol=1e-4, atol=1e-5)
+        model[0].weight = nn.Parameter(torch.randn(64, 64, device="cuda"))
+        for x in inputs:
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@cuda
+def test_a_buffer_is_written_once_a_call_on_cuda() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+    model = Counting().cuda()
+    x = torch.zeros(4, device="cuda")
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=graph.backend, fullgraph=True)
+        assert [compiled(x)[0].item() for _ in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+@cuda
+def test_sizes_that_change_and_odd_inputs_on_cuda() -> None:
+    model = nn.Linear(16, 16).cuda()
+    data = torch.randn(4096, device="cuda")
+    with torch.no_grad():
+        compiled = torch.compile(model, backend=graph.backend, dynamic=True)
+        for rows in (2, 3, 5, 2, 3, 5, 2, 3, 5):
+            x = data[rows : rows + rows * 16].view(rows, 16)  # some do not lie on 16 bytes
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            stream.wait_stream(torch.cuda.default_stream())
+            mine = compiled(data[:32].view(2, 16))
+        torch.cuda.synchronize()
+        torch.testing.assert_close(mine, model(data[:32].view(2, 16)), rtol=1e-4, atol=1e-5)
+
+
+@cuda
+def test_graphs_one_after_another_on_cuda() -> None:
+    first, second = nn.Linear(16, 16).cuda(), nn.Linear(16, 16).cuda()
+
+    def model(x: Tensor) -> Tensor:
+        x = torch.relu(first(x))
+        torch._dynamo.graph_break()
+        return second(x) + x
+
+    x = torch.randn(4, 16, device="cuda")
+    with torch.inference_mode():
+        compiled = torch.compile(model, backend=graph.backend)
+        mine, plain = x, x
+        for _ in range(8):
+            mine, plain = compiled(mine), model(plain)
+            torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,69 @@
+"""Frameworks against stock transformers, each in a process of its own.
+
+`python -m tests.dlinfer.serving.runs lmdeploy [MODEL…]`, with the Python of an environment that
+scripts/frameworks made, keeps what it finds as rows of models.csv; DEEPLINK_VENDOR says where.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlinfer.framework.choice import chosen
+from tests.dlinfer import support
+from tests.dlinfer.support import Found
+
+ROOT = Path(__file__).parents[3]
+MODELS = ("llama", "qwen2", "mistral", "mixtral", "qwen2_moe", "internlm2", "internvl")
+MODES = ("eager", "graph", "prefix caching", "chunked prefill", "few blocks")
+
+
+def python(*line: str) -> str:
+    """Runs a module of the tests, and returns what it printed last; an error tells all of it."""
+    done = subprocess.run(
+        [sys.executable, "-m", *line], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise AssertionError(f"{' '.join(line)}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def lmdeploy(model: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """What LMDeploy did in each mode, with the tokens that were expected."""
+    result = folder / f"{model}.result"
+    python("tests.dlinfer.serving.lmdeploy_worker", model, str(folder), str(result), *MODES)
+    found: dict[str, dict[str, Any]] = torch.load(result)
+    requests = folder / f"{model}.requests"
+    torch.save({model: found[MODES[0]]["given"]}, requests)
+    expected = python("tests.dlinfer.serving.reference", str(folder), str(requests))
+    for run in found.values():
+        run["expected"] = json.loads(expected)[model]
+    return found
+
+
+def main(framework: str, *models: str) -> None:
+    vendor = chosen().name
+    kernels = "reference device" if vendor == "reference" else vendor
+    day = datetime.date.today().isoformat()
+    releases = ", ".join(
+        f"{n} {importlib.metadata.version(n)}" for n in ("torch", "transformers", framework)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models or MODELS:
+            for mode, run in lmdeploy(model, Path(folder)).items():
+                status = "exact" if run["tokens"] == run["expected"] else "wrong"
+                found = Found(model, framework, kernels, mode, status, run=f"{day}, {releases}")
+                support.keep(found)
+                print(*found.key, found.status, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

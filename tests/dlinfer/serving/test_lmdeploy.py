@@ -1,0 +1,38 @@
+"""LMDeploy on dlinfer's ops gives the tokens of stock transformers, in every mode of its engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dlinfer.serving import runs
+
+pytestmark = pytest.mark.frameworks
+pytest.importorskip("lmdeploy", reason="not installed: scripts/frameworks lmdeploy")
+
+
+@pytest.fixture(scope="module", params=runs.MODELS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.getbasetemp() / "models"
+    folder.mkdir(exist_ok=True)
+    return {"model": request.param, **runs.lmdeploy(request.param, folder)}
+
+
+@pytest.mark.parametrize("mode", runs.MODES)
+def test_tokens_are_those_of_transformers(served: Any, mode: str) -> None:
+    run = served[mode]
+    assert run["tokens"] == run["expected"]
+    assert len({token for row in run["tokens"] for token in row}) > 20  # they say something
+
+
+def test_each_mode_is_what_it_says(served: Any) -> None:
+    """A prefix is found again, unless images are before it, for which LMDeploy looks no further; a
+    long prompt comes in parts; decoding is two graphs, made before the first request: one row, and
+    several.
+    """
+    assert bool(served["prefix caching"]["cached"]) == (served["model"] != "internvl")
+    assert served["eager"]["cached"] == 0
+    assert "paged_prefill_attention" in served["chunked prefill"]["calls"]
+    assert "paged_prefill_attention" not in served["eager"]["calls"]
+    assert served["graph"]["graphs"] == 2
+    assert served["graph"]["graphs while serving"] == 0

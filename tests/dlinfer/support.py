@@ -1,0 +1,54 @@
+"""Which model runs how: the rows of `models.csv`, from which scripts/dlinfer_models.py writes docs.
+
+A row is kept by `keep(Found(...))`, by whatever checked it; one with the same key is replaced.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+FILE = Path(__file__).with_name("models.csv")
+STATUS = ("exact", "close", "wrong", "no")  # the same tokens; logits within rounding; not; why not
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a model in one framework, on one vendor's kernels, in one mode."""
+
+    model: str  # llama, qwen2_moe, …
+    framework: str  # transformers, lmdeploy, vllm
+    vendor: str  # whose kernels: cpu, cuda, reference; `reference device` for that device
+    mode: str  # generate, generate_batch; eager, graph, prefix caching, chunked prefill; …
+    status: str  # of STATUS
+    text: str = ""  # why not, or what was special
+    run: str = ""  # the day and the releases: 2026-11-15, torch 2.13.0, transformers 5.22.2
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What a row is known by."""
+        return self.model, self.framework, self.vendor, self.mode
+
+
+def kept() -> list[Found]:
+    """The rows of the file, in its order."""
+    return [Found(**row) for row in csv.DictReader(io.StringIO(FILE.read_text("utf-8")))]
+
+
+def keep(found: Found) -> None:
+    """Writes a row in the place of one with its key, or at the end."""
+    rows = {row.key: row for row in kept()} if FILE.exists() else {}
+    rows[found.key] = found
+    FILE.write_text(written(rows.values()), "utf-8")
+
+
+def written(rows: Iterable[Found]) -> str:
+    """The file with these rows."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(Found)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return out.getvalue()

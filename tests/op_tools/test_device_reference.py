@@ -1,0 +1,177 @@
+"""OpAutoCompare by the device's own float64: what it may pass, and what the host still judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from op_tools import OpAutoCompare, device_figures, device_reference, diagnostics
+from op_tools.device_figures import Near, figures
+from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host looks at nothing that the device finds right."""
+    monkeypatch.setattr(device_reference, "FIRST", 0)
+
+
+def looks(tool: OpAutoCompare) -> tuple[int, int]:
+    """Of the host, and of the device alone."""
+    assert tool._there is not None
+    return tool._there.looks, tool._there.passes
+
+
+@pytest.mark.parametrize("made", CALLS, ids=lambda made: made.__name__.strip("_"))
+def test_a_healthy_call_is_right(alone: None, made: Callable[[], Tensor]) -> None:
+    torch.manual_seed(0)
+    plain = made().detach().cpu()
+    torch.manual_seed(0)
+    with OpAutoCompare(reference="device") as tool:
+        out = made()
+        if out.requires_grad:
+            out.sum().backward()
+    assert torch.equal(out.detach().cpu(), plain)
+    assert tool.compared > 0
+    healthy(tool)
+
+
+def train(model: nn.Module, steps: int) -> list[Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
+    torch.manual_seed(1)
+    for _ in range(steps):
+        model(on_device(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]
+    return nn.Sequential(*layers).to("dipu")
+
+
+def test_training_is_judged_by_the_device_and_not_changed() -> None:
+    plain = train(network(), 4)
+    with OpAutoCompare(reference="device") as tool:
+        seen = train(network(), 4)
+    assert all(map(torch.equal, plain, seen))
+    host, device = looks(tool)
+    assert device > host > 0
+    assert any(" to " in row["name"] for row in rows())  # an optimizer's lists, in one
+    healthy(tool)
+
+
+def test_what_the_device_does_not_find_right_is_judged_by_the_host(alone: None) -> None:
+    x = on_device(8, 8)
+    with torch.dipu.quirk("bit_flip", "mul", p=1.0, seed=2):
+        with OpAutoCompare(reference="device") as tool:
+            x * 3  # the guilty line
+            x + 3
+        assert looks(tool)[0] == 1
+    (failure,) = tool.failures
+    assert failure.name == "torch.Tensor.mul" and "the guilty line" in failure.where
+    assert failure.verdict.wrong == 1 and failure.saved
+
+
+def test_a_fault_that_its_float64_shares_is_seen_by_the_first_looks_of_the_host() -> None:
+    x, w = leaf(64, 64), leaf(64, 64)
+    with (
+        torch.dipu.quirk("bf16_accumulate", "mm"),
+        OpAutoCompare(ops=".*linear", reference="device") as tool,
+    ):
+        for _ in range(4):
+            functional.linear(x, w).sum().backward()
+    # one of the call and one of its gradient; then the device is not asked about it any more
+    assert looks(tool) == (2, 0)
+    assert {f.item for f in tool.failures} == {"output", "grad[0]", "grad[1]"}
+
+
+def test_the_host_looks_at_a_part_of_the_others(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_reference, "EVERY", 4)
+    monkeypatch.setattr(device_reference, "MOVED", 2)
+    x = on_device(8)
+    with OpAutoCompare(reference="device", ops="torch.Tensor.mul,torch.flip") as tool:
+        for _ in range(8):
+            torch.flip(x * 2, (0,))
+    assert looks(tool) == (2 + 4, 6 + 4)
+
+
+def test_a_device_without_float64_is_not_asked(alone: None) -> None:
+    x = leaf(4, 4)
+    with torch.dipu.quirk("no_float64"), OpAutoCompare(reference="device") as tool:
+        (x @ x).sum().backward()
+    assert looks(tool)[1] == 0 and tool.compared >= 2
+    healthy(tool)
+
+
+def test_a_device_without_memory_left_is_not_asked(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_reference, "_free", lambda device: 0)
+    with OpAutoCompare(reference="device") as tool:
+        on_device(4) * 2
+    assert looks(tool) == (0, 0) and tool.compared == 1
+    healthy(tool)
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        ({"reference": "host"}, {}),
+        ({}, {}),  # the reference device is not faster than the host
+        ({"reference": "device", "standard": "ulp"}, {}),
+        ({"reference": "device"}, {"MUL_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32": "1,1"}),
+    ],
+)
+def test_where_the_host_judges_alone(
+    alone: None,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    setting: dict[str, str],
+) -> None:
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    with OpAutoCompare(**given) as tool:  # type: ignore[arg-type]
+        on_device(4) * 2
+    assert tool._there is None or looks(tool)[1] == 0
+    assert tool.compared == 1 and not diagnostics.problems()
+
+
+def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    right = torch.randn(40, dtype=torch.float64)
+    mine = right.float()
+    mine[7] += 0.5
+    infinite = torch.tensor([float("inf"), 1.0], dtype=torch.float64)
+    wrong = torch.tensor([float("nan")])
+    pairs = [
+        Near(mine, right, torch.float32),
+        Near(infinite.float(), infinite, torch.float32),
+        Near(wrong, torch.ones(1, dtype=torch.float64), torch.float32),
+    ]
+    found = []
+    for elements in (1 << 20, 16):
+        monkeypatch.setattr(device_figures, "ELEMENTS", elements)
+        found.append(figures(pairs, [[(mine, mine)], [(mine, mine + 1)]]))
+    (whole, flags), (cut, _) = found
+    assert flags == [False, True]
+    assert whole[0].largest == pytest.approx(0.5) == cut[0].largest
+    assert whole[0].squared == pytest.approx(cut[0].squared)
+    assert whole[1].steps == 0.0  # infinite alike
+    assert not whole[2].steps <= 1e300  # a nan is never right
+
+
+def test_calls_on_several_devices(alone: None) -> None:
+    with OpAutoCompare(reference="device") as tool:
+        for index in (0, 1):
+            on_device(4).to(f"dipu:{index}") * 2
+    assert looks(tool)[1] >= 2
+    healthy(tool)
