@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import FlightRecorder, diagnostics
+from op_tools import FlightRecorder, diagnostics, statistics
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Usual
@@ -180,3 +180,20 @@ def test_nothing_of_it_stays_behind(folder: Path) -> None:
         assert sys.excepthook is not before[0]
     assert (sys.excepthook, signal.getsignal(signal.SIGTERM)) == before
     assert len(nn.modules.module._global_forward_hooks) == hooks
+
+
+def test_where_the_host_does_not_see_the_memory_figures_come_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = small.train(12)
+    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
+    with FlightRecorder() as recorder:
+        watched = small.train(12)
+    assert plain["losses"] == watched["losses"]
+    assert (recorder.steps, recorder.events) == (12, [])
+    assert diagnostics.problems("FlightRecorder") == []
+    found = [line for line in lines(folder) if "step" in line]
+    assert [line["loss"] for line in found] == pytest.approx(plain["losses"])
+    with torch.dipu.quirk("nan", "addmm", call=40), FlightRecorder() as recorder:
+        small.train(20)
+    assert recorder.events[0].startswith("nan: the loss is not finite in step ")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from op_tools import WhyNan
+from op_tools import WhyNan, statistics
 from tests.op_tools import small
 
 ROOT = Path(__file__).parents[2]
@@ -180,3 +180,17 @@ def test_the_command_names_it_writes_a_page_and_fails(tmp_path: Path) -> None:
     assert "why-nan: NaN by aten.div.Tensor (forward), step 0" in done.stdout
     assert f"{program}:3: print((x / x).sum().item())" in done.stdout.replace("\n", "")
     assert "NaN by aten.div.Tensor" in (tmp_path / "out/report.html").read_text()
+
+
+def test_where_the_host_does_not_see_the_memory_calls_are_judged_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
+    with torch.dipu.quirk("nan", "native_layer_norm", call=2), WhyNan() as tool:
+        texts(2)
+    assert tool.found is not None
+    assert tool.found["origin"]["op"] == "aten.native_layer_norm.default"
+    assert any(line.startswith("in  [0] float32") for line in tool.found["lines"])
+    with WhyNan() as healthy:
+        texts(2)
+    assert healthy.found is not None and healthy.found["status"] == "healthy"
