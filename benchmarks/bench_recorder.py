@@ -1,6 +1,6 @@
 """What the flight recorder and why-nan cost: a transformer's training step, as a ratio to without.
 
-The model of bench_op_tools.py. Plain steps and recorded ones take turns in one process; CPU time on
+The step of training_step.py. Plain steps and recorded ones take turns in one process; CPU time on
 a machine whose device is the host, wall time on a card.
 """
 
@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench_op_tools import training
+from benchmarks.training_step import training
 
 
 def clock(device: str) -> Callable[[], float]:

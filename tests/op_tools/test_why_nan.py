@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from op_tools import WhyNan
+from op_tools import WhyNan, statistics
 from tests.op_tools import small
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ def texts(steps: int) -> None:
     small.train(steps)
 
 
-PLANTED: list[tuple[Callable[[int], None], str, str]] = [
+PLANTED: list[tuple[Callable[[int], Any], str, str]] = [
     (texts, "addmm", "aten.addmm.default"),
     (texts, "native_layer_norm", "aten.native_layer_norm.default"),
     (texts, "_softmax", "aten._softmax.default"),
@@ -61,12 +62,14 @@ PLANTED: list[tuple[Callable[[int], None], str, str]] = [
     (images, "native_batch_norm", "aten.native_batch_norm.default"),
     (images, "max_pool2d_with_indices", "aten.max_pool2d_with_indices.default"),
     (images, "threshold_backward", "aten.threshold_backward.default"),
+    (partial(images, dtype=torch.bfloat16), "native_batch_norm", "aten.native_batch_norm.default"),
+    (partial(small.train, amp=True), "addmm", "aten.addmm.default"),
 ]
 
 
 @pytest.mark.parametrize(("train", "op", "name"), PLANTED, ids=lambda value: str(value)[:30])
 def test_the_kernel_with_the_fault_is_named(
-    train: Callable[[int], None], op: str, name: str
+    train: Callable[[int], Any], op: str, name: str
 ) -> None:
     with torch.dipu.quirk("nan", op, call=2), WhyNan() as tool:
         train(2)
@@ -177,3 +180,17 @@ def test_the_command_names_it_writes_a_page_and_fails(tmp_path: Path) -> None:
     assert "why-nan: NaN by aten.div.Tensor (forward), step 0" in done.stdout
     assert f"{program}:3: print((x / x).sum().item())" in done.stdout.replace("\n", "")
     assert "NaN by aten.div.Tensor" in (tmp_path / "out/report.html").read_text()
+
+
+def test_where_the_host_does_not_see_the_memory_calls_are_judged_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
+    with torch.dipu.quirk("nan", "native_layer_norm", call=2), WhyNan() as tool:
+        texts(2)
+    assert tool.found is not None
+    assert tool.found["origin"]["op"] == "aten.native_layer_norm.default"
+    assert any(line.startswith("in  [0] float32") for line in tool.found["lines"])
+    with WhyNan() as healthy:
+        texts(2)
+    assert healthy.found is not None and healthy.found["status"] == "healthy"

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from op_tools import comparison, interception, reference
+from op_tools.again import again_of
 from op_tools.call import Call, tensors
 from op_tools.comparison import Taken
 from op_tools.diagnosis.recordings import Entry
@@ -56,7 +57,7 @@ def _taken(recorded: Recorded) -> Taken | None:
     autocast = getattr(torch, cast[1]) if cast else None
     types = [tensor.dtype for tensor in tensors(recorded.output)]
     wrote = bool(recorded.written) or writes(recorded.name)
-    again = reference.again(call, frozenset(), wrote, autocast, types)
+    again = again_of(call, frozenset(), wrote, autocast, types)
     given = list(tensors(recorded.args, recorded.kwargs))
     after = [recorded.mutated.get(at) for at in range(len(given))]
     return Taken(again, recorded.output, after, False, "cpu")

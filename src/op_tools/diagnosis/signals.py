@@ -117,7 +117,7 @@ class Signals:
 
     def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
         """One number of a device, for a line: it is there when it has come."""
-        host = torch.empty((), dtype=torch.float64, pin_memory=True)
+        host = torch.empty((), dtype=value.dtype, pin_memory=True)
         host.copy_(value.reshape(()), non_blocking=True)
         self.waiting.append(_Later([], into, host, _event(value.device)))
 
