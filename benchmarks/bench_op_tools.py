@@ -189,7 +189,8 @@ class Bench:
             floor = (figure.bytes or 0) / disk_speed(self.place) * 1e3
             figure.note = (
                 f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; the "
-                f"floor of that disk is {floor:.0f} ms a step, a ratio of {floor / figure.plain_ms:.1f}"
+                f"floor of that disk is {floor:.0f} ms a step, "
+                f"a ratio of {floor / figure.plain_ms:.1f}"
             )
         return figure
 
