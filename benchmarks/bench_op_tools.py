@@ -187,10 +187,10 @@ class Bench:
         if (figure.bytes or 0) > self.DISK and self.clock is time.perf_counter:
             steps, waited = (statistics.median(column) for column in zip(*drained, strict=True))
             floor = (figure.bytes or 0) / disk_speed(self.place) * 1e3
+            least = floor / figure.plain_ms
             figure.note = (
-                f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; the "
-                f"floor of that disk is {floor:.0f} ms a step, "
-                f"a ratio of {floor / figure.plain_ms:.1f}"
+                f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
+                f"the floor of that disk is {floor:.0f} ms a step, a ratio of {least:.1f}"
             )
         return figure
 
