@@ -517,6 +517,9 @@ DLINFER_GRAPH = text(
     "The back end of torch.compile for the steps of decoding that LMDeploy runs as graphs.",
     "a name for torch.compile(backend=…)",
 )
+DLINFER_VLLM = boolean(
+    "DLINFER_VLLM", False, "vLLM runs on dlinfer's ops, as far as its plugin goes."
+)
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
 # op_tools. Each tool has a list of what it takes and a list of what it leaves.

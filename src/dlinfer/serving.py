@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deeplink import settings
 from deeplink.errors import DeeplinkError
 from dlinfer.framework import apply
 from dlinfer.framework.choice import chosen
@@ -84,6 +85,7 @@ def _transformers(request: Request) -> None:
 
 
 def _vllm(request: Request) -> None:
+    settings.watch_children({settings.DLINFER_VLLM.name: "1"})  # its engine is another process
     where = ("--host", request.host, "--port", str(request.port))
     _command("vllm.entrypoints.cli.main", "main", "serve", request.model, *where, *request.rest)
 

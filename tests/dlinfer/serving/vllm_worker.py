@@ -1,0 +1,23 @@
+"""vLLM, a process: `… vllm_worker FOLDER` prints prompts and tokens as JSON, in its last line."""
+
+import json
+import sys
+from typing import Any
+
+from tests.dlinfer.serving.prompts import END, NEW, PROMPTS
+
+
+def main(folder: str) -> None:
+    import vllm
+
+    sizes: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8}
+    llm = vllm.LLM(model=folder, dtype="float32", enforce_eager=True, **sizes)
+    how = vllm.SamplingParams(
+        max_tokens=NEW, temperature=0, ignore_eos=True, logit_bias={END: -100}
+    )
+    answers = llm.generate(list(PROMPTS), how)
+    print(json.dumps([[list(a.prompt_token_ids), list(a.outputs[0].token_ids)] for a in answers]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
