@@ -88,7 +88,9 @@ def main() -> int:
     status, said = run(title, "--fallback", operator, steps=steps, DIPU_QUIRKS=FAULT)
     mended = status == 0 and re.search(r"\(within", said) is not None
     console.print("mended" if mended else "NOT mended", style="green" if mended else "bold red")
-    console.print("\n[bold]4. All of it on one page.[/bold]\n$ deeplink report", style="cyan")
+    console.print(
+        f"\n[bold]4. All of it on one page.[/bold]\n$ deeplink report {RESULTS}", style="cyan"
+    )
     line = [sys.executable, "-m", "deeplink", "report", str(RESULTS), "-o", str(PAGE)]
     shown = subprocess.run(line, check=False).returncode
     return 0 if mended and shown == 0 else 1
