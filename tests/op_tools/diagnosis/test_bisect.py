@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import stat
 import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
