@@ -70,18 +70,18 @@ def test_what_others_take_of_the_machine_does_not_decide(monkeypatch: pytest.Mon
 
 def test_a_call_that_fails_keeps_nothing_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_now", lambda args: 0.0)
-    told, count = list[measure.Decision](), 0
+    told, calls = list[measure.Decision](), list[int]()
 
     def eager() -> None:
-        if count == 2 * FIRST:
+        calls.append(1)
+        if len(calls) == FIRST:
             raise KeyError("the program's own")
 
     choice = measure.Choice({"compiled": lambda: None}, eager, told.append)
-    for count in range(1, 2 * FIRST + 1):
+    for _ in range(2 * FIRST):
         with contextlib.suppress(KeyError):
             choice()
     assert not told
-    count = 0
     choice()
     assert told[0].winner == "eager"
 
