@@ -4,7 +4,8 @@ DITORCH=1 asks for ditorch, OP_TOOLS_RUN for the operator tools, without a line 
 """
 
 import logging
-from importlib.metadata import entry_points
+import sys
+from importlib.metadata import EntryPoint, entry_points
 
 from deeplink import settings
 
@@ -21,12 +22,18 @@ def start() -> None:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name != "ditorch"):
         setting = settings.OP_TOOLS_RUN if point.name == "op_tools" else settings.DITORCH
         try:
-            if setting.get():
+            if setting.get() and not _is_coming(point):
                 point.load()()
         except Exception as error:  # whatever is wrong with us is not wrong with the user's torch
             # a log line, not a warning: under `-W error` a warning would break `import torch`
             text = "%s is set, but %s could not start: %s: %s"
             log.error(text, setting.name, point.name, type(error).__name__, error)
+
+
+def _is_coming(point: EntryPoint) -> bool:
+    """Whether its import has begun: `import ditorch` imports torch, and starts by itself then."""
+    module = sys.modules.get(point.module)
+    return module is not None and not hasattr(module, point.attr)
 
 
 def cuda_names() -> None:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, flight, one_iter, operators, settings
+from deeplink import __version__, children, flight, one_iter, operators, settings
 from deeplink.coverage import scan
 from deeplink.doctor import Report, examine, plain, try_device
 from deeplink.errors import DeeplinkError
@@ -117,7 +116,7 @@ def _of_op_tools(word: str, help: str) -> None:
 
     def forward(context: typer.Context) -> None:
         line = [sys.executable, "-m", "op_tools", word, *context.args]
-        raise typer.Exit(subprocess.run(line, check=False).returncode)
+        raise typer.Exit(children.run(line))
 
     app.command(
         word,
@@ -163,7 +162,7 @@ def pytorch_tests(context: typer.Context) -> None:
 def compile_report(context: typer.Context) -> None:
     """What torch.compile compiled for a vendor in the last run, what stayed eager, and why."""
     line = [sys.executable, "-m", "dicp", *context.args]
-    raise typer.Exit(subprocess.run(line, check=False).returncode)
+    raise typer.Exit(children.run(line))
 
 
 @app.command(
@@ -183,7 +182,7 @@ def serve(context: typer.Context) -> None:
 def _forward(command: str, args: list[str]) -> None:
     """Hands over to `python -m ditorch`: only that process is to have torch patched."""
     line = [sys.executable, "-m", "ditorch", command, *args]
-    raise typer.Exit(subprocess.run(line, check=False).returncode)
+    raise typer.Exit(children.run(line))
 
 
 @app.command("flight-record", epilog="Example: deeplink flight-record flight_record")

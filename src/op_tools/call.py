@@ -189,11 +189,14 @@ _UNKNOWN: dict[int, Site] = {}
 def places_of(code: CodeType) -> dict[int, Site] | None:
     """The sites in a piece of code, by instruction; None for one that is not the program's."""
     if id(code) not in _places:
-        name = code.co_filename
-        internal = name.startswith("<frozen") or name.startswith(_INTERNAL)
         _held.append(code)
-        _places[id(code)] = None if internal else {}
+        _places[id(code)] = {} if is_programs(code.co_filename) else None
     return _places[id(code)]
+
+
+def is_programs(file: str) -> bool:
+    """Whether a file of code is neither torch's nor ours nor Python's own."""
+    return not file.startswith(("<frozen", *_INTERNAL))
 
 
 def new_site(code: CodeType, instruction: int, line: int) -> Site:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from op_tools.diagnosis import guide, launching
+from op_tools.diagnosis import closing, guide, launching
+from op_tools.diagnosis.report.content import Content, Group
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DITORCH", "OP_RECORDER_HANG"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,7 +27,7 @@ def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out.replace("\n", " ")
     assert "$ deeplink why-nan -o why_nan -- python train.py --steps 3" in said
     assert "$ deeplink run --results time --time --trace time/trace.json train.py" in said
-    assert "$ deeplink bisect --to bisect -- python train.py --steps 3" in said
+    assert "$ DITORCH=1 deeplink bisect --to bisect -- python train.py --steps 3" in said
     assert "$ OP_RECORDER_HANG=60 deeplink run --results recorder --recorder train.py" in said
 
 
@@ -47,16 +56,116 @@ def test_a_program_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert launching.command_of(parser, ["--", "a.py", "-x"]) == [sys.executable, "a.py", "-x"]
 
 
+@pytest.mark.parametrize(
+    ("given", "started"),
+    [
+        (["python", "-m", "pkg", "-x"], ["-m", "pkg", "-x"]),
+        (["deeplink", "run", "a.py"], ["a.py"]),
+        (["torchrun", "--nproc-per-node", "2", "a.py"],
+         ["-m", "torch.distributed.run", "--nproc-per-node", "2", "a.py"]),
+    ],
+)  # fmt: skip
+def test_python_however_it_is_started_goes_to_run(given: list[str], started: list[str]) -> None:
+    program = launching.command_of(argparse.ArgumentParser(), given)
+    order = guide._order(guide.COMPARE, Path("out"), program)
+    head = [sys.executable, "-m", "ditorch", "run", "--results", "out", "--autocompare"]
+    assert order.line == [*head, "--steps", "0-1", *started]
+
+
+def test_what_is_no_python_is_told_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_RECORDER_HANG", "7")  # the user's own stays
+    order = guide._order(guide.RECORD, Path("out"), ["bash", "train.sh"])
+    assert order.line == ["bash", "train.sh"]
+    assert order.values == {
+        "DITORCH": "1",
+        "OP_TOOLS_RUN": "recorder",
+        "OP_TOOLS_RESULTS": "out",
+    }
+
+
+def test_a_program_that_hangs_is_ended_when_it_has_been_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "recorder"
+    folder.mkdir()
+    monkeypatch.setattr(guide, "PERIOD", 0.02)
+    line = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    for name in ("recorder_pid1.0.jsonl", "recorder_pid1_hang-step4.jsonl"):
+        (folder / name).touch()
+    assert not guide._hangs(tmp_path)  # it may still go on
+    for file in folder.iterdir():
+        os.utime(file, (0, 0))
+    assert guide._run(guide.Order([], line, {}), tmp_path, None) == 124
+    assert "it hangs, and was ended" in capsys.readouterr().out
+
+
+def diagnosed(
+    statuses: list[int], monkeypatch: pytest.MonkeyPatch, folder: Path, symptom: str = "loss"
+) -> int:
+    """The status of a diagnosis whose steps end so; a negative one is Ctrl-C."""
+    given = iter(statuses)
+
+    def run(order: guide.Order, folder: Path, limit: float | None) -> int:
+        status = next(given)
+        if status < 0:
+            raise KeyboardInterrupt
+        return status
+
+    monkeypatch.setattr(guide, "_run", run)
+    return guide.main(["--symptom", symptom, "-o", str(folder), "--", "python", "train.py"])
+
+
+def test_a_program_that_does_not_run_is_not_called_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert diagnosed([1, 2, 2], monkeypatch, tmp_path) == 2
+    said = capsys.readouterr().out
+    assert "bisect: it ended with status 2" in said
+    assert "nothing was recorded of the program" in said
+    assert "nothing wrong was found" not in said
+
+
+LINES = (
+    {"begin": 1.0},
+    *({"step": n, "at": 2.0 + n, "memory": {"device": n << 20}} for n in range(8)),
+    {"end": 20.0},
+)
+
+
+def test_after_ctrl_c_what_was_found_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recorder").mkdir()
+    text = "".join(json.dumps(line) + "\n" for line in LINES)
+    (tmp_path / "recorder/recorder_pid1.0.jsonl").write_text(text)
+    assert diagnosed([0, -1], monkeypatch, tmp_path, "memory") == 130
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "memory of the device: 0.0 to 7.0 MiB, at most 7.0 (step 0 to step 7), it grows" in said
+    assert (tmp_path / "report.html").exists()
+
+
+def test_memory_that_only_begins_or_swings_does_not_grow() -> None:
+    assert closing.grows([1, 2, 3, 4, 5])
+    assert not closing.grows([1, 5, 5, 5, 5])
+    assert not closing.grows([1, 4, 2, 5, 2])
+
+
+def test_the_slowest_come_first() -> None:
+    rest = ("s", "m", "a.py:3", "forward", 2)
+    groups = [Group(op, *rest, ms, 0.0, 0.0, 0.0, 0.0) for op, ms in (("mm", 1.0), ("gelu", 3.0))]
+    first, _ = closing.times(Content(groups=groups))
+    assert first == "time: 75% of 4.0 ms in gelu (m, a.py:3, forward)"
+
+
 @pytest.mark.slow
 def test_a_found_culprit_ends_the_search_with_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text("import torch\nprint(torch.log(-torch.ones(2, device='cuda')).sum().item())")
-    monkeypatch.setenv("DITORCH", "1")
     line = ["--symptom", "nan", "-o", str(tmp_path / "out"), "--", "python", str(program)]
     assert guide.main(line) == 1
-    said = capsys.readouterr().out
+    said = capfd.readouterr().out
     assert "NaN by aten.log.default (forward)" in said
     assert "[2/2]" not in said  # it was enough
     assert "aten.log.default" in (tmp_path / "out/report.html").read_text()

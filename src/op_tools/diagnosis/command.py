@@ -10,7 +10,7 @@ from pathlib import Path
 from deeplink.errors import DeeplinkError
 from deeplink.losses import PATTERN
 from deeplink.table import console, table
-from op_tools.diagnosis import checks, formats
+from op_tools.diagnosis import checks, formats, launching
 from op_tools.diagnosis.bisect import Asked, Bisection
 from op_tools.diagnosis.determinism import Repetition
 from op_tools.diagnosis.diff_command import diff
@@ -176,10 +176,7 @@ def show_determinism(found: Determinism, folder: Path) -> None:
 
 def _parsed(parser: argparse.ArgumentParser, line: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(list(line))
-    if given.line[:1] == ["--"]:
-        given.line = given.line[1:]
-    if not given.line:
-        parser.error("which command? Write it behind two dashes: -- python train.py")
+    given.line = launching.command_of(parser, given.line)
     pattern = getattr(given, "loss_pattern", "")
     try:
         re.compile(pattern)

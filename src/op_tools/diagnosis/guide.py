@@ -11,30 +11,53 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deeplink import settings
+from deeplink import children, running, settings
+from deeplink.errors import DeeplinkError
 from deeplink.table import console
-from op_tools.diagnosis import launching
+from op_tools.diagnosis import closing, launching
 from op_tools.diagnosis.report import page, readers
+from op_tools.diagnosis.report.content import Content
 
 Words = list[str]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command of a plan. `{program}` stands for what is diagnosed."""
+    """One command of a plan, to be followed by the program."""
 
     folder: str
     why: str
     words: tuple[str, ...]  # of `python -m op_tools`
-    program: bool = True
-    settings: tuple[str, ...] = ()  # NAME=value, of the environment
+    settings: tuple[tuple[str, str], ...] = ()  # unless the user has made them
     enough: bool = False  # status 1 means found: what follows is not needed
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A step that was run; the status of `run` is the program's own."""
+
+    step: Step
+    status: int
+    wrote: bool  # something
+
+    @property
+    def found(self) -> bool:
+        return self.step.words[0] != "run" and self.status == 1
+
+    @property
+    def broken(self) -> bool:
+        if self.step.words[0] == "run":
+            return not self.wrote
+        return self.status not in (0, 1, 124, 130)
+
+
+PERIOD = 0.5  # seconds between two looks at a program that runs
+HANG = 60  # seconds without a step
+CUDA = ((settings.DITORCH.name, "1"),)  # a program written for CUDA runs on the device at hand
 RUN = ("run", "--results", "{folder}")
 COMPARE = Step(
     "compare",
@@ -45,13 +68,14 @@ BISECT = Step(
     "bisect",
     "which operators, put on the CPU, make it well",
     ("bisect", "--to", "{folder}"),
+    CUDA,
     enough=True,
 )
 WHY_NAN = Step(
     "why_nan", "the kernel that makes the first NaN", ("why-nan", "-o", "{folder}"), enough=True
 )
 DETERMINISM = Step(
-    "determinism", "whether it is the same twice", ("determinism", "--to", "{folder}")
+    "determinism", "whether it is the same twice", ("determinism", "--to", "{folder}"), CUDA
 )
 TIME = Step(
     "time",
@@ -62,13 +86,13 @@ RECORD = Step(
     "recorder",
     "loss, memory and time of each step; a hang with the stacks of all threads",
     (*RUN, "--recorder"),
-    settings=("OP_RECORDER_HANG=60",),
+    settings=((settings.OP_RECORDER_HANG.name, str(HANG)),),
 )
 MEMORY = Step(
     "statistics",
     "which modules' results take memory",
     (*RUN, "--capture", "--level", "aten", "--steps", "0-1"),
-    settings=("OP_CAPTURE_MODE=statistics",),
+    settings=((settings.OP_CAPTURE_MODE.name, "statistics"),),
 )
 
 # What people say, and what is done about it.
@@ -78,6 +102,11 @@ PLANS: dict[str, tuple[str, tuple[Step, ...]]] = {
     "slow": ("a step takes too long", (TIME, RECORD)),
     "hang": ("it stops without an error", (RECORD,)),
     "memory": ("it runs out of memory, or takes more and more", (RECORD, MEMORY)),
+}
+# What is said besides, though nobody is to blame.
+COSTS: dict[str, Callable[[Content], Iterable[str]]] = {
+    "slow": closing.times,
+    "memory": closing.memory,
 }
 
 EPILOG = """
@@ -89,7 +118,7 @@ examples:
 
 
 def main(line: Sequence[str]) -> int:
-    """The exit code: 1 when something was found, 0 when nothing is wrong."""
+    """The exit code: 1 something was found, 0 nothing is wrong, 2 a step did not do its work."""
     parser = argparse.ArgumentParser(
         prog="deeplink diagnose",
         description="Asks what is wrong with a program, and runs the right tools in their order.",
@@ -108,12 +137,10 @@ def main(line: Sequence[str]) -> int:
     steps = PLANS[symptom][1]
     if given.dry_run:
         for step in steps:
-            _show(step, _words(step, Path(step.folder), program))
+            _show(_order(step, Path(step.folder), program))
         return 0
     folder = launching.folder(given.output, "diagnosis")
-    settings.activate_children()  # a program written for CUDA runs on the device at hand
-    found = 1 in _statuses(steps, folder, program, given.timeout)
-    return _end(folder, found)
+    return _end(folder, _taken(steps, folder, program, given.timeout), symptom)
 
 
 def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:
@@ -135,72 +162,138 @@ def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:
         say(f"not one of them: {said!r}")
 
 
-def _statuses(
-    steps: Sequence[Step], folder: Path, program: Words, limit: float | None
-) -> list[int]:
-    """Runs the steps until one is enough; their statuses."""
-    found = []
+def _taken(steps: Sequence[Step], folder: Path, program: Words, limit: float | None) -> list[Taken]:
+    """Runs the steps until one is enough, or until Ctrl-C."""
+    taken: list[Taken] = []
+    say = console().print
     for number, step in enumerate(steps, 1):
-        words = _words(step, folder / step.folder, program)
-        console().print(f"\n[{number}/{len(steps)}] {step.why}", style="bold")
-        _show(step, words)
+        order = _order(step, folder / step.folder, program)
+        say(f"\n[{number}/{len(steps)}] {step.why}", style="bold")
+        _show(order)
         begun = time.monotonic()
-        status = _run(step, words, limit)
+        try:
+            status = _run(order, folder / step.folder, limit)
+        except KeyboardInterrupt:
+            say("stopped; this is what was found so far", style="yellow")
+            taken.append(Taken(step, 130, True))
+            break
         took = time.monotonic() - begun
-        console().print(f"[{number}/{len(steps)}] status {status}, {took:.0f} s", style="dim")
-        found.append(status)
+        say(f"[{number}/{len(steps)}] status {status}, {took:.0f} s", style="dim")
+        taken.append(Taken(step, status, (folder / step.folder).is_dir()))
         if step.enough and status == 1:
             break
-    return found
+    return taken
 
 
-def _words(step: Step, folder: Path, program: Words) -> Words:
-    """The command line of a step. `run` takes a script and starts Python itself."""
+@dataclass(frozen=True)
+class Order:
+    """A step for a program: what is shown, what is started, and the settings that it has."""
+
+    shown: Words
+    line: Words
+    values: dict[str, str]
+
+
+def _order(step: Step, folder: Path, program: Words) -> Order:
+    """`run` takes a script and starts Python itself; what is no Python is told by settings."""
     own = [word.replace("{folder}", str(folder)) for word in step.words]
+    values = {name: value for name, value in step.settings if name not in _given()}
+    python = _of_python(program)
     if step.words[0] != "run":
-        return [*own, "--", *program]
-    is_python = program[0] == sys.executable or Path(program[0]).name.startswith("python")
-    if is_python:
-        return [*own, *program[1:]]
-    return [*own, *program]
+        words = [*own, "--", *program]
+        return Order(["deeplink", *words], [sys.executable, "-m", "op_tools", *words], values)
+    if python is not None:
+        words = [*own, *python]
+        return Order(["deeplink", *words], [sys.executable, "-m", "ditorch", *words], values)
+    values |= running.parse("deeplink run", [*own[1:], "-m", "program"]).values
+    return Order(program, program, {settings.DITORCH.name: "1", **values})
 
 
-def _run(step: Step, words: Words, limit: float | None) -> int:
-    environment = [f"{setting}" for setting in step.settings]
-    module = "ditorch" if words[0] == "run" else "op_tools"
-    line = [sys.executable, "-m", module, *words]
-    if environment:
-        line = ["env", *environment, *line]
+def _of_python(program: Words) -> Words | None:
+    """What `deeplink run` is given for a program; None: it is no Python."""
+    first = Path(program[0]).name
+    if program[1:4] == ["-m", "deeplink", "run"]:
+        return program[4:]
+    if first.startswith("python") or program[0] == sys.executable:
+        return program[1:]
+    return ["-m", "torch.distributed.run", *program[1:]] if first == "torchrun" else None
+
+
+def _given() -> set[str]:
+    """The settings that the user has made: they are not ours to change."""
+    return {setting.name for setting in settings.table() if setting.is_set()}
+
+
+def _run(order: Order, folder: Path, limit: float | None) -> int:
+    begun = time.monotonic()
     try:
-        return subprocess.run(line, check=False, timeout=limit).returncode
-    except subprocess.TimeoutExpired:
-        console().print(f"it took longer than {limit:.0f} s, and was ended", style="yellow")
-        return 124
+        child = children.start(order.line, env=settings.environment(order.values))
+    except OSError as error:
+        raise DeeplinkError(f"{order.line[0]!r} cannot be started: {error.strerror}.") from None
+    try:
+        while True:
+            try:
+                return child.wait(PERIOD)
+            except subprocess.TimeoutExpired:
+                pass
+            if limit is not None and time.monotonic() - begun > limit:
+                reason = f"it took longer than {limit:.0f} s"
+            elif _hangs(folder):
+                reason = "it hangs"
+            else:
+                continue
+            console().print(f"{reason}, and was ended", style="yellow")
+            children.end(child)
+            return 124
+    except KeyboardInterrupt:  # it reaches the child, too
+        children.end(child)
+        raise
 
 
-def _show(step: Step, words: Words) -> None:
-    shown = [*step.settings, "deeplink", *words]
-    text = shlex.join(shown).replace(sys.executable, "python")
+def _hangs(folder: Path) -> bool:
+    """Whether the recorder has told of a hang, and nothing has moved for as long again."""
+    told = list(folder.glob("recorder/*_hang-step*.jsonl"))
+    if not told:
+        return False
+    last = max(file.stat().st_mtime for file in folder.glob("recorder/*.jsonl"))
+    wanted = settings.OP_RECORDER_HANG
+    return time.time() - last > (wanted.get() if wanted.is_set() else HANG)
+
+
+def _show(order: Order) -> None:
+    given = [f"{name}={value}" for name, value in order.values.items()]
+    text = shlex.join([*given, *order.shown]).replace(sys.executable, "python")
     console().print(f"$ {text}", style="cyan", soft_wrap=True)
 
 
-def _end(folder: Path, found: bool) -> int:
-    content = readers.read(folder)
-    bad = [each for each in content.findings if each.level == "bad"]
-    wrong = [row for row in content.rows if row.state == "wrong"]
+def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
     say = console().print
     say()
-    for each in bad[:5]:
-        say(each.title, style="bold red", soft_wrap=True)
-        for line in each.lines[:3]:
-            say(f"  {line}", soft_wrap=True)
-    if not bad and wrong:
-        worst = max(wrong, key=lambda row: row.error)
-        where = f" in {worst.module}" if worst.module else ""
-        say(f"{worst.op} is wrong{where} ({worst.site})", style="bold red", soft_wrap=True)
-    if not (bad or wrong or found):
-        say("nothing wrong was found", style="green")
+    stopped = any(each.status == 130 for each in taken)
+    broken = [each for each in taken if each.broken]
+    for each in broken:
+        text = f"{each.step.folder}: it ended with status {each.status}; see what it said above"
+        say(text, style="yellow", soft_wrap=True)
+    try:
+        content = readers.read(folder)
+    except DeeplinkError:
+        say("nothing was recorded of the program", style="red")
+        say("Hint: does it start, import torch and use the device? Run it by itself first.")
+        return 130 if stopped else 2
+    bad = [each for each in content.findings if each.level == "bad"]
+    wrong = [row for row in content.rows if row.state == "wrong"]
+    found = bool(bad or wrong or any(each.found for each in taken))
+    for line, style in closing.lines(content):
+        say(line, style=style, soft_wrap=True)
+    costs = list(COSTS[symptom](content)) if symptom in COSTS else []
+    for line in costs:
+        say(line, soft_wrap=True)
+    if not found and not costs:
+        style = "yellow" if broken else "green"
+        say("nothing wrong was found" + (", as far as it went" if broken else ""), style=style)
     output = folder / "report.html"
     page.write(content, output, Path())
     say(f"report: {output}", soft_wrap=True)
-    return 1 if bad or wrong or found else 0
+    if stopped:
+        return 130
+    return 1 if found else 2 if broken else 0

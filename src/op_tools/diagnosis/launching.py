@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deeplink import settings
+from deeplink import children, settings
 from deeplink.errors import DeeplinkError
 
 PYTHON = ("python", "python3")
@@ -24,6 +23,8 @@ def command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
         parser.error("python, and which script?")
     if rest[0] in PYTHON:  # ours: another one has no tools to start
         rest[0] = sys.executable
+    if rest[0] == "deeplink":  # that of this Python, wherever it is installed
+        rest[:1] = [sys.executable, "-m", "deeplink"]
     if rest[0].endswith(".py"):
         rest.insert(0, sys.executable)
     return rest
@@ -34,7 +35,7 @@ def run(command: Sequence[str], values: Mapping[str, str]) -> int:
     settings.watch_children(values)
     settings.activate_children()
     try:
-        return subprocess.run(list(command), check=False).returncode
+        return children.run(command)
     except OSError as error:
         raise DeeplinkError(f"{command[0]!r} cannot be started: {error.strerror}.") from None
 

@@ -8,12 +8,10 @@ whole.
 
 from __future__ import annotations
 
-import faulthandler
 import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -35,11 +33,12 @@ from deeplink import settings
 from deeplink.table import console
 from op_tools import diagnostics, interception, looks, results, statistics
 from op_tools.call import tensor_list
-from op_tools.diagnosis import roots
+from op_tools.diagnosis import roots, stacks
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Figures, Signals, Usual
 
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
+MEMORY_EVERY = 8  # steps at most: a leak shows however short they are
 ARMED = 2  # steps that are recorded whole after an event
 EVENTS = 4  # that are kept in a file of their own; the rest are lines
 AT_LEAST = 1.0  # seconds between two writes at most
@@ -152,7 +151,7 @@ class FlightRecorder:
 
         def hook(kind: Any, error: Any, trace: Any) -> None:
             text = "".join(traceback.format_exception_only(kind, error)).strip()
-            self._event("exception", text, traceback.format_tb(trace)[-4:])
+            self._event("exception", text, stacks.of_error(trace))
             plain(kind, error, trace)
 
         sys.excepthook = hook
@@ -249,7 +248,7 @@ class FlightRecorder:
             self._longest = max(self._longest, took)
         line, self._line = self._line, self._new_line()
         line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
-        if self.budget.open:
+        if self.budget.open or self.steps % MEMORY_EVERY == 0:
             line |= {"memory": _memory(), "share": round(self.budget.share, 5)}
         self._pending.append(line)
         self.steps += 1
@@ -318,15 +317,7 @@ class FlightRecorder:
             if since > limit and told != self._last:
                 told = self._last
                 text = f"no step for {since:.0f} s, after {self.steps}"
-                self._event("hang", text, _stacks())
-
-
-def _stacks() -> list[str]:
-    """What every thread is doing."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file)
-        file.seek(0)
-        return file.read().splitlines()[:200]
+                self._event("hang", text, stacks.of_threads())
 
 
 def _memory() -> dict[str, int]:

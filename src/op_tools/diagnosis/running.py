@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from deeplink import settings
+from deeplink import children, settings
 from deeplink.losses import PATTERN, Loss, observed, printed
 from op_tools.autocompare import OpAutoCompare
 from op_tools.call import Level
@@ -99,7 +99,7 @@ def _started(
     line: Sequence[str], out: int, environment: Mapping[str, str], timeout: float | None
 ) -> tuple[int, str]:
     try:
-        child = subprocess.Popen(
+        child = children.start(
             line, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             env=dict(environment), start_new_session=True,
         )  # fmt: skip

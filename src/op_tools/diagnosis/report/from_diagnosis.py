@@ -50,7 +50,7 @@ def bisect(found: Found, content: Content) -> None:
         f"{place['module'] or '(outside of modules)'}, {place['direction']}, {place['site']}"
         for place in places[:6]
     ]
-    lines += [f"reproduce it: python {each['script']}" for each in guilty if each["script"]]
+    lines += [f"reproduce it: deeplink run {each['script']}" for each in guilty if each["script"]]
     site = next((place["site"] for place in places if place["site"]), "")
     content.findings.append(Finding(level, found["verdict"], tuple(lines), site))
     rows = [
@@ -65,7 +65,7 @@ def bisect(found: Found, content: Content) -> None:
 
 
 def diff(found: Found, content: Content) -> None:
-    level: Any = "bad" if found["status"] == "diverges" else "good"
+    level: Any = {"diverges": "bad", "nothing in common": "warn"}.get(found["status"], "good")
     first = found["first"] or {}
     lines = [found[side]["path"] for side in ("a", "b")]
     lines += [text for side in ("a", "b") for text in found[side]["problems"]]
@@ -84,7 +84,8 @@ def diff(found: Found, content: Content) -> None:
         title = "How far the two runs drift apart"
         axis = "modules, in the order of the run"
         content.charts.append(Chart("growth", title, axis, "relative", labels, series, True))
-    states = {"diverges": "wrong", "propagated": "wrong", "same": "right", "rounding": "right"}
+    # what the arguments brought along is nobody's fault
+    states = {"diverges": "wrong", "same": "right", "rounding": "right"}
     for pair in found["pairs"]:
         row = Row(pair["op"], pair["direction"], pair["step"], pair["module"], pair["site"])
         state: Any = states.get(pair["status"], "unknown")
@@ -99,7 +100,7 @@ def diff(found: Found, content: Content) -> None:
 
 
 def determinism(found: Found, content: Content) -> None:
-    level: Any = "bad" if found["status"] == "differs" else "good"
+    level: Any = {"differs": "bad", "same": "good"}.get(found["status"], "warn")
     first = found["first"] or {}
     lines = [
         f"{t['label']} {t['dtype']} {t['shape']}: {t['differing']} elements differ, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from op_tools.diagnosis import stacks
 from op_tools.diagnosis.report.content import Chart, Content, Finding, Row, Series
 from op_tools.diagnosis.report.from_tools import lines_of
 
@@ -31,10 +32,7 @@ def steps(file: Path, content: Content) -> None:
     taken = [line for line in lines if "step" in line and "event" not in line]
     for line in lines:
         if "event" in line:
-            said = tuple(str(each).strip() for each in line.get("stack", [])[-12:])
-            said += tuple(_after(line, taken))
-            title = TITLES.get(line["event"], line["event"])
-            content.findings.append(Finding("bad", f"{title}: {line['text']}", said))
+            content.findings.append(_finding(line, taken))
     if taken:
         _charts(taken, content)
         content.rows += _rows(taken)
@@ -43,6 +41,15 @@ def steps(file: Path, content: Content) -> None:
         content.findings.append(
             Finding("warn", "The recorder has no end: the process was killed, or goes on", (last,))
         )
+
+
+def _finding(event: dict[str, Any], taken: list[dict[str, Any]]) -> Finding:
+    hangs = event["event"] == "hang"  # there the innermost frames come first
+    stack = [str(each).strip() for each in event.get("stack", [])]
+    said = stack[:24] if hangs else stack[-12:]
+    title = TITLES.get(event["event"], event["event"])
+    lines = (*said, *_after(event, taken))
+    return Finding("bad", f"{title}: {event['text']}", lines, stacks.site(stack, hangs))
 
 
 def _after(event: dict[str, Any], taken: list[dict[str, Any]]) -> list[str]:
