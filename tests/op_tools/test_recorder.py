@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from op_tools import FlightRecorder, diagnostics, statistics
+from op_tools.diagnosis import stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Usual
+from op_tools.diagnosis.signals import Budget, Usual
 from tests.op_tools import small
 
 PROGRAM = """
@@ -35,6 +36,24 @@ for step in range(40):
     optimizer.zero_grad()
     {act}
 """
+
+
+# What the program does after a step: its fork has a recorder of its own, and is killed.
+ENDS = """if step == 0:
+        child = os.fork()
+        if child == 0:
+            import op_tools
+            os.environ["OP_TOOLS_RESULTS"] += "/killed"
+            op_tools.FlightRecorder().start()
+        else:
+            os.waitpid(child, 0)
+    if child == 0 and step == 33:
+        import time
+        time.sleep(1.5)
+    if child == 0 and step == 34:
+        os.kill(os.getpid(), 9)
+    if child != 0 and step == 5:
+        os.kill(os.getpid(), 15)"""
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -125,19 +144,23 @@ def run(folder: Path, act: str, **more: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_after_kill_9_every_line_is_there_and_the_page_says_so(folder: Path) -> None:
-    act = "if step == 30: import time; time.sleep(1.5)\n    if step == 31: os.kill(os.getpid(), 9)"
-    assert run(folder, act).returncode == -signal.SIGKILL
-    found = [line for line in lines(folder) if "step" in line]
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that ends by SIGTERM, and before that a second recorder by kill -9 in a fork."""
+    folder = tmp_path_factory.mktemp("ended")
+    assert run(folder, ENDS).returncode == -signal.SIGTERM
+    return folder
+
+
+def test_after_kill_9_every_line_is_there_and_the_page_says_so(ended: Path) -> None:
+    found = [line for line in lines(ended / "killed") if "step" in line]
     assert found[-1]["step"] >= 30
-    content = readers.read(folder)
+    content = readers.read(ended / "killed")
     assert content.findings[0].title.startswith("The recorder has no end")
 
 
-def test_a_signal_leaves_its_event_and_still_ends_the_program(folder: Path) -> None:
-    done = run(folder, "if step == 5: os.kill(os.getpid(), 15)")
-    assert done.returncode == -signal.SIGTERM
-    (event,) = [line for line in lines(folder) if "event" in line]
+def test_a_signal_leaves_its_event_and_still_ends_the_program(ended: Path) -> None:
+    (event,) = [line for line in lines(ended) if "event" in line]
     assert (event["event"], event["text"], event["step"]) == ("signal", "SIGTERM", 6)
 
 
@@ -152,6 +175,26 @@ def test_an_exception_leaves_its_event_and_is_shown_as_before(
     assert shown[0][0] is ValueError
 
 
+def test_of_a_deep_error_the_programs_own_line_is_kept() -> None:
+    """torch has more frames between two modules than are shown."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.ones(3))
+    kept = stacks.of_error(caught.tb)
+    assert "test_recorder.py" in kept[0]
+    assert "F.linear" in kept[-1]
+    assert stacks.site(kept, innermost_first=False).endswith(f":{caught.tb.tb_lineno}")
+
+
+def test_memory_is_there_however_short_the_steps_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "open", False)
+    with FlightRecorder():
+        small.train(12)
+    assert [line["step"] for line in lines(folder) if "memory" in line] == [0, 8]
+
+
 def test_a_hang_is_told_with_what_every_thread_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +206,11 @@ def test_a_hang_is_told_with_what_every_thread_does(
             time.sleep(0.02)
     assert recorder.events[0].startswith("hang: no step for 0 s, after 0")
     (event,) = [line for line in lines(folder) if "event" in line]
-    assert any("test_recorder.py" in text for text in event["stack"])
+    assert event["stack"][0].startswith("Thread ")  # the main one; the recorder's is left out
+    assert "test_recorder.py" in event["stack"][1]
+    assert not any("of_threads" in text for text in event["stack"])
+    (finding,) = readers.read(folder).findings
+    assert "/test_recorder.py:" in finding.site
 
 
 class _Seconds:

@@ -18,6 +18,7 @@ import torch_dipu  # noqa: F401
 from op_tools import host
 from op_tools.diagnosis import checks, command, formats
 from op_tools.diagnosis.bisect import Asked, Bisection
+from op_tools.diagnosis.rerouting import Plan
 from op_tools.diagnosis.running import Command, Function
 from tests.op_tools.diagnosis.programs import training
 
@@ -280,6 +281,24 @@ for loss in training()():
 """
 
 
+def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIPU_QUIRKS", "wrong_epsilon:native_layer_norm")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    runner = Command([sys.executable, str(tmp_path / "train.py")], tmp_path / "out")
+    norm = "aten.native_layer_norm.default"
+    wrong = runner(Plan(), 1, suspects=True)
+    assert wrong.suspects[0] == norm
+    assert norm in {where[0] for where in wrong.counts.could}
+    well = runner(Plan(ops=(norm,)), 2)
+    assert set(well.counts.did) == {norm}
+    right = training()()
+    assert well.values == pytest.approx(right, rel=1e-6)
+    assert wrong.values != pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.slow
 def test_a_real_program_from_the_loss_to_the_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
