@@ -41,6 +41,7 @@ __all__ = [
     "recording",
     "same_places",
     "save_precompiled",
+    "saves_by_hooks",
     "static_input",
     "torch_version",
     "without_modes",
@@ -276,7 +277,7 @@ def save_precompiled() -> None:
 @dataclass(frozen=True)
 class CompiledCall:
     """A call of a compiled module: where its callable is kept, what it is compiled from, with what
-    it was called.
+    it was called, and whether one graph is all of it.
     """
 
     holder: torch.nn.Module
@@ -284,27 +285,33 @@ class CompiledCall:
     plain: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    alone: bool
 
 
 def compiled_call() -> CompiledCall | None:
-    """The call of a compiled module that the caller runs in, when one graph is all of it."""
-    frame = sys._getframe(1)
+    """The call of a compiled module that the caller runs in."""
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and not _graphs(frame.f_code):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or len(_graphs(frame.f_code)) > 1:
+        frame = frame.f_back
+    between: list[types.CodeType] = []
+    while frame is not None and frame.f_code.co_name != "compile_wrapper":
+        between.append(frame.f_code)
+        frame = frame.f_back
+    if frame is None or frame.f_back is None:
         return None
-    above = frame.f_back
-    while above is not None and above.f_code in _MODULE_CALLS:
-        above = above.f_back
-    if above is None or above.f_code.co_name != "compile_wrapper" or above.f_back is None:
-        return None
-    given = above.f_locals["args"], above.f_locals["kwargs"]
-    caller, module = above.f_back.f_code, above.f_back.f_locals.get("self")
+    alone = len(_graphs(between[0])) == 1 and all(code in _MODULE_CALLS for code in between[1:])
+    given = frame.f_locals["args"], frame.f_locals["kwargs"], alone
+    caller, module = frame.f_back.f_code, frame.f_back.f_locals.get("self")
     if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
         return CompiledCall(module, "forward", module._orig_mod._call_impl, *given)
     if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
         return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
     return None
+
+
+def saves_by_hooks() -> bool:
+    """Whether the program's hooks get what autograd saves, as in a checkpoint."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 _MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)

@@ -1,12 +1,13 @@
 """A graph that loses by being compiled stays eager, as its first calls show."""
 
+import contextlib
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dicp.dynamo_bridge import measure, report
+from dicp.dynamo_bridge import measure, report, shortcut
 from tests.dicp import toy
 
 FIRST = measure.BLOCK * (measure.ROUNDS + 1)  # calls of each
@@ -67,6 +68,24 @@ def test_what_others_take_of_the_machine_does_not_decide(monkeypatch: pytest.Mon
     assert decision(monkeypatch, (1.5,), compiled=disturbed)[0][-1] == "compiled"
 
 
+def test_a_call_that_fails_keeps_nothing_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    told, calls = list[measure.Decision](), list[int]()
+
+    def eager() -> None:
+        calls.append(1)
+        if len(calls) == FIRST:
+            raise KeyError("the program's own")
+
+    choice = measure.Choice({"compiled": lambda: None}, eager, told.append)
+    for _ in range(2 * FIRST):
+        with contextlib.suppress(KeyError):
+            choice()
+    assert not told
+    choice()
+    assert told[0].winner == "eager"
+
+
 class Small(nn.Module):
     def __init__(self, breaks: bool = False) -> None:
         super().__init__()
@@ -125,13 +144,69 @@ def test_a_module_compiled_in_place_does_so_too(monkeypatch: pytest.MonkeyPatch)
             module(torch.ones(1, 2))
 
 
-def test_a_module_in_several_graphs_stays_with_torch_compile(
+def test_a_module_in_several_graphs_is_measured_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = called(monkeypatch, Small(breaks=True), 3 * FIRST)
-    decisions = [record.decision for record in report.RECORDS[-2:]]
-    assert decisions == ["eager; us a call: compiled 0, eager 0"] * 2
+    compiled = called(monkeypatch, Small(breaks=True), 4 * FIRST)
+    told = "eager; us a call: compiled 0, eager 0"
+    whole = f"{told}, with torch.compile's own part; the graph alone: {told}"
+    assert [record.decision for record in report.RECORDS[-2:]] == [whole] * 2
     torch.compiler.reset()
-    refused = pytest.raises(RuntimeError, match="recompile")
-    with torch.compiler.set_stance("fail_on_recompile"), torch.no_grad(), refused:
+    with torch.compiler.set_stance("fail_on_recompile"), torch.no_grad():
         compiled(torch.ones(1, 2))
+
+
+def steps(
+    monkeypatch: pytest.MonkeyPatch, eager: tuple[float, ...], compiled: tuple[float, ...]
+) -> tuple[str, measure.Decision]:
+    """Who runs a step after the decision, and that; what follows a call takes time, not the call,
+    and between two steps there is a call of other sizes.
+    """
+    clock, told = Clock(), list[measure.Decision]()
+    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    backward = {"eager": clock.runs("", *eager), "compiled": clock.runs("", *compiled)}
+    whole = shortcut.Shortcut(clock.runs("compiled", 0.0), clock.runs("eager", 0.0))
+    x, call = torch.ones(2), whole.call()
+    whole.measure(shortcut._key((x,), {}), told.append, training=True)
+    while not told:
+        backward[call(x)]()
+        assert call(torch.ones(3)) == "compiled"
+        clock.now += 100.0
+    assert not whole.measures()
+    return call(x), told[0]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "winner"), [(2.0, "eager"), (0.99, "eager"), (0.5, "compiled")]
+)
+def test_a_step_lasts_until_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, compiled: float, winner: str
+) -> None:
+    found, made = steps(monkeypatch, (1.0,), (compiled,))
+    assert (found, made.winner) == (winner, winner)
+    assert made.seconds == pytest.approx({"compiled": compiled, "eager": 1.0})
+
+
+def test_steps_that_vary_too_much_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = steps(monkeypatch, (1.0,), (1.0, 9.0, 2.0))
+    assert found == ("compiled", measure.Decision("compiled", {}))
+
+
+def test_a_graph_that_is_compiled_later_has_the_module_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "_now", lambda args: 0.0)
+    told, x = list[str](), torch.ones(2)
+
+    def compiled(x: Tensor) -> None:
+        if not told:
+            told.append("new")
+            whole.measure(key, lambda made: told.append(made.winner), training=False)
+
+    key, whole = shortcut._key((x,), {}), shortcut.Shortcut(compiled, lambda x: None)
+    call = whole.call()
+    whole.measure(key, lambda made: told.append(made.winner), training=False)
+    for _ in range(1 + 2 * measure.BLOCK * (measure.ROUNDS + 1)):
+        assert told == ["new"] * len(told)
+        call(x)
+    assert told == ["new", "eager", "eager"]  # both graphs are told

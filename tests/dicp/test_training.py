@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
 
 from deeplink.errors import SettingError
 from deeplink.judge import judge
 from deeplink_vendors.cuda.graph import backend, patches
 from dicp import torch_internals
-from dicp.dynamo_bridge import layout, measure, report
+from dicp.dynamo_bridge import layout, measure, report, shortcut
 from dicp.dynamo_bridge.options import of_mode, resolve
 from tests.dicp import blocks
 
@@ -58,14 +59,14 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
 
         return run
 
-    told: list[str] = []
+    told: list[measure.Decision] = []
     both = candidate("compiled", seconds), candidate("eager", 1)
     choice = measure.TrainingChoice(*both, told.append)
     choice(torch.ones(2), weight)[0].sum().backward()
     assert torch.equal(weight.grad, torch.ones(2))  # type: ignore[arg-type]  # of this call alone
     assert calls[-1] == winner
-    eager = f"eager: 1000000 us a step, compiled {seconds * 1e6:.0f}"
-    assert told == ([eager] if winner == "eager" else [])
+    assert told[0].winner == winner
+    assert told[0].seconds == pytest.approx({"compiled": seconds, "eager": 1.0})
 
 
 def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
@@ -98,6 +99,69 @@ def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
         torch.testing.assert_close(got, expected)
     gradients(same, same, (x,))  # as many calls: the trials left the statistics as they were
     torch.testing.assert_close(dict(model.named_buffers()), dict(same.named_buffers()))
+
+
+class Broken(nn.Module):
+    """In two graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        torch._dynamo.graph_break()
+        return x * self.inner.weight.sum()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at what goes on
+def test_a_module_whose_graphs_win_alone_and_lose_in_the_program_s_steps_is_trained_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(measure, "_now", lambda args: now[0])
+    monkeypatch.setattr(measure, "_training_times", lambda both, args: [1.0, 2.0])
+
+    def slow(gm: fx.GraphModule, *rest: Any) -> Any:
+        def run(*args: Any) -> Any:
+            now[0] += 1.0
+            return gm.forward(*args)
+
+        return run
+
+    monkeypatch.setattr(torch_internals, "inductor", slow)
+    model, before = Broken(), len(report.RECORDS)
+    same, x = copy.deepcopy(model), torch.randn(3, 4)
+    compiled = torch.compile(model, backend=backend, options={"measure": True})
+    for _ in range(2 + 2 * measure.BLOCK * (measure.ROUNDS + 1)):
+        mine, plain = gradients(model, compiled, (x,)), gradients(same, same, (x,))
+        torch.testing.assert_close(mine, plain)
+    assert [record.decision for record in report.RECORDS[before:]] == [
+        "eager: 0 us a step, compiled 2000000, the whole module in the program's steps; "
+        "the graph alone: compiled: 1000000 us a step, eager 2000000"
+    ] * 2
+    took = now[0]
+    gradients(model, compiled, (x,))
+    assert now[0] == took
+    refused = pytest.raises(RuntimeError, match="recompile")
+    with torch.compiler.set_stance("fail_on_recompile"), refused:
+        compiled(torch.randn(5, 4, 4))  # other sizes are to be compiled
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at what goes on
+@pytest.mark.parametrize("before", [0, 4])
+def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(torch_internals, "inductor", lambda gm, *rest: gm.forward)
+    compiled = torch.compile(Broken(), backend=backend, options={"measure": True})
+    x = torch.randn(3, 4, requires_grad=True)
+    for _ in range(before):
+        compiled(x).sum().backward()
+    assert shortcut.measures(compiled) == bool(before)
+    for _ in range(2):
+        checkpoint(compiled, x, use_reentrant=False).sum().backward()
+        assert not shortcut.measures(compiled)
 
 
 def test_inference_gets_cuda_graphs_or_a_wrapper_in_c() -> None:

@@ -36,17 +36,24 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Tensor, **mor
     return torch.einsum("hqk,khd->qhd", weights, v).to(q.dtype)
 
 
-class FakeNpu(ModuleType):
+class Library(ModuleType):
+    """A stand-in, and which of its functions were asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.called: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and name in vars(type(self)):
+            super().__getattribute__("called").add(name)
+        return super().__getattribute__(name)
+
+
+class FakeNpu(Library):
     """torch_npu."""
 
     def __init__(self) -> None:
         super().__init__("torch_npu")
-        self.called: set[str] = set()
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("npu_"):
-            super().__getattribute__("called").add(name)
-        return super().__getattribute__(name)
 
     def npu_rms_norm(self, x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> Any:
         assert x.dtype == gamma.dtype and x.dim() >= 2
@@ -200,7 +207,7 @@ def _after(queries: int, keys: int, causal: bool, left: int = -1, right: int = -
     return hidden | (far < -right) if right >= 0 else hidden
 
 
-class FakeFlash(ModuleType):
+class FakeFlash(Library):
     """flash_attn."""
 
     def __init__(self) -> None:
@@ -253,3 +260,84 @@ class FakeFlash(ModuleType):
                 )
             )
         return torch.stack(made)
+
+
+class FakeMlu(Library):
+    """torch_mlu_ops."""
+
+    def __init__(self) -> None:
+        super().__init__("torch_mlu_ops")
+
+    def fused_rms_norm(
+        self, input: Tensor, residual: Tensor | None, gamma: Tensor, beta: None, bias: None,
+        eps: float, store_output_before_norm: bool,
+    ) -> Any:  # fmt: skip
+        assert input.dim() == 2 and input.is_contiguous() and beta is bias is None
+        total = input if residual is None else input + residual
+        normed = _norm(total, gamma, eps)
+        return (normed, total) if store_output_before_norm else normed
+
+    def active(self, input: Tensor, act_mode: str, is_gated: bool) -> Tensor:
+        assert input.dim() == 2 and input.is_contiguous() and is_gated
+        gate, up = input.chunk(2, -1)
+        return {"silu": F.silu, "gelu": F.gelu}[act_mode](gate) * up
+
+    def apply_rotary(
+        self, input: Tensor, sin_cache: Tensor, cos_cache: Tensor, position_ids: Tensor,
+        cu_seqlens: Tensor, interleaved: bool, discrete: bool, dynamic_ntk: bool, max_seqlen: int,
+    ) -> Tensor:  # fmt: skip
+        assert position_ids.dtype == cu_seqlens.dtype == torch.int32 and input.is_contiguous()
+        assert discrete and not dynamic_ntk and len(position_ids) == input.shape[0]
+        assert cu_seqlens.tolist() == [0, input.shape[0]] and input.shape[0] <= max_seqlen
+        cos, sin = (t[position_ids.long()][:, None].float() for t in (cos_cache, sin_cache))
+        first, second = (input[..., ::2], input[..., 1::2]) if interleaved else input.chunk(2, -1)
+        other = (
+            torch.stack((-second, first), -1).flatten(-2)
+            if interleaved
+            else torch.cat((-second, first), -1)
+        )
+        return (cos * input + sin * other).to(input.dtype)
+
+    def reshape_paged_cache(
+        self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor
+    ) -> None:
+        assert slot_mapping.dtype == torch.int32 and bool((slot_mapping >= 0).all())
+        assert k_cache.is_contiguous() and v_cache.is_contiguous()
+        size, slots = k_cache.shape[2], slot_mapping.long()
+        for new, cache in ((k, k_cache), (v, v_cache)):
+            cache[slots // size, :, slots % size] = new
+
+    def flash_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, cu_seq_lens_q: Tensor,
+        cu_seq_lens_kv: Tensor, alibi_slope: None, attn_bias: None, max_seq_len_q: int,
+        max_seq_len_kv: int, softmax_scale: float, is_causal: bool, window_size_left: int = -1,
+        window_size_right: int = -1,
+    ) -> None:  # fmt: skip
+        assert cu_seq_lens_q.dtype == cu_seq_lens_kv.dtype == torch.int32 and q.dtype in HALF
+        assert all(t.is_contiguous() for t in (q, k, v, out)) and alibi_slope is attn_bias is None
+        ends = zip(cu_seq_lens_q.tolist(), cu_seq_lens_kv.tolist(), strict=True)
+        for (a, c), (b, d) in itertools.pairwise(ends):
+            assert b - a <= max_seq_len_q and d - c <= max_seq_len_kv
+            hidden = _after(b - a, d - c, is_causal, window_size_left, window_size_right)
+            out[a:b] = _attend(q[a:b], k[c:d], v[c:d], softmax_scale, hidden)
+
+    def single_query_cached_kv_attn(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, out: Tensor, block_tables: Tensor,
+        context_lens: Tensor, k_cache_quant_scale: None, v_cache_quant_scale: None,
+        alibi_slopes: None, max_contxt_len: int, windowsize_left: int, windowsize_right: int,
+        softmax_scale: float,
+    ) -> None:  # fmt: skip
+        assert q.dim() == 4 and q.shape[1] == 1 and q.is_contiguous() and out.is_contiguous()
+        assert block_tables.dtype == context_lens.dtype == torch.int32
+        assert k_cache.is_contiguous() and k_cache.shape[2] == 16
+        for row, length in enumerate(context_lens.tolist()):
+            assert length <= max_contxt_len
+            blocks = block_tables[row, : -(-length // 16)].long()
+            k, v = (c[blocks].transpose(1, 2).flatten(0, 1)[:length] for c in (k_cache, v_cache))
+            hidden = _after(1, length, True, windowsize_left, windowsize_right)
+            made = _attend(q[row], k, v, softmax_scale, hidden)
+            out[row] = made if length else torch.nan  # what it leaves there is not told
+
+    def matmul(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+        assert a.dim() == b.dim() == 2 and a.is_contiguous() and b.is_contiguous()
+        return F.linear(a, b, bias)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,10 +18,11 @@ from deeplink.vendor import Found, Vendor
 from dlinfer import kernels
 from dlinfer.conformance import cases, paged, wrong
 from dlinfer.conformance.case import Case
-from tests.dlinfer.fakes import FakeFlash, FakeNpu
+from tests.dlinfer.fakes import FakeFlash, FakeMlu, FakeNpu, Library
 
-LIBRARIES: dict[str, tuple[str, type[ModuleType]]] = {
+LIBRARIES: dict[str, tuple[str, type[Library]]] = {
     "ascend": ("torch_npu", FakeNpu),
+    "camb": ("torch_mlu_ops", FakeMlu),
     "metax": ("flash_attn", FakeFlash),
 }
 PLAIN = (
@@ -59,10 +59,10 @@ def _serving(vendor: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[loaded]
 
 
-def _paged(op: str, block: int) -> Iterator[Case]:
+def _paged(op: str, block: int, order: str) -> Iterator[Case]:
     """Over blocks of a size that the libraries take; lengths around their borders."""
     size, lengths = 32, (1, block - 1, block, block + 1, 2 * block + 7)
-    given = paged.paged(torch.bfloat16, lengths, 2, size, "NBHD") | {"scale": size**-0.5}
+    given = paged.paged(torch.bfloat16, lengths, 2, size, order) | {"scale": size**-0.5}
     if op == "paged_decode_attention":
         q = torch.randn(len(lengths), 4, size).bfloat16()
         yield Case(op, f"blocks of {block}", torch.bfloat16, {"q": q, **given})
@@ -83,12 +83,26 @@ def test_arguments_are_mapped_for_torch_npu(op: str, monkeypatch: pytest.MonkeyP
     assert fake.called or op == "linear"
 
 
-@pytest.mark.parametrize("op", ["prefill_attention", "dense_attention"])
-def test_arguments_are_mapped_for_flash_attn(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with _serving("metax", monkeypatch):
+@pytest.mark.parametrize(
+    ("vendor", "op"),
+    [("metax", op) for op in ("prefill_attention", "dense_attention")]
+    + [
+        ("camb", op)
+        for op in (
+            "rms_norm add_rms_norm silu_and_mul gelu_and_mul rotary fill_kv_cache "
+            "prefill_attention paged_decode_attention linear"
+        ).split()
+    ],
+)
+def test_arguments_are_mapped_for_others(
+    vendor: str, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "BLOCK", 16)  # the size that torch_mlu_ops takes
+    with _serving(vendor, monkeypatch) as fake:
         assert [
             f"{case}: {what}" for case in cases(op, torch.bfloat16) if (what := wrong(case))
         ] == []
+    assert fake.called
 
 
 @pytest.mark.parametrize(
@@ -96,6 +110,7 @@ def test_arguments_are_mapped_for_flash_attn(op: str, monkeypatch: pytest.Monkey
     [
         ("ascend", "paged_decode_attention", 16),
         ("ascend", "paged_prefill_attention", 128),
+        ("camb", "paged_decode_attention", 16),
         ("metax", "paged_decode_attention", 256),
         ("metax", "paged_prefill_attention", 256),
     ],
@@ -106,8 +121,11 @@ def test_caches_in_blocks_are_mapped(
     monkeypatch.setattr(paged, "BLOCK", block)
     monkeypatch.setenv("DLINFER_STRICT", "1")
     torch.manual_seed(0)
+    order = "NHBD" if vendor == "camb" else "NBHD"
     with _serving(vendor, monkeypatch):
-        assert [f"{case}: {what}" for case in _paged(op, block) if (what := wrong(case))] == []
+        assert [
+            f"{case}: {what}" for case in _paged(op, block, order) if (what := wrong(case))
+        ] == []
 
 
 def test_the_routes_say_how_far_it_was_tested(monkeypatch: pytest.MonkeyPatch) -> None:

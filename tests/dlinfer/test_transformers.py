@@ -1,5 +1,6 @@
 """A model of transformers with dlinfer's ops gives the tokens that it gave without them."""
 
+import copy
 import importlib
 from collections import Counter
 from collections.abc import Callable
@@ -149,6 +150,20 @@ def test_an_adaptor_that_changes_the_result_is_taken_back(
         dlinfer.apply(llama)
     assert "forward" not in vars(llama.model.norm)
     assert llama.config._attn_implementation != "dlinfer"
+
+
+def test_in_half_types_what_rounding_alone_does_is_allowed(
+    llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework = importlib.import_module("dlinfer.framework.transformers")
+    monkeypatch.setitem(framework.TOLERANCE, torch.bfloat16, 0.0)
+    model = copy.deepcopy(llama).bfloat16()
+    applied = dlinfer.apply(model)
+    assert 0 < applied.difference < framework.MOST
+    applied.undo()
+    monkeypatch.setattr(fused, "rms_norm", lambda x, weight, eps: x)
+    with pytest.raises(DeeplinkError, match="computes something else"):
+        dlinfer.apply(model)
 
 
 def test_a_model_without_an_adaptor_is_told() -> None:

@@ -8,6 +8,7 @@ vendor = from_package(
     "torch_mlu",
     collective="cncl",
     visible_devices="MLU_VISIBLE_DEVICES",
+    fused="deeplink_vendors.camb.fused",
     transfer_tools=(
         "torch_mlu.utils.gpu_migration",
         "torch_mlu.utils.model_transfer",

@@ -6,7 +6,6 @@ strides that inductor agreed on with itself.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +15,10 @@ from deeplink_vendors.cuda import replay
 from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.compile_fx import measured, wants_gradients
+from dicp.dynamo_bridge.compile_fx import measured, trained, wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
-from dicp.dynamo_bridge.measure import TrainingChoice
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.prepack import Packed, Packing
-
-log = logging.getLogger("dicp")
 
 
 def compile_whole(
@@ -44,17 +40,9 @@ def compile_whole(
     graphs = replay.ring if options.own_results and not training else None
     compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes, graphs)
     report.write()
-    if not training:
+    if not training or not options.measure or not options.own_results:
         return compiled
-    if not options.measure or not options.own_results:
-        return compiled
-
-    def decided(text: str) -> None:
-        record.decision = text
-        report.write()
-        log.info("%s: graph %d stays %s", backend.label, record.number, text)
-
-    return TrainingChoice(compiled, gm.forward, decided)
+    return trained(compiled, gm.forward, record)
 
 
 def _packed(

@@ -14,7 +14,7 @@ from dicp import torch_internals
 from dicp.backend import Backend, find
 from dicp.dynamo_bridge import decompose, plan, precompile, report, shortcut
 from dicp.dynamo_bridge.build import boxed, build, timed
-from dicp.dynamo_bridge.measure import Choice, Decision
+from dicp.dynamo_bridge.measure import Choice, Decision, TrainingChoice
 from dicp.dynamo_bridge.options import Options, of_mode, resolve
 from dicp.dynamo_bridge.run import Program
 
@@ -109,10 +109,35 @@ def measured(
             tell(f"{call}, with torch.compile's own part; the graph alone: {inner}")
 
         took = inner.seconds.get(inner.winner, shortcut.SHORT)
-        if took >= shortcut.SHORT or not shortcut.measure_call(whole):
+        if not shortcut.measure_call(whole, took):
             tell(str(inner))
 
     return Choice(candidates, eager, decided)
+
+
+def trained(
+    compiled: Callable[..., Any], eager: Callable[..., Any], record: report.Record
+) -> Callable[..., Any]:
+    """The better of what was compiled of a graph of training and eager, as a trial shows; where the
+    module is short or in several graphs, what the program's own steps show goes before it.
+    """
+
+    def tell(text: str) -> None:
+        record.decision = text
+        report.write()
+        log.info("%s: graph %d stays %s", record.backend, record.number, text)
+
+    def decided(trial: Decision) -> None:
+        def whole(step: Decision) -> None:
+            if step.winner == "eager":
+                told = f"{step.of_steps()}, the whole module in the program's steps"
+                tell(f"{told}; the graph alone: {trial.of_steps()}")
+
+        if trial.winner == "eager":
+            tell(trial.of_steps())
+        shortcut.measure_call(whole, trial.seconds[trial.winner], training=True)
+
+    return TrainingChoice(compiled, eager, decided)
 
 
 def _from_disk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
+
+from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
@@ -18,6 +22,7 @@ CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
+STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, steps show nothing
 
 Run = Callable[..., Any]
 
@@ -34,6 +39,12 @@ class Decision:
             return f"{self.winner}; no two calls had the same sizes"
         told = ", ".join(f"{name} {each * 1e6:.0f}" for name, each in self.seconds.items())
         return f"{self.winner}; us a call: {told}"
+
+    def of_steps(self) -> str:
+        """The same of steps of training, the winner's time first."""
+        first, *rest = sorted(self.seconds, key=lambda name: name != self.winner)
+        told = "".join(f", {name} {self.seconds[name] * 1e6:.0f}" for name in rest)
+        return f"{first}: {self.seconds[first] * 1e6:.0f} us a step{told}"
 
 
 class Choice:
@@ -57,18 +68,24 @@ class Choice:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is not None:  # hot path
             return self.chosen(*args, **kwargs)
+        name, timed = self._turn()
+        start = _now(args)
+        result = self._runs[name](*args, **kwargs)
+        self._note(name, timed, _sizes(args), _now(args) - start)
+        return result
+
+    def _turn(self) -> tuple[str, bool]:
+        """Who runs the next call, and whether its time counts."""
         turn, place = divmod(self._calls, BLOCK)
         round_, which = divmod(turn, len(self._order))
         self._calls += 1
-        name = self._order[which]
-        start = _now(args)
-        result = self._runs[name](*args, **kwargs)
-        seconds = _now(args) - start
-        if place and round_:  # the first round is the warm-up of each
-            self._times[name].setdefault(_sizes(args), []).append(seconds)
-        if self._calls == BLOCK * len(self._order) * (self._rounds + 1):
+        return self._order[which], bool(place and round_)  # the first round warms up each
+
+    def _note(self, name: str, timed: bool, sizes: Any, seconds: float) -> None:
+        if timed:
+            self._times[name].setdefault(sizes, []).append(seconds)
+        if self._calls >= BLOCK * len(self._order) * (self._rounds + 1):
             self._decide()
-        return result
 
     def _decide(self) -> None:
         common = set.intersection(*(set(times) for times in self._times.values()))
@@ -88,16 +105,58 @@ class Choice:
         self._settle(Decision(best if gains[best] >= GAIN else "eager", spent))
 
     def _gain(self, name: str, common: set[Any]) -> float:
+        return statistics.median(self._ratios(name, common))
+
+    def _ratios(self, name: str, common: set[Any]) -> list[float]:
         """Eager over a candidate, calls of one round beside each other: what disturbs both for a
         while decides nothing.
         """
         eager, mine = self._times["eager"], self._times[name]
         pairs = [pair for sizes in common for pair in zip(eager[sizes], mine[sizes], strict=False)]
-        return statistics.median(theirs / max(ours, 1e-9) for theirs, ours in pairs)
+        return [theirs / max(ours, 1e-9) for theirs, ours in pairs]
 
     def _settle(self, decision: Decision) -> None:
         self.chosen = self._runs[decision.winner]
         self._decided(decision)
+
+
+class StepChoice(Choice):
+    """A choice by steps of training, as the program makes them: a call lasts until the next one
+    starts, so that its backward is in it.
+
+    Steps that vary too much decide nothing, nor do those whose saved tensors go through hooks: what
+    is computed again in backward (checkpoints) has to be what forward ran.
+    """
+
+    def __init__(
+        self,
+        candidates: Mapping[str, Run],
+        eager: Run,
+        decided: Callable[[Decision], None],
+        lasts: Callable[[Callable[[Sequence[Any]], None]], None],
+    ) -> None:
+        super().__init__(candidates, eager, decided)
+        self._lasts = lasts  # takes what is to be called, with its arguments, by the next call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.chosen is None and torch_internals.saves_by_hooks():
+            self._settle(Decision(self._order[0], {}))
+        if self.chosen is not None:
+            return self.chosen(*args, **kwargs)
+        name, timed = self._turn()
+        start = _now((*args, *kwargs.values()))
+        result = self._runs[name](*args, **kwargs)
+        self._lasts(lambda following: self._note(name, timed, None, _now(following) - start))
+        return result
+
+    def _settle(self, decision: Decision) -> None:
+        best = self._order[0]
+        if decision.seconds:
+            ratios = sorted(self._ratios(best, {None}))
+            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+            if high > STEADY * low:
+                decision = Decision(best, {})
+        super()._settle(decision)
 
 
 def _typical(times: Sequence[float]) -> float:
@@ -112,7 +171,7 @@ class TrainingChoice:
     winner: the graph then stays eager.
     """
 
-    def __init__(self, compiled: Run, eager: Run, decided: Callable[[str], None]) -> None:
+    def __init__(self, compiled: Run, eager: Run, decided: Callable[[Decision], None]) -> None:
         self._both = (compiled, eager)
         self._decided = decided
         self._chosen: Run | None = None
@@ -122,8 +181,8 @@ class TrainingChoice:
             ours, theirs = _training_times(self._both, args)
             loses = theirs < GAIN * ours
             self._chosen = self._both[loses]
-            if loses:
-                self._decided(f"eager: {theirs * 1e6:.0f} us a step, compiled {ours * 1e6:.0f}")
+            winner = "eager" if loses else "compiled"
+            self._decided(Decision(winner, {"compiled": ours, "eager": theirs}))
         return self._chosen(*args)
 
 
@@ -131,11 +190,18 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     """Seconds of a forward and backward of each; nothing of the program is changed."""
     times: list[list[float]] = [[] for _ in both]
     devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
+    hooks: Any = contextlib.nullcontext()
+    if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
+        hooks = saved_tensors_hooks(_same, _same)
+    with torch.random.fork_rng(devices=list(devices)), hooks:
         for _ in range(WARM + ROUNDS):
             for which, run in enumerate(both):
                 times[which].append(_step(run, [_leaf(x) for x in args]))
     return [statistics.median(part[WARM:]) for part in times]
+
+
+def _same(saved: Tensor) -> Tensor:
+    return saved
 
 
 def _step(run: Run, args: Sequence[Any]) -> float:

@@ -1,5 +1,6 @@
-"""A small compiled module beside the plain one, as the program calls them: torch.compile's own call
-costs some 100 us, which a graph alone does not show. Where the plain module wins, it is called.
+"""A compiled module beside the plain one, as the program calls them: torch.compile's own part of a
+call, some 100 us and as much again for each of several graphs, is in no trial of a graph alone.
+Where the plain module wins, it is called.
 
 Plain is right for any arguments, so what a call is told apart by (its sizes) decides speed alone.
 """
@@ -7,16 +8,16 @@ Plain is right for any arguments, so what a call is told apart by (its sizes) de
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.measure import Choice, Decision, Run
+from dicp.dynamo_bridge.measure import Choice, Decision, Run, StepChoice
 
-SHORT = 5e-3  # seconds of a call; in a longer one torch.compile's own part is lost in the noise
+SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise
 
 
 class Shortcut:
@@ -25,6 +26,8 @@ class Shortcut:
     def __init__(self, compiled: Run, plain: Run) -> None:
         self._compiled, self._plain = compiled, plain
         self._runs: dict[Any, Run] = {}
+        self._waiting: dict[Any, list[Callable[[Decision], None]]] = {}
+        self._step: Callable[[Sequence[Any]], None] | None = None  # lasts until the next call
 
     def call(self) -> Run:
         """What is called in its place: a function, which costs less than an object."""
@@ -33,6 +36,8 @@ class Shortcut:
         @functools.wraps(compiled)  # with the marks by which torch.compile knows its own
         def call(*args: Any, **kwargs: Any) -> Any:
             # hot path
+            if self._step is not None:
+                self._end_step((*args, *kwargs.values()))
             if kwargs:
                 return runs.get(_key(args, kwargs), compiled)(*args, **kwargs)
             return runs.get(_key(args, kwargs), compiled)(*args)
@@ -40,34 +45,71 @@ class Shortcut:
         call._shortcut = self  # type: ignore[attr-defined]
         return call
 
-    def measure(self, key: Any, decided: Callable[[Decision], None]) -> None:
-        """The next calls of this kind show whether it is faster compiled, guards included."""
+    def measure(self, key: Any, decided: Callable[[Decision], None], training: bool) -> None:
+        """The next calls of this kind show whether it is faster compiled, guards included; asked by
+        another graph of the same call, they begin anew.
+        """
+        self._waiting.setdefault(key, []).append(decided)
 
         def settled(decision: Decision) -> None:
+            if self._runs[key] is not choice:
+                return
             self._runs[key] = self._plain if decision.winner == "eager" else self._compiled
-            decided(decision)
+            for tell in self._waiting.pop(key):
+                tell(decision)
 
-        self._runs[key] = Choice({"compiled": self._compiled}, self._plain, settled)
+        given = {"compiled": self._compiled}, self._plain, settled
+        choice = StepChoice(*given, self._begin_step) if training else Choice(*given)
+        self._runs[key] = choice
+
+    def measures(self) -> bool:
+        return bool(self._waiting)
+
+    def _begin_step(self, end: Callable[[Sequence[Any]], None]) -> None:
+        self._step = end
+
+    def _end_step(self, given: Sequence[Any]) -> None:
+        end, self._step = self._step, None
+        if end is not None:
+            end(given)
 
 
-def measure_call(decided: Callable[[Decision], None]) -> bool:
-    """Asked by a graph in a call of it: has that call measured as a whole from the next one on.
+def measure_call(
+    decided: Callable[[Decision], None], seconds: float, training: bool = False
+) -> bool:
+    """Asked by a graph in a call of it, which takes so long: has that call measured as a whole from
+    the next one on, in training with its backward.
 
-    False where what the program called is no compiled module, or more than this one graph.
+    False where what the program called is no compiled module, or this graph alone and not short.
     """
     found = torch_internals.compiled_call()
-    if found is None:
+    if found is None or (found.alone and seconds >= SHORT):
         return False
+    if training and (torch_internals.saves_by_hooks() or _is_one_of_many()):
+        return False  # a checkpoint's second forward, or another process, has to run the same
+    if torch.is_grad_enabled() and not training and not found.alone:
+        return False  # those of its graphs that are of training ask
     compiled = getattr(found.holder, found.name)
     shortcut: Shortcut | None = getattr(compiled, "_shortcut", None)
     if shortcut is None:
         shortcut = Shortcut(compiled, found.plain)
         setattr(found.holder, found.name, shortcut.call())
-    shortcut.measure(_key(found.args, found.kwargs), decided)
+    shortcut.measure(_key(found.args, found.kwargs), decided, training)
     return True
+
+
+def measures(compiled: Any) -> bool:
+    """Whether calls of what torch.compile made of a module still show what is faster."""
+    shortcut: Shortcut | None = getattr(compiled.forward, "_shortcut", None)
+    return shortcut is not None and shortcut.measures()
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = (*args, *kwargs.values()) if kwargs else args
     sizes = [x.shape if isinstance(x, Tensor) else type(x) for x in given]
     return (torch.is_grad_enabled(), *kwargs, *sizes)
+
+
+def _is_one_of_many() -> bool:
+    many = torch.distributed
+    return many.is_available() and many.is_initialized() and many.get_world_size() > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import stat
 import sys
 from collections.abc import Callable
@@ -302,6 +303,8 @@ def test_a_real_program_from_the_loss_to_the_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIPU_QUIRKS", "wrong_epsilon:native_layer_norm")
+    path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))  # for the program's own imports
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     line = ["--to", str(tmp_path / "out"), "--tolerance", "1e-6", "--no-places", "--no-script"]
