@@ -281,12 +281,19 @@ for loss in training()():
 """
 
 
-def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that trains on a device with a fault in its layer norm."""
     monkeypatch.setenv("DIPU_QUIRKS", "wrong_epsilon:native_layer_norm")
-    (tmp_path / "train.py").write_text(PROGRAM)
-    runner = Command([sys.executable, str(tmp_path / "train.py")], tmp_path / "out")
+    path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))  # for the program's own imports
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM)
+    return file
+
+
+def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(real: Path) -> None:
+    runner = Command([sys.executable, str(real)], real.parent / "out")
     norm = "aten.native_layer_norm.default"
     wrong = runner(Plan(), 1, suspects=True)
     assert wrong.suspects[0] == norm
@@ -299,15 +306,9 @@ def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(
 
 
 @pytest.mark.slow
-def test_a_real_program_from_the_loss_to_the_operator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DIPU_QUIRKS", "wrong_epsilon:native_layer_norm")
-    path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))  # for the program's own imports
-    program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
-    line = ["--to", str(tmp_path / "out"), "--tolerance", "1e-6", "--no-places", "--no-script"]
-    assert command.main("bisect", [*line, "--", sys.executable, str(program)]) == 1
-    assert guilty(found_by(program)) == ["aten.native_layer_norm.default"]
-    assert len(found_by(program)["runs"]) == 4  # as it is, everything, the suspect, again
+def test_a_real_program_from_the_loss_to_the_operator(real: Path) -> None:
+    folder = str(real.parent / "out")
+    line = ["--to", folder, "--tolerance", "1e-6", "--no-places", "--no-script"]
+    assert command.main("bisect", [*line, "--", sys.executable, str(real)]) == 1
+    assert guilty(found_by(real)) == ["aten.native_layer_norm.default"]
+    assert len(found_by(real)["runs"]) == 4  # as it is, everything, the suspect, again
