@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -85,6 +87,13 @@ class _DispatchMode(TorchDispatchMode):
 
 _function_mode = _FunctionMode()
 _dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
+
+
+def _holders() -> int:
+    return sys.getrefcount(_function_mode) + sys.getrefcount(_dispatch_mode)
+
+
+_ALONE = _holders()  # this module
 
 
 def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
@@ -279,6 +288,18 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
 def _stop_all() -> None:
     for tool in reversed(active()):
         tool.stop()
+    _wait_for_threads()
+
+
+def _wait_for_threads(most: float = 1.0) -> None:
+    """Autograd's threads had this one's modes, and let go of them a moment after `backward()`, for
+    which they need the interpreter. Without it, as it ends, they would end the whole process.
+    """
+    until = time.monotonic() + most
+    while time.monotonic() < until:
+        if _holders() <= _ALONE:
+            return
+        time.sleep(0.001)
 
 
 def _forget() -> None:

@@ -339,11 +339,11 @@ def test_deeplink_hands_the_command_over(
 
     lines: list[list[str]] = []
 
-    def fake(line: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+    def fake(line: list[str]) -> int:
         lines.append(line)
-        return subprocess.CompletedProcess(line, 7)
+        return 7
 
-    monkeypatch.setattr(cli.subprocess, "run", fake)
+    monkeypatch.setattr(cli.children, "run", fake)
     done = CliRunner().invoke(cli.app, ["pytorch-tests", *arguments])
     assert lines == [[sys.executable, "-m", "ditorch", "pytorch-tests", *arguments]]
     assert done.exit_code == 7

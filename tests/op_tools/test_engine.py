@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
-from op_tools import diagnostics, report
+from op_tools import diagnostics, engine, report
 from op_tools.call import Call
 from op_tools.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
@@ -329,3 +330,24 @@ def test_a_terminal_sees_how_far_it_is(
     with Watcher(ops="torch.sin"):
         op_tools.step()
     assert capsys.readouterr().err == ""
+
+
+def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
+    """Autograd's threads do for a moment after `backward()`; the end of Python would abort them."""
+    holding, letting_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        mode = engine._dispatch_mode
+        holding.set()
+        time.sleep(0.05)
+        letting_go.set()
+        del mode
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert holding.wait(60)
+    engine._wait_for_threads(most=0.001)  # not for ever
+    assert not letting_go.is_set()
+    engine._wait_for_threads(most=60)
+    assert letting_go.is_set()
+    thread.join()
