@@ -21,7 +21,8 @@ def test_tokens_are_those_of_transformers(tmp_path: Path, monkeypatch: pytest.Mo
     model = tiny.make("llama", tmp_path, hidden_size=128)  # vLLM has heads of 32 at least
     monkeypatch.setenv("DLINFER_VLLM", "1")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    rows = json.loads(runs.python("tests.dlinfer.serving.vllm_worker", str(model)))
+    runs.python("tests.dlinfer.serving.vllm_worker", str(model), str(tmp_path / "result"))
+    rows = json.loads((tmp_path / "result").read_text("utf-8"))
     requests = tmp_path / "requests"
     torch.save({"llama": [{"ids": ids} for ids, _ in rows]}, requests)
     expected = runs.python("tests.dlinfer.serving.reference", str(tmp_path), str(requests))

@@ -1,13 +1,14 @@
-"""vLLM, a process: `… vllm_worker FOLDER` prints prompts and tokens as JSON, in its last line."""
+"""vLLM, a process: `… vllm_worker FOLDER FILE` writes prompts and tokens as JSON: it logs a lot."""
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.dlinfer.serving.prompts import END, NEW, PROMPTS
 
 
-def main(folder: str) -> None:
+def main(folder: str, result: str) -> None:
     import vllm
 
     sizes: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8}
@@ -16,7 +17,8 @@ def main(folder: str) -> None:
         max_tokens=NEW, temperature=0, ignore_eos=True, logit_bias={END: -100}
     )
     answers = llm.generate(list(PROMPTS), how)
-    print(json.dumps([[list(a.prompt_token_ids), list(a.outputs[0].token_ids)] for a in answers]))
+    rows = [[list(a.prompt_token_ids), list(a.outputs[0].token_ids)] for a in answers]
+    Path(result).write_text(json.dumps(rows), "utf-8")
 
 
 if __name__ == "__main__":
