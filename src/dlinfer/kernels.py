@@ -166,8 +166,10 @@ def _follow() -> None:
 
 
 def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return next(tensors).device.type  # every op has one
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device.type
+    raise AssertionError("every op has a tensor")
 
 
 def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
