@@ -172,7 +172,7 @@ def report(trial: Trial) -> Found:
     trial.deeplink("run", "--time", "--autocompare", "--results", "made", *trial.program())
     files = ("--perfetto", "trace.json", "--output", "report.html")
     status = trial.deeplink("report", "made", *files)
-    events = len(trial.read("trace.json")["traceEvents"])
+    events = len(trial.read("trace.json"))
     size = (trial.folder / "report.html").stat().st_size
     named = "" if status == 0 and events else f"status {status}"
     return named, 1, f"page of {size} bytes, {events} events of the trace"
