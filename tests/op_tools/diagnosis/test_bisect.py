@@ -147,7 +147,15 @@ if plan:
     could = [[name, "m", "x.py:1", "forward", 2] for name in names]
     json.dump({"could": could, "did": {}}, open(plan["counts"] + "/counts-0-1.json", "w"))
 well = plan.get("everything") or "aten.op17.default" in plan.get("ops", [])
-print("loss:", 0.5 if well else 0.75)
+ends = os.path.join(here, "ends")
+ends = open(ends).read() if os.path.exists(ends) else ""
+if ends == "early":  # the faulty one ends the program
+    print("loss: 0.7", flush=True)
+    if not well:
+        os.kill(os.getpid(), 11)
+print("loss:", 0.5 if well or ends == "early" else 0.75, flush=True)
+if ends == "late":
+    os.kill(os.getpid(), 11)
 """
 
 
@@ -200,6 +208,20 @@ def test_a_command_that_does_not_run_is_told_with_its_last_lines(
     out = capsys.readouterr().out
     assert "ended with status 1" in out
     assert "out of order" in out
+
+
+@pytest.mark.parametrize("check", ["loss", "nan"])
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_run_that_a_signal_ends_is_judged_by_its_losses(
+    program: Path, when: str, check: str
+) -> None:
+    """Behind the last of them it does no harm; before, the operator that does it is found."""
+    (program.parent / "ends").write_text(when)
+    healthy = (when, check) == ("late", "nan")
+    assert run_command(program, "--check", check) == (0 if healthy else 1)
+    found = found_by(program)
+    assert guilty(found) == ([] if healthy else ["aten.op17.default"])
+    assert "it was ended by SIGSEGV" in found["runs"][0]["reason"]
 
 
 def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:
