@@ -68,9 +68,8 @@ class FlightRecorder:
             return self
         self._active = True
         folder = results.folder("recorder")
-        rank = f"rank{settings.rank()}_" if settings.world() > 1 else ""
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        stem = folder / f"recorder_{rank}pid{results.owner(folder)}_{stamp}"
+        stem = folder / f"recorder_pid{results.owner(folder)}_{stamp}{results.rank()}"
         self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
         self.budget, self.signals = Budget(), Signals()
         self.steps, self.events = 0, []

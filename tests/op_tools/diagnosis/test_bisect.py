@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import torch_dipu  # noqa: F401
 from op_tools import host
 from op_tools.diagnosis import checks, command, formats
 from op_tools.diagnosis.bisect import Asked, Bisection
+from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.rerouting import Plan
 from op_tools.diagnosis.running import Command, Function
 from tests.op_tools.diagnosis.programs import training
@@ -197,6 +201,28 @@ def test_what_was_run_is_not_run_again_after_a_stop(program: Path) -> None:
     assert run_command(program, "--resume") == 1
     assert len((program.parent / "runs").read_text()) == made + 2
     assert guilty(found_by(program)) == ["aten.op17.default"]
+
+
+def test_after_kill_9_the_search_goes_on_where_it_was(program: Path) -> None:
+    run_command(program)
+    alone = len((program.parent / "runs").read_text())
+    shutil.rmtree(program.parent / "out")
+    (program.parent / "runs").unlink()
+    search = os.fork()
+    if not search:
+        run_command(program)
+        os._exit(0)
+    deadline = time.monotonic() + 120
+    while not (program.parent / "out" / "run-04").exists():
+        assert time.monotonic() < deadline
+    os.kill(search, signal.SIGKILL)
+    os.waitpid(search, 0)
+    left = found_by(program)
+    assert (left["status"], len(left["runs"]) >= 3) == ("running", True)
+    assert readers.read(program.parent / "out").findings  # a page says how far it came
+    assert run_command(program, "--resume") == 1
+    assert guilty(found_by(program)) == ["aten.op17.default"]
+    assert len((program.parent / "runs").read_text()) <= alone + 2  # what was cut short, again
 
 
 def test_a_command_that_does_not_run_is_told_with_its_last_lines(
