@@ -163,7 +163,8 @@ def inductor(
 
 @contextlib.contextmanager
 def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
-    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time.
+    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here
+    with its backward, which torch would leave until it is called.
 
     The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
     cannot be recorded.
@@ -172,17 +173,23 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
         yield
         return
     module: Any = importlib.import_module("torch._inductor.compile_fx")
-    before = module.cudagraphify
+    output: Any = importlib.import_module("torch._inductor.output_code")
+    functorch: Any = importlib.import_module("torch._functorch.config")
+    before = module.cudagraphify, output.maybe_handle_backward_generation
 
     def cudagraphify(model: Any, static_input_idxs: Any = (), **known: Any) -> Any:
         mutated = known.get("mutated_input_idxs", ())
-        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"])
+        kind = "backward" if known["is_backward"] else "forward"
+        kind = "inference" if known["is_inference"] else kind
+        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"], kind)
 
     module.cudagraphify = cudagraphify
+    output.maybe_handle_backward_generation = lambda *given: None  # for inductor's own graphs
     try:
-        yield
+        with functorch.patch(force_non_lazy_backward_lowering=True):
+            yield
     finally:
-        module.cudagraphify = before
+        module.cudagraphify, output.maybe_handle_backward_generation = before
 
 
 def holders(storage: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
 
 from deeplink.errors import SettingError
@@ -164,17 +165,18 @@ def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
         assert not shortcut.measures(compiled)
 
 
-def test_inference_gets_cuda_graphs_or_a_wrapper_in_c() -> None:
+def test_cuda_graphs_or_a_wrapper_in_c_are_asked_of_inductor() -> None:
     class OnCuda(Tensor):
         @property
         def device(self) -> Any:
             return torch.device("cuda")
 
-    x = torch.ones(1).as_subclass(OnCuda)
+    x, size = torch.ones(1).as_subclass(OnCuda), ShapeEnv().create_unbacked_symint()
     plain, quick = resolve({}), resolve(of_mode("reduce-overhead"))
-    assert patches([x], False, plain) == {"triton.cudagraphs": True}
-    assert patches([x], True, plain) == {"triton.cudagraphs": False}
-    assert patches([x], True, quick) == {"triton.cudagraphs": True}
+    for inputs, training in (([x], False), ([x], True), ([x, size], False)):
+        assert patches(inputs, training, plain) == {"triton.cudagraphs": True}
+    assert patches([x, size], True, plain) == {"triton.cudagraphs": False}
+    assert patches([x, size], True, quick) == {"triton.cudagraphs": True}
     assert patches([torch.ones(1)], False, plain) == {"cpp_wrapper": True}
     assert patches([torch.ones(1)], True, plain) == {}
 
