@@ -43,6 +43,7 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
+from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
 from op_tools.interception import Plan
 from op_tools.options import Options
@@ -142,15 +143,20 @@ class OpAutoCompare(Observer):
     def so_far(self) -> str:
         return f", {len(self.failures)} wrong"
 
-    def before(self, call: Call) -> _Before | None:
+    def before(self, call: Call) -> _Before | Lists | None:
         # tensors made in inference mode cannot be worked with outside of it
         with torch.inference_mode(False), torch.no_grad():
-            return self._before(call)
+            lists = self._there.lists(call) if self._there is not None else None
+            return self._before(call) if lists is None else lists
 
-    def after(self, call: Call, state: _Before | None, result: Any) -> None:
-        if state is not None:
-            with torch.inference_mode(False), torch.no_grad():
+    def after(self, call: Call, state: _Before | Lists | None, result: Any) -> None:
+        if state is None:
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            if not isinstance(state, Lists):
                 self._after(call, state, result)
+            elif self._there is not None:
+                self._there.made_lists(state, result, self._rereads(call))
 
     def _before(self, call: Call) -> _Before | None:
         reason = reference.unfit(call)
@@ -278,12 +284,12 @@ class OpAutoCompare(Observer):
         else:
             self._do(taken.call, self._backward, taken, found)
 
-    def _right(self, taken: Taken, found: gradients.Gradients | None, items: list[Item]) -> None:
+    def _right(self, call: Call, found: gradients.Gradients | None, items: list[Item]) -> None:
         """A call that its device found right."""
-        if found is None:
-            with self._lock:
-                self.compared += 1
-        self._record(taken, "forward" if found is None else "backward", items, found)
+        with self._lock:
+            self.compared += found is None
+            self.items += len(items)
+            self._rows.add(call, "forward" if found is None else "backward", items)
 
     # Comparing; in the thread of the call, or in the background.
 
