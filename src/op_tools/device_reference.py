@@ -354,8 +354,13 @@ class DeviceReference:
             return None
         if not self._has_room(device, device_lists.size_of(call)):
             return None
-        made = device_lists.taken_before(call, kind, found, self._flats)
-        self._seen[kind, True] += made is not None
+        try:
+            made = device_lists.taken_before(call, kind, found, self._flats)
+        except Exception:  # no float64, no memory: whatever a device may raise
+            self._refused.add(call.name)
+            return None
+        with self._lock:
+            self._seen[kind, True] += 1
         return made
 
     def made_lists(self, lists: Lists, result: Any, reread: bool) -> None:
