@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -144,19 +145,20 @@ class OpAutoCompare(Observer):
         return f", {len(self.failures)} wrong"
 
     def before(self, call: Call) -> _Before | Lists | None:
-        # tensors made in inference mode cannot be worked with outside of it
-        with torch.inference_mode(False), torch.no_grad():
-            lists = self._there.lists(call) if self._there is not None else None
-            return self._before(call) if lists is None else lists
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with _outside():
+                return self.before(call)
+        lists = self._there.lists(call) if self._there is not None else None
+        return self._before(call) if lists is None else lists
 
     def after(self, call: Call, state: _Before | Lists | None, result: Any) -> None:
-        if state is None:
-            return
-        with torch.inference_mode(False), torch.no_grad():
-            if not isinstance(state, Lists):
-                self._after(call, state, result)
-            elif self._there is not None:
-                self._there.made_lists(state, result, self._rereads(call))
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with _outside():
+                self.after(call, state, result)
+        elif isinstance(state, _Before):
+            self._after(call, state, result)
+        elif state is not None and self._there is not None:
+            self._there.made_lists(state, result, self._rereads(call))
 
     def _before(self, call: Call) -> _Before | None:
         reason = reference.unfit(call)
@@ -221,7 +223,7 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
-            given = tensor_list(call.args, call.kwargs)
+            given = call.given
             read = [t for at, t in enumerate(given) if at not in kept]
             copies = _copies(state.on_device, result, read)
             taken.result = copies.of(result)
@@ -368,12 +370,19 @@ class OpAutoCompare(Observer):
 
     def finish(self, started: Started) -> None:
         if self._there is not None:
-            with interception.unseen(), torch.inference_mode(False), torch.no_grad():
+            with interception.unseen(), _outside():
                 self._there.close()
         if self._background is not None:
             self._background.close()
         self._rows.close()
         show_summary(self, started, self.failures, self._rows.path)
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """Outside of the graph; tensors made in inference mode cannot be worked with outside of it."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _device(call: Call) -> torch.device:

@@ -46,7 +46,12 @@ class Flats:
 
     def __init__(self) -> None:
         self._free: dict[Hashable, list[Flat]] = {}
-        self._kept = 0
+        self._kept, self._room = 0, KEPT
+
+    def close(self) -> None:
+        """Keeps nothing any more."""
+        self._free.clear()
+        self._room = 0
 
     def take(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Flat:
         free = self._free.get((shapes, dtype, device))
@@ -66,7 +71,7 @@ class Flats:
         return flat
 
     def give(self, flat: Flat) -> None:
-        if self._kept + flat.memory.nbytes <= KEPT:
+        if self._kept + flat.memory.nbytes <= self._room:
             self._kept += flat.memory.nbytes
             self._free.setdefault(flat.key, []).append(flat)
 

@@ -110,7 +110,7 @@ class DeviceReference:
             return False
         size = 0
         widened = False
-        for tensor in tensor_list(call.args, call.kwargs):
+        for tensor in call.given:
             if tensor.device != device and tensor.dim():
                 return False
             if tensor.dtype in FORMATS:
@@ -129,7 +129,7 @@ class DeviceReference:
     def _by_tolerance(self, taken: Taken) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
-        types = {tensor.dtype for tensor in tensor_list(taken.call.args, taken.call.kwargs)}
+        types = {tensor.dtype for tensor in taken.call.given}
         return any(self._tolerance(operator, dtype) for dtype in types)
 
     def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
@@ -147,7 +147,7 @@ class DeviceReference:
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
-        given = tensor_list(taken.call.args, taken.call.kwargs, taken.result)
+        given = [*taken.call.given, *tensor_list(taken.result)]
         size = sum(t.numel() * (8 + t.element_size()) for t in given)
         with self._lock:
             self._held += size
@@ -236,6 +236,7 @@ class DeviceReference:
         """Judges all that wait, and from now on at once: a backward pass may come after the end."""
         self._closed = True
         self.settle()
+        self._flats.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
