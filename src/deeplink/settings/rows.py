@@ -64,7 +64,10 @@ DIPU_BUILD_DIR = path(
     "DIPU_BUILD_DIR", _build_dir, "Where the built native part of the device is kept."
 )
 DIPU_BUILD_JOBS = integer(
-    "DIPU_BUILD_JOBS", 2, "How many compilers run at once in the native build.", minimum=1
+    "DIPU_BUILD_JOBS",
+    0,
+    "How many compilers run at once in the native build; 0: one per core that memory allows.",
+    minimum=0,
 )
 DIPU_QUIRKS = text(
     "DIPU_QUIRKS",
