@@ -24,7 +24,10 @@ from tests.dlinfer.serving import tiny
 from tests.dlinfer.support import Found
 
 ROOT = Path(__file__).parents[3]
-MODELS = ("llama", "qwen2", "mistral", "mixtral", "qwen2_moe", "internlm2", "internvl")
+MODELS = (
+    *("llama", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"),
+    *("internlm2", "internvl"),
+)
 MODES = ("eager", "graph", "prefix caching", "chunked prefill", "few blocks")
 VLLM = {"llama": ("eager", "graph"), "qwen2": ("eager",), "mixtral": ("eager",)}
 
