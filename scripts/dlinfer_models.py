@@ -2,12 +2,13 @@
 
 `python scripts/dlinfer_models.py` writes it from tests/dlinfer/models.csv; with `measure` it first
 checks what is named after it (models, modes) in transformers, and keeps the other rows:
-`python scripts/dlinfer_models.py measure llama generate_batch`. The tests of other frameworks keep
-their rows by `tests.dlinfer.support.keep`.
+`python scripts/dlinfer_models.py measure llama generate_batch`. `full` does so with models of full
+size, on a CUDA card. The tests of other frameworks keep their rows by `tests.dlinfer.support.keep`.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -42,10 +43,10 @@ def table(rows: list[Found]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["measure"]:
-        from tests.dlinfer import models_transformers  # needs transformers
-
-        for found in models_transformers.measured(arguments[1:]):
+    if arguments[:1] in (["measure"], ["full"]):
+        name = {"measure": "models_transformers", "full": "models_full"}[arguments[0]]
+        checks = importlib.import_module(f"tests.dlinfer.{name}")  # needs transformers
+        for found in checks.measured(arguments[1:]):
             support.keep(found)
             print(*found.key, found.status, found.text, flush=True)
     PAGE.write_text(page(support.kept(), PAGE.read_text("utf-8")), "utf-8")

@@ -93,7 +93,7 @@ class Library:
             say(f"  {unit.name}: compiled in {time.monotonic() - begun:.0f} s")
 
         try:
-            with ThreadPoolExecutor(settings.DIPU_BUILD_JOBS.get()) as pool:
+            with ThreadPoolExecutor(_jobs()) as pool:
                 list(pool.map(compile_unit, self.units, objects))
             libraries = [*_torch_libraries()] if self.torch else ["-lpthread"]
             link = [compiler, "-shared", *map(str, objects), *libraries, "-o", str(scratch)]
@@ -135,6 +135,12 @@ def folder_of(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise BuildError(f"no package {package!r} is installed.", hint="pip install deeplink.")
     return Path(spec.origin).parent
+
+
+def _jobs() -> int:
+    """How many compilers run at once: as asked, or one per core with two gigabytes for each."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return settings.DIPU_BUILD_JOBS.get() or max(1, min(os.cpu_count() or 1, memory >> 31))
 
 
 def has_compiler() -> bool:

@@ -15,7 +15,7 @@ from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import bulk, host, names, watching
-from op_tools.call import Call, tensor_list, tensors
+from op_tools.call import Call, tensor_list
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
@@ -89,7 +89,7 @@ class Again:
     def stored(self) -> torch.dtype:
         """The narrowest floating type that values were stored in on the way."""
         found = torch.float64
-        for tensor in tensors(self.call.args, self.call.kwargs):
+        for tensor in self.call.given:
             found = coarser(found, tensor.dtype) if tensor.dtype in FORMATS else found
         if self.rounded is not None:
             found = coarser(found, self.rounded)
@@ -147,7 +147,7 @@ class Again:
                 return types.get(value, value)
             return self.place if isinstance(value, torch.device) else value
 
-        own = [(t, id(t)) for t in tensor_list(self.call.args, self.call.kwargs)]
+        own = [(t, id(t)) for t in self.call.given]
         if self.place is not HOST and len(own) >= bulk.MANY and not grad and self.rounded is None:
             given = list({at: t for t, at in own}.values())
             together = dict(zip(map(id, given), bulk.copies(given, types), strict=True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
+from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
 from op_tools.interception import Plan
 from op_tools.options import Options
@@ -142,15 +144,21 @@ class OpAutoCompare(Observer):
     def so_far(self) -> str:
         return f", {len(self.failures)} wrong"
 
-    def before(self, call: Call) -> _Before | None:
-        # tensors made in inference mode cannot be worked with outside of it
-        with torch.inference_mode(False), torch.no_grad():
-            return self._before(call)
+    def before(self, call: Call) -> _Before | Lists | None:
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with _outside():
+                return self.before(call)
+        lists = self._there.lists(call) if self._there is not None else None
+        return self._before(call) if lists is None else lists
 
-    def after(self, call: Call, state: _Before | None, result: Any) -> None:
-        if state is not None:
-            with torch.inference_mode(False), torch.no_grad():
-                self._after(call, state, result)
+    def after(self, call: Call, state: _Before | Lists | None, result: Any) -> None:
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with _outside():
+                self.after(call, state, result)
+        elif isinstance(state, _Before):
+            self._after(call, state, result)
+        elif state is not None and self._there is not None:
+            self._there.made_lists(state, result, self._rereads(call))
 
     def _before(self, call: Call) -> _Before | None:
         reason = reference.unfit(call)
@@ -215,7 +223,7 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
-            given = tensor_list(call.args, call.kwargs)
+            given = call.given
             read = [t for at, t in enumerate(given) if at not in kept]
             copies = _copies(state.on_device, result, read)
             taken.result = copies.of(result)
@@ -278,12 +286,12 @@ class OpAutoCompare(Observer):
         else:
             self._do(taken.call, self._backward, taken, found)
 
-    def _right(self, taken: Taken, found: gradients.Gradients | None, items: list[Item]) -> None:
+    def _right(self, call: Call, found: gradients.Gradients | None, items: list[Item]) -> None:
         """A call that its device found right."""
-        if found is None:
-            with self._lock:
-                self.compared += 1
-        self._record(taken, "forward" if found is None else "backward", items, found)
+        with self._lock:
+            self.compared += found is None
+            self.items += len(items)
+            self._rows.add(call, "forward" if found is None else "backward", items)
 
     # Comparing; in the thread of the call, or in the background.
 
@@ -362,12 +370,19 @@ class OpAutoCompare(Observer):
 
     def finish(self, started: Started) -> None:
         if self._there is not None:
-            with interception.unseen(), torch.inference_mode(False), torch.no_grad():
+            with interception.unseen(), _outside():
                 self._there.close()
         if self._background is not None:
             self._background.close()
         self._rows.close()
         show_summary(self, started, self.failures, self._rows.path)
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    """Outside of the graph; tensors made in inference mode cannot be worked with outside of it."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _device(call: Call) -> torch.device:

@@ -10,7 +10,6 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.judge.verdict import name_of
 from op_tools import comparison
-from op_tools.call import tensors
 from op_tools.comparison import Item, Taken
 from op_tools.reference import written_by_schema
 
@@ -21,7 +20,7 @@ def forward(taken: Taken) -> list[Item] | None:
     if run is None or _has_tolerance(taken):
         return None
     mine, theirs = list(comparison.leaves_of(taken.result)), list(comparison.leaves_of(run.result))
-    before = list(tensors(taken.call.args, taken.call.kwargs))
+    before = taken.call.given
     if len(mine) != len(theirs):
         return None
     named = {id(tensor) for tensor in written_by_schema(taken.call)}

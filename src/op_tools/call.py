@@ -59,6 +59,14 @@ class Call:
     site: Site | None = None
     sequence: int = field(default=0, repr=False)  # autograd's count before the call
     device: torch.device | None = None
+    _given: list[Tensor] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def given(self) -> list[Tensor]:
+        """Every tensor among its arguments, in order; not to be changed. Hot path: found once."""
+        if self._given is None:
+            self._given = tensor_list(self.args, self.kwargs)
+        return self._given
 
     def run(self) -> Any:
         """The operator itself, on the arguments as they are now."""

@@ -19,7 +19,7 @@ from deeplink.judge.verdict import name_of
 from op_tools import choices, drawing, exactness, names
 from op_tools.accepted import Accepted
 from op_tools.again import Again, Run
-from op_tools.call import Call, tensor_list, tensors
+from op_tools.call import Call, tensors
 from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
 
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
@@ -53,7 +53,7 @@ class Taken:
     @cached_property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple([(t.shape, t.dtype) for t in tensor_list(self.call.args, self.call.kwargs)])
+        given = tuple([(t.shape, t.dtype) for t in self.call.given])
         return self.call.name, given, self.again.rounded, self.again.inside
 
     @cached_property
@@ -165,7 +165,7 @@ def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]
     """An argument is as it was, or, when the call writes it, as the reference leaves it."""
     found, labels = [], labels_of("input", taken.call)
     count = len(run.results)
-    before = list(tensors(taken.call.args, taken.call.kwargs))
+    before = taken.call.given
     named = {id(tensor) for tensor in written_by_schema(taken.call)}
     rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
     for place, (label, was, now, should, wrote) in enumerate(rows):

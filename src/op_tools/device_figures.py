@@ -17,6 +17,9 @@ from deeplink.judge.formats import FORMATS, spacing
 from op_tools import bulk
 
 ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each
+PIECE = 1 << 18  # that are reduced by one part of a device
+FIGURES = 10
+ONE_STEP = 2.0**-23  # of a float32, relatively
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -37,6 +40,7 @@ class Figures:
     largest: float = 0.0
     gap: float = 0.0  # against the reference in the result's own type
     relative: float = 0.0
+    beyond: float = 0.0  # how much larger the gap is somewhere than a step of float32
     steps_squared: float = 0.0
     squared: float = 0.0
     size: float = 0.0  # of the reference
@@ -45,11 +49,12 @@ class Figures:
 
     def add(self, row: Sequence[float]) -> None:
         """A piece of the pair: its maxima and its sums, in the order of the fields."""
-        steps, largest, gap, relative, steps_squared, squared, size, mine, off = row
+        steps, largest, gap, relative, beyond, steps_squared, squared, size, mine, off = row
         self.steps = _greater(self.steps, steps)
         self.largest = _greater(self.largest, largest)
         self.gap = _greater(self.gap, gap)
         self.relative = _greater(self.relative, relative)
+        self.beyond = _greater(self.beyond, beyond)
         self.steps_squared += steps_squared
         self.squared += squared
         self.size += size
@@ -77,7 +82,7 @@ def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]
     """
     batches = list(_batches(near))
     made = [
-        _measure([near[at] for at, _, _ in batch], batch, lengths)
+        _measure(near, batch, lengths)
         for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
     ]
     flags = [_differ(group) for group in same]
@@ -85,7 +90,7 @@ def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]
     if made or flags:
         values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
         for batch in batches:
-            columns = [list(itertools.islice(values, len(batch))) for _ in range(9)]
+            columns = [list(itertools.islice(values, len(batch))) for _ in range(FIGURES)]
             for (at, _, _), row in zip(batch, zip(*columns, strict=True), strict=True):
                 found[at].add(row)
         return found, [bool(next(values)) for _ in flags]
@@ -101,19 +106,49 @@ def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
     kinds: dict[object, list[_Piece]] = {}
     for at, pair in enumerate(near):
         kind = pair.mine.device, pair.mine.dtype, pair.unit
-        for begin in range(0, pair.mine.numel(), ELEMENTS):
-            piece = (at, begin, min(begin + ELEMENTS, pair.mine.numel()))
+        for begin in range(0, pair.mine.numel(), PIECE):
+            piece = (at, begin, min(begin + PIECE, pair.mine.numel()))
             kinds.setdefault(kind, []).append(piece)
     for pieces in kinds.values():
-        batch: list[_Piece] = []
-        count = 0
-        for piece in pieces:
-            count += piece[2] - piece[1]
-            if count > ELEMENTS and batch:
-                yield batch
-                batch, count = [], piece[2] - piece[1]
-            batch.append(piece)
+        yield from _filled(pieces)
+
+
+def _filled(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+    batch: list[_Piece] = []
+    count = 0
+    for piece in pieces:
+        count += piece[2] - piece[1]
+        if count > ELEMENTS and batch:
+            yield batch
+            batch, count = [], piece[2] - piece[1]
+        batch.append(piece)
+    if batch:
         yield batch
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A part of a flat tensor that is measured at once: its pieces, and whose they are."""
+
+    begin: int
+    end: int
+    lengths: Tensor
+    owners: list[int]
+
+
+def cuts(sizes: Sequence[int], device: torch.device) -> Iterator[Cut]:
+    """A flat tensor that is made of tensors of these sizes, cut into parts."""
+    pieces = [
+        (at, begin, min(begin + PIECE, size))
+        for at, size in enumerate(sizes)
+        for begin in range(0, size, PIECE)
+    ]
+    begin = 0
+    for batch in _filled(pieces):
+        lengths = [b - a for _, a, b in batch]
+        end = begin + sum(lengths)
+        yield Cut(begin, end, torch.tensor(lengths, device=device), [at for at, _, _ in batch])
+        begin = end
 
 
 def _lengths(near: Sequence[Near], batches: Sequence[list[_Piece]]) -> Sequence[Tensor]:
@@ -125,13 +160,21 @@ def _lengths(near: Sequence[Near], batches: Sequence[list[_Piece]]) -> Sequence[
     return list(together.split([len(batch) for batch in batches]))
 
 
-def _measure(pairs: Sequence[Near], batch: Sequence[_Piece], lengths: Tensor) -> Tensor:
-    """Four maxima and five sums of each piece, one after the other."""
-    form = FORMATS[pairs[0].unit]
-    sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
-    own, r = (
-        bulk.flattened([_cut(*row) for row in zip(side, batch, strict=True)]) for side in sides
-    )
+def _measure(near: Sequence[Near], batch: Sequence[_Piece], lengths: Tensor) -> Tensor:
+    whole: list[_Piece] = []
+    for at, begin, end in batch:  # pieces of one pair follow each other
+        if whole and whole[-1][0] == at:
+            whole[-1] = (at, whole[-1][1], end)
+        else:
+            whole.append((at, begin, end))
+    own = bulk.flattened([_cut(near[piece[0]].mine, piece) for piece in whole])
+    r = bulk.flattened([_cut(near[piece[0]].theirs, piece) for piece in whole])
+    return measured(own, r, near[batch[0][0]].unit, lengths)
+
+
+def measured(own: Tensor, r: Tensor, unit: torch.dtype, lengths: Tensor) -> Tensor:
+    """Five maxima and five sums of each piece of two flat tensors, one after the other."""
+    form = FORMATS[unit]
     y = own.double()
     error = torch.where(y == r, 0.0, y - r)  # infinite alike is no error
     scaled = error / spacing(r, form)
@@ -144,7 +187,8 @@ def _measure(pairs: Sequence[Near], batch: Sequence[_Piece], lengths: Tensor) ->
         # unsafe: it would wait for the device to see that the lengths are what they are
         return torch.segment_reduce(values, how, lengths=lengths, unsafe=True)
 
-    maxima = (scaled.abs(), error.abs(), gap, gap / y.abs().add_(1e-6))
+    beyond = torch.sub(gap, rounded.abs_(), alpha=ONE_STEP)
+    maxima = (scaled.abs(), error.abs(), gap, gap / y.abs().add_(1e-6), beyond)
     sums = (scaled.square(), error.square(), r.square(), y.square(), off)
     found = [each(values, "max") for values in maxima] + [each(values, "sum") for values in sums]
     return torch.cat(found)

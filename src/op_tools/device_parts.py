@@ -11,7 +11,6 @@ from torch import Tensor
 from deeplink.judge.formats import FORMATS
 from op_tools import comparison, reference
 from op_tools.again import Run
-from op_tools.call import tensors
 from op_tools.comparison import Taken
 from op_tools.device_figures import Near
 from op_tools.gradients import Gradients
@@ -47,7 +46,7 @@ def forward(taken: Taken) -> Made | None:
     parts: list[Part] = []
     same: Pairs = []
     labels, count = comparison.labels_of("input", taken.call), len(run.results)
-    before = list(tensors(taken.call.args, taken.call.kwargs))
+    before = taken.call.given
     named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
     rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
     for place, (label, was, now, should, wrote) in enumerate(rows):

@@ -8,7 +8,6 @@ accusation rests on the device alone, and a fault that both of its kernels share
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections import Counter
@@ -21,14 +20,15 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.judge import Verdict
-from deeplink.judge.calibrated import next_to
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from op_tools import (
     bulk,
     comparison,
     device_copies,
+    device_lists,
     device_parts,
+    device_verdicts,
     drawing,
     interception,
     memory,
@@ -39,8 +39,10 @@ from op_tools.accepted import Accepted
 from op_tools.again import gradients_of
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
-from op_tools.device_figures import Figures, Near, figures
+from op_tools.device_figures import Figures, figures
+from op_tools.device_lists import Flats, Lists, Verdicts
 from op_tools.device_parts import Made, Pairs, Part
+from op_tools.device_verdicts import Result
 from op_tools.gradients import Gradients
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
@@ -48,7 +50,6 @@ EVERY = 512
 MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
-OUTLIER = 1.6  # times more that the largest error may be than what `Accepted` allows
 UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
 
 # They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
@@ -75,7 +76,7 @@ class _Waiting:
 
 
 Look = Callable[[Taken, Gradients | None, str], None]
-Pass = Callable[[Taken, Gradients | None, list[Item]], None]
+Pass = Callable[[Call, Gradients | None, list[Item]], None]
 
 
 class DeviceReference:
@@ -91,7 +92,8 @@ class DeviceReference:
         self._seen: Counter[Hashable] = Counter()
         self._refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting | Lists] = []
+        self._flats, self._verdicts = Flats(), Verdicts()
         self._count = self._bytes = 0
         self._held, self._allowed, self._closed = 0, -1, False
         self._lock = threading.RLock()
@@ -108,7 +110,7 @@ class DeviceReference:
             return False
         size = 0
         widened = False
-        for tensor in tensor_list(call.args, call.kwargs):
+        for tensor in call.given:
             if tensor.device != device and tensor.dim():
                 return False
             if tensor.dtype in FORMATS:
@@ -127,7 +129,7 @@ class DeviceReference:
     def _by_tolerance(self, taken: Taken) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
-        types = {tensor.dtype for tensor in tensor_list(taken.call.args, taken.call.kwargs)}
+        types = {tensor.dtype for tensor in taken.call.given}
         return any(self._tolerance(operator, dtype) for dtype in types)
 
     def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
@@ -145,7 +147,7 @@ class DeviceReference:
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
-        given = tensor_list(taken.call.args, taken.call.kwargs, taken.result)
+        given = [*taken.call.given, *tensor_list(taken.result)]
         size = sum(t.numel() * (8 + t.element_size()) for t in given)
         with self._lock:
             self._held += size
@@ -173,13 +175,16 @@ class DeviceReference:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
         taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        number = self._number(taken, entry.found)
-        moves = names.last(taken.call.name) in MOVERS
-        due = number <= FIRST or number % (MOVED if moves else EVERY) == 0
+        due = self._is_due(self._number(taken, entry.found), taken.call)
         if not (asked or due or self._by_tolerance(taken)):
             return False
         self._on_host(entry, check=due and not asked)
         return True
+
+    def _is_due(self, number: int, call: Call) -> bool:
+        """Whether the host looks at a call of this number of its kind."""
+        moves = names.last(call.name) in MOVERS
+        return number <= FIRST or number % (MOVED if moves else EVERY) == 0
 
     def _made(self, entry: _Waiting, make: Callable[[], Made | None]) -> bool:
         """Whether the parts of a call could be had; else the host looks at it."""
@@ -197,12 +202,13 @@ class DeviceReference:
             self._wait(entry, [part.mine for part in entry.parts])
         return True
 
-    def _wait(self, entry: _Waiting, tensors: list[Tensor]) -> None:
+    def _wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
         with self._lock:
             self._waiting.append(entry)
             self._count += len(tensors)
             self._bytes += sum(tensor.nbytes for tensor in tensors)
-            full = self._closed or self._count >= WAITING or self._bytes >= WAITING_BYTES
+            room = max(WAITING_BYTES, self._allowed // 8)
+            full = self._closed or self._count >= WAITING or self._bytes >= room
         if full:
             self.settle()
 
@@ -230,6 +236,7 @@ class DeviceReference:
         """Judges all that wait, and from now on at once: a backward pass may come after the end."""
         self._closed = True
         self.settle()
+        self._flats.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
@@ -237,11 +244,16 @@ class DeviceReference:
             waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0
         places: dict[torch.device, list[_Waiting]] = {}
+        lists: dict[torch.device, list[Lists]] = {}
         for entry in waiting:
-            places.setdefault(entry.taken.again.place, []).append(entry)
-        for place, there in places.items():
+            if isinstance(entry, Lists):
+                lists.setdefault(entry.flats[0].memory.device, []).append(entry)
+            else:
+                places.setdefault(entry.taken.again.place, []).append(entry)
+        for place in {**places, **lists}:
             torch.accelerator.synchronize(place)  # they may come from several of its streams
-            self._judge(self._differentiated(there))
+            self._judge(self._differentiated(places.get(place, [])))
+            self._judge_lists(lists.get(place, []))
         with self._lock:
             self._allowed = -1  # ask again
             self._tolerances.clear()
@@ -264,9 +276,8 @@ class DeviceReference:
             else:
                 with self._lock:
                     self.passes += 1
-                interception.guarded(
-                    self._tool, entry.taken.call, self._passed, entry.taken, entry.found, items
-                )
+                given = entry.taken.call, entry.found, items
+                interception.guarded(self._tool, entry.taken.call, self._passed, *given)
 
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
@@ -303,8 +314,9 @@ class DeviceReference:
                 verdict = comparison.unchanged(part.mine)
             else:
                 found = next(made)
-                rule = self._rule(entry, part, part.near, found)
-                verdict = _right(part, rule, found) if rule else None
+                result = self._result(entry, part)
+                rule = device_verdicts.rule_of(result, found, self._accepted)
+                verdict = device_verdicts.right(result, rule, found) if rule else None
             if verdict is None:
                 good = False
                 verdict = comparison.unchanged(part.mine)  # a place is needed
@@ -313,45 +325,90 @@ class DeviceReference:
 
     def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
         """One verdict on many tensors, that on the worst of them."""
-        worst, rule, found, good = entry.parts[0], "equal", Figures(), True
-        for part in entry.parts:
-            if part.near is None:
-                continue
-            own = next(made)
-            how = self._rule(entry, part, part.near, own) if good else ""
-            good = good and bool(how)
-            if not own.relative <= found.relative:
-                worst, rule, found = part, how, own
+        near = [(part, next(made)) for part in entry.parts if part.near is not None]
         label = f"{entry.parts[0].label} to {entry.parts[-1].label}"
-        return [Item(label, _right(worst, rule, found))] if good else None
+        if not near:
+            return [Item(label, comparison.unchanged(entry.parts[0].mine))]
+        results = ((self._result(entry, part), found) for part, found in near)
+        worst = device_verdicts.worst_of(results, self._accepted)
+        return None if worst is None else [Item(label, device_verdicts.right(*worst))]
 
-    def _rule(self, entry: _Waiting, part: Part, near: Near, found: Figures) -> str:
-        """The rule by which a part is right; "" where the host has to look."""
-        count, form = part.mine.numel(), FORMATS[near.unit]
-        if next_to(count, found.steps, found.off, found.steps_squared, form):
-            return "equal" if found.gap == 0.0 else "spacing"
-        if not found.size > 0.0:
-            return ""
+    def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
-        largest = found.largest / math.sqrt(found.size / count)
-        mean = math.sqrt(found.squared / found.size)
-        # the largest of many errors differs more from call to call than their mean
-        return "as accepted before" if self._accepted.allows(kind, largest / OUTLIER, mean) else ""
+        unit = part.mine.dtype if part.near is None else part.near.unit
+        return Result(part.mine.shape, part.mine.dtype, unit, kind)
 
+    # Calls on lists.
 
-def _right(part: Part, rule: str, found: Figures) -> Verdict:
-    return Verdict(
-        True,
-        rule,
-        "",
-        name_of(part.mine.dtype),
-        tuple(part.mine.shape),
-        0,
-        part.mine.numel(),
-        max_abs=found.gap,
-        max_rel=found.relative,
-        cosine=found.cosine,
-    )
+    def lists(self, call: Call) -> Lists | None:
+        """A call on long lists that is about to be made; None: it is taken as any other."""
+        device = call.device
+        if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
+            return None
+        kind = device_lists.kind_of(call)
+        if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
+            return None
+        found = device_lists.type_of(call)
+        if found is None or self._tolerance(call.operator, found):
+            return None
+        if reference.types_for(call) is not reference.WIDE:
+            return None
+        if not self._has_room(device, device_lists.size_of(call)):
+            return None
+        try:
+            made = device_lists.taken_before(call, kind, found, self._flats)
+        except Exception:  # no float64, no memory: whatever a device may raise
+            self._refused.add(call.name)
+            return None
+        with self._lock:
+            self._seen[kind, True] += 1
+        return made
+
+    def made_lists(self, lists: Lists, result: Any, reread: bool) -> None:
+        """The same after it was made."""
+        device_lists.taken_after(lists, result, self._flats, reread)
+        try:
+            fits = device_lists.run(lists, self._flats)
+        except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+            fits = False
+            with self._lock:
+                self._refused.add(lists.record.name)
+        if fits:
+            memory = [flat.memory for flat in lists.held()]
+            with self._lock:
+                self._held += sum(part.nbytes for part in memory)
+            self._wait(lists, memory)
+        else:
+            self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
+
+    def _judge_lists(self, waiting: list[Lists]) -> None:
+        try:
+            made = self._verdicts.figures(waiting)
+        except Exception:  # as above
+            made = [None for _ in waiting]
+        for lists, found in zip(waiting, made, strict=True):
+            item = None if found is None else self._item(lists, found)
+            if item is None:
+                self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
+            else:
+                with self._lock:
+                    self.passes += 1
+                given = lists.record, None, [item]
+                interception.guarded(self._tool, lists.record, self._passed, *given)
+            for flat in lists.held():
+                self._held -= flat.memory.nbytes
+                self._flats.give(flat)
+
+    def _item(self, lists: Lists, found: list[Figures]) -> Item | None:
+        assert lists.made is not None  # by `run`
+        kind = lists.kind, True
+        shapes = lists.made.shapes
+        results = [Result(shape, lists.dtype, lists.dtype, kind) for shape in shapes]
+        pairs = zip(results, found, strict=True)
+        worst = device_verdicts.worst_of(pairs, self._accepted)
+        word = "input" if lists.in_place else "output"
+        label = f"{word}[0] to {word}[{len(shapes) - 1}]"
+        return None if worst is None else Item(label, device_verdicts.right(*worst))
 
 
 def _free(device: torch.device) -> int:

@@ -9,7 +9,7 @@ from deeplink import precision
 from deeplink.precision import Factors, Precision
 from op_tools import host
 from op_tools.again import Again
-from op_tools.call import Call, tensors
+from op_tools.call import Call
 from op_tools.reference import RECURRENT, modules_of
 
 # Products whose factors a program may let the device round.
@@ -23,7 +23,7 @@ MATRICES = frozenset(
 
 def now(call: Call) -> Precision:
     """How exact a call's device may be at this moment."""
-    given = (t for t in tensors(call.args, call.kwargs) if t.device.type != "cpu")
+    given = (t for t in call.given if t.device.type != "cpu")
     first = next(given, None)
     return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
 

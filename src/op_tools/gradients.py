@@ -52,7 +52,7 @@ def arguments(call: Call) -> Arguments:
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
     count = 0
-    for tensor in tensor_list(call.args, call.kwargs):
+    for tensor in call.given:
         if tensor.requires_grad:
             node = tensor.grad_fn
             if node is None:

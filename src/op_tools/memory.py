@@ -20,7 +20,7 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     found = [t for t in tensor_list(result) if t.numel()]
     if not found:
         return False
-    given = {t.untyped_storage()._cdata for t in tensor_list(call.args, call.kwargs)}
+    given = {t.untyped_storage()._cdata for t in call.given}
     return all(t.untyped_storage()._cdata in given for t in found)
 
 

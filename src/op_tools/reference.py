@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from deeplink import settings
 from op_tools import host, names
-from op_tools.call import Call, tensor_list, tensors
+from op_tools.call import Call, tensors
 
 Types = dict[torch.dtype, torch.dtype]
 HOST = torch.device("cpu")
@@ -81,7 +81,7 @@ def unfit(call: Call) -> str:
         return "it returns no values that could be compared"
     if call.name.startswith(_OTHER_PROCESSES):
         return "it talks to other processes"
-    return kind(tensor_list(call.args, call.kwargs))
+    return kind(call.given)
 
 
 def kind(values: Iterable[Tensor]) -> str:
@@ -177,14 +177,14 @@ def writes(call: Call, versions: Sequence[int]) -> bool:
     """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
     if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
         return bool(call.func._schema.is_mutable)
-    now = [_version(tensor) for tensor in tensor_list(call.args, call.kwargs)]
+    now = [_version(tensor) for tensor in call.given]
     named = names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
     return list(versions) != now or (named and NO_COUNT in now)
 
 
 def unwritten(call: Call, versions: Sequence[int]) -> set[int]:
     """The places of the arguments that a call, which has been made, did not write, as it says."""
-    given = tensor_list(call.args, call.kwargs)
+    given = call.given
     if isinstance(call.func, OpOverload):
         named = {id(tensor) for tensor in written_by_schema(call)}
         return {at for at, tensor in enumerate(given) if id(tensor) not in named}
@@ -193,7 +193,7 @@ def unwritten(call: Call, versions: Sequence[int]) -> set[int]:
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    return [_version(tensor) for tensor in tensor_list(call.args, call.kwargs)]
+    return [_version(tensor) for tensor in call.given]
 
 
 NO_COUNT = -1  # of a tensor that was made in inference mode

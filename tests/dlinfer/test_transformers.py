@@ -166,6 +166,16 @@ def test_in_half_types_what_rounding_alone_does_is_allowed(
         dlinfer.apply(model)
 
 
+def test_the_check_leaves_aside_what_a_model_keeps_of_its_last_image() -> None:
+    model = checks.built("qwen2_vl")
+    image = {name: torch.cat([given] * 4) for name, given in next(checks.images(model)).items()}
+    with torch.no_grad():
+        model(**image)  # four rows: the check has two
+    kept = model.model.rope_deltas
+    dlinfer.apply(model)
+    assert kept.shape[0] == 4 and model.model.rope_deltas is kept
+
+
 def test_a_model_without_an_adaptor_is_told() -> None:
     with pytest.raises(DeeplinkError, match=r"no adaptor for torch.nn.modules.linear.Linear"):
         dlinfer.apply(torch.nn.Linear(2, 2))

@@ -11,7 +11,8 @@ import functools
 import importlib
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -110,13 +111,25 @@ def _with_own_config(model: Any) -> Callable[[], None]:
 @torch.no_grad()
 def _outputs(model: Any) -> list[Tensor]:
     """What the model, and what looks at images in it, makes of random input."""
-    training = model.training
-    model.eval()
-    try:
+    with _as_new(model):
         seen = [VISION[name](m) for m in model.modules() if (name := type(m).__name__) in VISION]
         return [_logits(model), *seen]
+
+
+@contextmanager
+def _as_new(model: Any) -> Iterator[None]:
+    """Not in training, and without what Qwen2-VL keeps of the images of its last call."""
+    training = model.training
+    kept = [(m, m.rope_deltas) for m in model.modules() if "rope_deltas" in m.__dict__]
+    model.eval()
+    for module, _ in kept:
+        module.rope_deltas = None
+    try:
+        yield
     finally:
         model.train(training)
+        for module, deltas in kept:
+            module.rope_deltas = deltas
 
 
 def _logits(model: Any) -> Tensor:
@@ -146,13 +159,10 @@ def _rounding(model: Any, before: Tensor) -> float:
         return (made * (1 + signs * torch.finfo(made.dtype).eps)).to(made.dtype)
 
     hook = model.get_input_embeddings().register_forward_hook(shake)
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _as_new(model):
             return _difference(_logits(model), before)
     finally:
-        model.train(training)
         hook.remove()
 
 

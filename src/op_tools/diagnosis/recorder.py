@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -33,7 +34,7 @@ from deeplink import settings
 from deeplink.table import console
 from op_tools import diagnostics, interception, looks, results, statistics
 from op_tools.call import tensor_list
-from op_tools.diagnosis import roots, stacks
+from op_tools.diagnosis import graph, roots, stacks
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Figures, Signals, Usual
 
@@ -43,11 +44,14 @@ ARMED = 2  # steps that are recorded whole after an event
 EVENTS = 4  # that are kept in a file of their own; the rest are lines
 AT_LEAST = 1.0  # seconds between two writes at most
 PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
+TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
 PERIOD = 1.0  # seconds between two looks of the watchdog
 
 
 class FlightRecorder:
     """`with FlightRecorder(): …`, or `deeplink run --recorder train.py`."""
+
+    waits = True  # for the loss, before the backward pass: it frees what tells who made a NaN
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -64,9 +68,8 @@ class FlightRecorder:
             return self
         self._active = True
         folder = results.folder("recorder")
-        rank = f"rank{settings.rank()}_" if settings.world() > 1 else ""
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        stem = folder / f"recorder_{rank}pid{results.owner(folder)}_{stamp}"
+        stem = folder / f"recorder_pid{results.owner(folder)}_{stamp}{results.rank()}"
         self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
         self.budget, self.signals = Budget(), Signals()
         self.steps, self.events = 0, []
@@ -218,11 +221,18 @@ class FlightRecorder:
         first = next((t for t in started if isinstance(t, Tensor) and t.numel() == 1), None)
         if first is None:
             return
-        value = first.detach()
+        value, into = first.detach(), self._line["loss"]
         if statistics.is_seen(value):
-            self._line["loss"]["loss"] = value.item()
+            into["loss"] = value.item()
         else:
-            self.signals.ask_value(value, self._line["loss"])
+            wait = self.signals.ask_value(value, into)
+            if not self.waits:
+                return
+            self.budget.without(wait)
+            self.signals.arrived()
+        found = into.get("loss", 0.0)
+        if not (math.isfinite(found) or self._bad or len(self.ring.copies) >= EVENTS):
+            self._line["origin"] = str(graph.origin(first, self._names) or "")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._first is None:
@@ -230,14 +240,19 @@ class FlightRecorder:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with_gradients = [p for p in parameters if p.grad is not None]
         count = len(with_gradients)
+        names = [self._names.get(id(p)) or f"[{at}]" for at, p in enumerate(with_gradients)]
+        grads = self._line["grads"]
         for offset in range(count):
             if not (self._armed or self.budget.open):
                 break
-            parameter = with_gradients[(self._turn + offset) % count]
-            name = self._names.get(id(parameter)) or f"[{(self._turn + offset) % count}]"
-            self.signals.take([name], [parameter.grad], self._line["grads"])
-            self.signals.take([name], [parameter], self._line["params"])
-        self._turn += max(1, len(self._line["grads"]))
+            at = (self._turn + offset) % count
+            self.signals.take([names[at]], [with_gradients[at].grad], grads)
+            self.signals.take([names[at]], [with_gradients[at]], self._line["params"])
+        self._turn += max(1, len(grads))
+        if _bad_names(grads) and not self._bad and "origin" not in self._line:
+            for name, parameter in zip(names, with_gradients, strict=True):
+                self.signals.take([name], [parameter.grad], grads)
+            self._line["origin"] = _edge(names, grads)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._first not in (None, id(optimizer)):
@@ -283,7 +298,9 @@ class FlightRecorder:
         was_bad, self._bad = self._bad, bad_loss or bool(grads)
         if self._bad and not was_bad:  # the first of a row of them
             bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
-            self._event("nan", f"{bad} is not finite in step {step}{_first_bad(line)}")
+            text = f"{bad} is not finite in step {step}{_first_bad(line)}"
+            origin = line.get("origin")
+            self._event("nan", f"{text}; {origin}" if origin else text, step=step)
         if bad_loss:
             return
         if loss is not None and self._usual.leaps(loss):
@@ -292,7 +309,7 @@ class FlightRecorder:
 
     # Events.
 
-    def _event(self, kind: str, text: str, stack: Sequence[str] = ()) -> None:
+    def _event(self, kind: str, text: str, stack: Sequence[str] = (), step: int = 0) -> None:
         """A line about it, a copy of what led to it, and the next steps whole."""
         with self._lock:
             self.ring.add_all([_shown(line) for line in self._lines])
@@ -302,7 +319,11 @@ class FlightRecorder:
                 return
             self.events.append(f"{kind}: {text}")
             event = {"event": kind, "step": self.steps, "at": time.time(), "text": text}
+            if kind == "nan":
+                event["next"] = _next_command(step)
             self.ring.add(event | ({"stack": list(stack)} if stack else {}))
+            if kind in TOLD:
+                _tell(event)
             if len(self.ring.copies) < EVENTS:
                 self.ring.keep(f"{kind}-step{self.steps}")
             if kind in ("nan", "spike"):
@@ -318,6 +339,18 @@ class FlightRecorder:
                 told = self._last
                 text = f"no step for {since:.0f} s, after {self.steps}"
                 self._event("hang", text, stacks.of_threads())
+
+
+def _next_command(step: int) -> str:
+    """What names the line: the kernels of the steps around it, looked at one by one."""
+    return f"deeplink why-nan --steps {max(0, step - 1)}- -- {shlex.join(['python', *sys.argv])}"
+
+
+def _tell(event: dict[str, Any]) -> None:
+    say = console(stderr=True).print
+    say(f"FlightRecorder: {event['event']}: {event['text']}", style="red", soft_wrap=True)
+    if "next" in event:
+        say(f"Hint: for the line, from the last checkpoint: {event['next']}", soft_wrap=True)
 
 
 def _memory() -> dict[str, int]:
@@ -337,6 +370,18 @@ def _memory() -> dict[str, int]:
 
 def _bad_names(figures: dict[str, Figures]) -> list[str]:
     return [name for name, found in figures.items() if found[2]]
+
+
+def _edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
+    """How far a bad gradient has come, of all of them in the order of the model."""
+    bad = [at for at, name in enumerate(names) if name in grads and grads[name][2]]
+    text = (
+        f"{len(bad)} of {len(names)} gradients are bad, that of {names[bad[-1]]} the last of them"
+    )
+    behind = bad[-1] + 1
+    if behind < len(names):
+        text += f"; that of {names[behind]} is good: it began in the backward pass between the two"
+    return text
 
 
 def _first_bad(line: dict[str, Any]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +38,12 @@ class Budget:
     def enter(self) -> None:
         """Something of ours begins."""
         self._entered = perf_counter_ns()
+
+    def without(self, wait: Callable[[], None]) -> None:
+        """Waits for the device: what it computes meanwhile is the program's."""
+        begun = perf_counter_ns()
+        wait()
+        self._entered += perf_counter_ns() - begun
 
     def leave(self) -> None:
         used = perf_counter_ns() - self._entered
@@ -115,11 +121,13 @@ class Signals:
         host.copy_(both, non_blocking=True)
         self.waiting.append(_Later(names, into, host, _event(both.device)))
 
-    def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
-        """One number of a device, for a line: it is there when it has come."""
+    def ask_value(self, value: Tensor, into: dict[str, Any]) -> Callable[[], None]:
+        """One number of a device, for a line: it is there when it has come, or was waited for."""
         host = torch.empty((), dtype=value.dtype, pin_memory=True)
         host.copy_(value.reshape(()), non_blocking=True)
-        self.waiting.append(_Later([], into, host, _event(value.device)))
+        event = _event(value.device)
+        self.waiting.append(_Later([], into, host, event))
+        return cast("Callable[[], None]", event.synchronize)
 
     def arrived(self, wait: bool = False) -> None:
         """Fills in what has come; `wait`: what has not, too."""

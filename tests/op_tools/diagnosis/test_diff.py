@@ -116,6 +116,10 @@ def test_the_command_writes_what_it_shows(
     found = formats.read(tmp_path / "found.json")
     assert found["first"]["op"] == "aten.mm.default"
     assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
+    assert command.main("diff", [*line[:3], str(tmp_path / "none" / "found.json")]) == 2
+    shown = capsys.readouterr()
+    assert "cannot be written" in shown.err  # and what was found is shown all the same
+    assert "aten.mm.default" in shown.out
 
 
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,287 @@
+"""Calls on long lists of tensors, an optimizer's: held against float64 beside them as one.
+
+A list lies here in one piece of memory, with a view in the place of each of its tensors; both are
+used again, so that a step makes none. What is copied is copied into float64 at once: no value of a
+narrower type is changed by that.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink.judge.formats import FORMATS
+from op_tools import bulk, device_copies, device_figures, names
+from op_tools.accepted import Accepted
+from op_tools.again import again_of
+from op_tools.call import Call
+from op_tools.comparison import Taken
+from op_tools.device_figures import FIGURES, Cut, Figures
+
+KEPT = 1 << 31  # bytes of memory that wait for the next calls
+_NUMBERS = (int, float, list, tuple, type(None))
+Shapes = tuple[torch.Size, ...]
+
+
+@dataclass
+class Flat:
+    """Tensors of one type, one after the other in one piece of memory."""
+
+    memory: Tensor
+    views: list[Tensor]
+    shapes: Shapes
+
+    @property
+    def key(self) -> Hashable:
+        return self.shapes, self.memory.dtype, self.memory.device
+
+
+class Flats:
+    """Pieces of memory that are used again: given back after their device was waited for."""
+
+    def __init__(self) -> None:
+        self._free: dict[Hashable, list[Flat]] = {}
+        self._kept, self._room = 0, KEPT
+
+    def close(self) -> None:
+        """Keeps nothing any more."""
+        self._free.clear()
+        self._room = 0
+
+    def take(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Flat:
+        free = self._free.get((shapes, dtype, device))
+        if free:
+            flat = free.pop()
+            self._kept -= flat.memory.nbytes
+            return flat
+        sizes = [shape.numel() for shape in shapes]
+        memory = torch.empty(sum(sizes), dtype=dtype, device=device)
+        # not split(): its pieces share a count of writes
+        pieces = zip(memory.unsafe_split_with_sizes(sizes), shapes, strict=True)
+        return Flat(memory, [piece.view(shape) for piece, shape in pieces], shapes)
+
+    def copy(self, tensors: Any, dtype: torch.dtype, device: torch.device) -> Flat:
+        flat = self.take(tuple([t.shape for t in tensors]), dtype, device)
+        torch._foreach_copy_(flat.views, tensors)
+        return flat
+
+    def give(self, flat: Flat) -> None:
+        if self._kept + flat.memory.nbytes <= self._room:
+            self._kept += flat.memory.nbytes
+            self._free.setdefault(flat.key, []).append(flat)
+
+
+@dataclass
+class Lists:
+    """One call: its lists as they were before it, and what it made."""
+
+    record: Call  # without arguments
+    kind: Hashable
+    args: list[Any]  # with a Flat of float64 in the place of each list of tensors
+    kwargs: dict[str, Any]
+    dtype: torch.dtype
+    flats: list[Flat]
+    own: list[Any]  # the program's lists that these are of, while the call is made
+    versions: list[list[int]]
+    in_place: bool
+    result: Any = None  # the device's own
+    made: Flat | None = None  # what the device wrote or returned, copied
+    read: dict[int, Flat] = field(default_factory=dict)  # arguments that were read again
+    right: Flat | None = None  # in float64
+
+    def held(self) -> list[Flat]:
+        """All of its memory."""
+        more = (flat for flat in (self.right, self.made) if flat is not None)
+        return [*self.flats, *self.read.values(), *more]
+
+
+def is_of_lists(call: Call) -> bool:
+    """Whether a call is one of torch's functions on lists, of a long one."""
+    if call.level != "api" or not call.name.startswith("torch._foreach_") or not call.args:
+        return False
+    first = call.args[0]
+    return type(first) in (list, tuple) and len(first) >= bulk.MANY
+
+
+def kind_of(call: Call) -> Hashable:
+    """What calls have in common whose errors are alike: `Taken.kind`."""
+    given = (*call.args, *call.kwargs.values())
+    lists = (value for value in given if type(value) in (list, tuple))
+    found = tuple([(t.shape, t.dtype) for some in lists for t in some if isinstance(t, Tensor)])
+    return call.name, found, None, None
+
+
+def taken_before(call: Call, kind: Hashable, dtype: torch.dtype, flats: Flats) -> Lists:
+    """Copies of a call's lists, which are of this type."""
+    own = _lists(call)
+    device = call.args[0][0].device
+    versions = [[tensor._version for tensor in tensors] for tensors in own.values()]
+    made = {at: flats.copy(some, torch.float64, device) for at, some in own.items()}
+    return Lists(
+        replace(call, args=(), kwargs={}),
+        kind,
+        [made.get(id(value), value) for value in call.args],
+        {name: made.get(id(value), value) for name, value in call.kwargs.items()},
+        dtype,
+        [*made.values()],
+        [*own.values()],
+        versions,
+        _writes(call),
+    )
+
+
+def size_of(call: Call) -> int:
+    """Bytes that will be held of it: each list in float64, one more, and what was read again."""
+    count: int = sum(tensor.numel() for tensor in call.args[0])
+    return 12 * count * (len(_lists(call)) + 1)
+
+
+def _writes(call: Call) -> bool:
+    return names.last(call.name).endswith("_")
+
+
+def _lists(call: Call) -> dict[int, Any]:
+    """The lists of tensors among the arguments, by identity."""
+    given = (*call.args, *call.kwargs.values())
+    lists = (value for value in given if type(value) in (list, tuple) and value)
+    return {id(value): value for value in lists if isinstance(value[0], Tensor)}
+
+
+def type_of(call: Call) -> torch.dtype | None:
+    """The floating type of all its tensors, where it is given nothing but lists of them and
+    numbers, and nobody may want their gradients; else None.
+    """
+    if not all(isinstance(value, _NUMBERS) for value in (*call.args, *call.kwargs.values())):
+        return None
+    kinds = set()
+    for tensors in _lists(call).values():
+        if len({id(tensor) for tensor in tensors}) < len(tensors):
+            return None  # one that would be written twice
+        kinds |= {(t.dtype, t.device, t.layout, t.is_inference()) for t in tensors}
+        # leaves are written where no graph is made
+        if any(t.requires_grad and not (_writes(call) and t.is_leaf) for t in tensors):
+            return None
+    if len(kinds) != 1:
+        return None
+    dtype, device, layout, inference = kinds.pop()
+    if device != call.device or layout != torch.strided or inference or dtype not in FORMATS:
+        return None
+    return None if dtype.is_complex or dtype == torch.float64 else dtype
+
+
+def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:
+    """Copies of what the device made."""
+    device = lists.flats[0].memory.device
+    for at, tensors in enumerate(lists.own):
+        if at == 0 and lists.in_place:
+            continue
+        if reread or [t._version for t in tensors] != lists.versions[at]:
+            lists.read[at] = flats.copy(tensors, lists.dtype, device)
+    mine, lists.own = lists.own[0] if lists.in_place else result, []
+    if lists.in_place or _is_like(result, lists):
+        lists.made = flats.copy(mine, lists.dtype, device)
+        lists.result = None if result is None else lists.made.views
+    else:
+        lists.result = device_copies.copies_of((result,)).of(result)
+
+
+def _is_like(result: Any, lists: Lists) -> bool:
+    """Whether a call returned a list of tensors of the type that it was given."""
+    if not isinstance(result, (list, tuple)) or not all(isinstance(t, Tensor) for t in result):
+        return False
+    return {(t.dtype, t.layout) for t in result} == {(lists.dtype, torch.strided)}
+
+
+def run(lists: Lists, flats: Flats) -> bool:
+    """The call in float64, on the device; False where it made something else than the device."""
+    made = lists.made
+    if made is None:
+        return False
+    args = [_views(value) for value in lists.args]
+    kwargs = {name: _views(value) for name, value in lists.kwargs.items()}
+    lists.right = flats.take(made.shapes, torch.float64, made.memory.device)
+    if lists.in_place:
+        lists.right.memory.copy_(lists.flats[0].memory)
+        args[0] = lists.right.views
+        lists.record.func(*args, **kwargs)
+        return True
+    right = lists.record.func(*args, **kwargs)
+    if [t.shape for t in right] != [*made.shapes]:
+        return False
+    torch._foreach_copy_(lists.right.views, right)
+    return True
+
+
+def _views(value: Any) -> Any:
+    return value.views if isinstance(value, Flat) else value
+
+
+def taken_of(lists: Lists, accepted: Accepted) -> Taken:
+    """The same as any other call that was taken on its device: for the host."""
+    device = lists.flats[0].memory.device
+    own = {id(flat): [view.to(lists.dtype) for view in flat.views] for flat in lists.flats}
+    args = tuple([own.get(id(value), value) for value in lists.args])
+    kwargs = {name: own.get(id(value), value) for name, value in lists.kwargs.items()}
+    call = replace(lists.record, args=args, kwargs=kwargs)
+    again = again_of(call, frozenset(), lists.in_place, None, [lists.dtype])
+    again.draws_nothing, again.place = True, device
+    now = {id(lists.flats[at]): flat.views for at, flat in lists.read.items()}
+    if lists.in_place and lists.made is not None:
+        now[id(lists.flats[0])] = lists.made.views
+    after: list[Tensor | None] = []
+    for value in (*lists.args, *lists.kwargs.values()):
+        if isinstance(value, Flat):
+            after += now.get(id(value)) or [None] * len(value.views)
+    return Taken(again, lists.result, after, False, str(device), accepted=accepted)
+
+
+# Verdicts.
+
+
+class Verdicts:
+    """On many calls of lists: all is measured before the device is waited for."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[Hashable, list[Cut]] = {}
+
+    def figures(self, calls: Sequence[Lists]) -> list[list[Figures] | None]:
+        """Of each call those of its results; None where an argument was changed."""
+        found: list[Tensor] = []
+        for lists in calls:
+            made, right = lists.made, lists.right
+            assert made is not None and right is not None  # by `run`
+            for cut in self._cuts_of(made):
+                sides = made.memory[cut.begin : cut.end], right.memory[cut.begin : cut.end]
+                found.append(device_figures.measured(*sides, lists.dtype, cut.lengths))
+            found += [_changed(lists.flats[at], flat) for at, flat in lists.read.items()]
+        values = iter(torch.cat(found).tolist()) if found else iter(())
+        return [self._of_one(lists, values) for lists in calls]
+
+    def _of_one(self, lists: Lists, values: Iterator[float]) -> list[Figures] | None:
+        assert lists.made is not None  # by `run`
+        found = [Figures() for _ in lists.made.shapes]
+        for cut in self._cuts_of(lists.made):
+            count = len(cut.owners)
+            columns = [list(itertools.islice(values, count)) for _ in range(FIGURES)]
+            for at, row in zip(cut.owners, zip(*columns, strict=True), strict=True):
+                found[at].add(row)
+        changed = [bool(next(values)) for _ in lists.read]
+        return None if any(changed) else found
+
+    def _cuts_of(self, flat: Flat) -> list[Cut]:
+        known = self._cuts.get(flat.key)
+        if known is None:
+            sizes = [shape.numel() for shape in flat.shapes]
+            known = self._cuts[flat.key] = list(device_figures.cuts(sizes, flat.memory.device))
+        return known
+
+
+def _changed(was: Flat, now: Flat) -> Tensor:
+    """Whether an argument differs in a bit from what it was, as a tensor of one number."""
+    differs = was.memory.view(torch.int64) != now.memory.double().view(torch.int64)
+    return differs.any().double().reshape(1)
