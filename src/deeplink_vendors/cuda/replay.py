@@ -11,7 +11,7 @@ recording of backward reads them. A result that outlives them (a loss) is handed
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -45,31 +45,29 @@ class Recorder(Protocol):
 
 
 class Recording:
-    """One recording, and who holds its results."""
+    """One recording, and who holds its results; some are handed out as copies, by their number."""
 
     def __init__(
-        self, run: Replay, results: Sequence[Any], copies: bool, weights: frozenset[int]
+        self, run: Replay, results: Sequence[Any], copied: Set[int], weights: frozenset[int]
     ) -> None:
         self._run, self._results = run, results
         self._storages = [_storage(x) for x in results]
-        mine = set(self._storages) - weights - {None}
-        self._copied = mine if copies else set[int | None]()
-        self._held = [(s, torch_internals.holders(s)) for s in mine - self._copied if s is not None]
+        self._copied = {self._storages[number] for number in copied}
+        mine = set(self._storages) - weights - self._copied - {None}
+        self._held = [(s, torch_internals.holders(s)) for s in mine if s is not None]
         self._bytes = {_storage(x): x.untyped_storage().nbytes() for x in _tensors(results)}
 
     def free(self) -> bool:
         """Whether its next run changes nothing that the program can see."""
         return all(torch_internals.holders(s) <= n for s, n in self._held)
 
-    def copy_held(self) -> bool:
-        """Copies from now on what is held now; False where that is none, or most of its bytes."""
+    def outliving(self) -> set[int]:
+        """The results that are held, by their number; none where they are most of its bytes."""
         still = {s for s, n in self._held if torch_internals.holders(s) > n}
         room = SHARE * sum(self._bytes[s] for s, _ in self._held)
-        if not still or sum(self._bytes[s] for s in still) > room:
-            return False
-        self._copied = self._copied | still
-        self._held = [(s, n) for s, n in self._held if s not in still]
-        return True
+        if sum(self._bytes[s] for s in still) > room:
+            return set()
+        return {number for number, s in enumerate(self._storages) if s in still}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         # hot path
@@ -91,6 +89,7 @@ def _storage(value: Any) -> int | None:
 
 
 Places = list[int | None]  # of all inputs, where it is a weight
+Rings = dict[tuple[int, ...], list[Recording]]  # by the numbers among the inputs
 
 
 class Ring(threading.local):
@@ -101,7 +100,8 @@ class Ring(threading.local):
     ) -> None:
         self._recorder, self._static, self._kind = recorder(), list(static), kind
         self._lie = self._recorder.lie
-        self._known: list[tuple[Places, dict[tuple[int, ...], list[Recording]]]] = []
+        self._known: list[tuple[Places, Rings]] = []
+        self._copied: set[int] = set()  # results that outlived the others, by their number
         self._moves = 0
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -121,25 +121,36 @@ class Ring(threading.local):
         if self._moves <= MOVES or self._kind != "backward":
             weights = {i: inputs[i].data_ptr() for i in self._static}
             places = [weights.get(i) for i in range(len(inputs))]
-            kept = PLACES - 1 if self._kind == "backward" else 0
-            self._known = [(places, {}), *self._known[:kept]]
+            recorded = [one for one in self._known if one[1] and self._kind == "backward"]
+            self._known = [(places, {}), *recorded[: PLACES - 1]]
             if any(place % ALIGNED for place in weights.values()):
                 self._moves = MOVES + 1
         return self._recorder.run(inputs)
 
-    def _more(
-        self, rings: dict[tuple[int, ...], list[Recording]], key: tuple[int, ...], inputs: list[Any]
-    ) -> Sequence[Any]:
+    def _more(self, rings: Rings, key: tuple[int, ...], inputs: list[Any]) -> Sequence[Any]:
         new = key not in rings
         if self._moves > MOVES or (new and len(rings) == SIZES):
             return self._recorder.run(inputs)
         ring = rings.setdefault(key, [])
         if new and key:  # other sizes have other kernels
             return self._recorder.run(inputs)
-        trained = self._kind != "inference"
-        copied = [recording.copy_held() for recording in ring] if trained else []
-        if any(copied) or len(copied) == MOST_TRAINED:
+        if self._kind == "inference":
+            return self._record(ring, inputs, len(ring) == MOST - 1)
+        before, kept = list(ring), [r for r in ring if not self._outlived(r)]
+        if len(kept) == MOST_TRAINED:
             return self._recorder.run(inputs)
+        ring[:] = kept
+        made = self._record(ring, inputs, False)
+        del before  # until here: a recording that went has memory which the new one may use
+        return made
+
+    def _outlived(self, recording: Recording) -> bool:
+        """Whether it is to be made anew, with copies of what is held: that is the program's now."""
+        found = recording.outliving()
+        self._copied |= found
+        return bool(found)
+
+    def _record(self, ring: list[Recording], inputs: list[Any], copies: bool) -> Sequence[Any]:
         weights = frozenset(inputs[i].untyped_storage()._cdata for i in self._static)
         try:
             run, results = self._recorder.record(inputs)
@@ -147,7 +158,8 @@ class Ring(threading.local):
             self._moves = MOVES + 1
             self._known.clear()
             return self._recorder.run(inputs)
-        ring.append(Recording(run, results, not trained and len(ring) == MOST - 1, weights))
+        copied = set(range(len(results))) if copies else self._copied
+        ring.append(Recording(run, results, copied, weights))
         return ring[-1](inputs)
 
 
