@@ -153,6 +153,7 @@ def noise(
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
             functions=exactness.functions(again),
+            partial=FORMATS[stored].roundoff if exactness.sums(again) else 0.0,
             smallest=FORMATS[stored].smallest if FORMATS[stored].is_half else 0.0,
             samples=samples,
             seed=samples or 0,

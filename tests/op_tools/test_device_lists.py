@@ -50,7 +50,10 @@ def test_a_healthy_list_is_right(alone: None, name: str, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("name", ("in place", "a new list"))
 def test_a_wrong_tensor_of_a_list_is_named_by_the_host(alone: None, name: str) -> None:
-    guilty = {"in place": ("mul", "torch._foreach_mul_"), "a new list": ("abs", "torch._foreach_abs")}
+    guilty = {
+        "in place": ("mul", "torch._foreach_mul_"),
+        "a new list": ("abs", "torch._foreach_abs"),
+    }
     x = some()
     with torch.dipu.quirk("bit_flip", guilty[name][0], p=1.0, seed=2):
         with OpAutoCompare(reference="device", ops="torch._foreach.*") as tool:
