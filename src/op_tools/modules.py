@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from op_tools.call import Site
 
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
+Remembered = Callable[[int], tuple[str, Site | None] | None]
 Answer = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 LIMIT = 50_000  # forward calls remembered for their backward
@@ -27,7 +28,7 @@ _ours: Callable[..., Any] | None = None  # what stands in its place
 _paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 # who remembers calls besides, natively; None: does not know that one
-elsewhere: list[Callable[[int], tuple[str, Site | None] | None]] = []
+elsewhere: list[Remembered] = []
 
 
 class _Local(threading.local):
@@ -121,10 +122,10 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
     """Module and line of the forward call whose gradient is being computed."""
     if node is None:
         return "", None
-    number = node._sequence_nr()
+    number, places = node._sequence_nr(), (cast(Remembered, _forward.get), *elsewhere)
     # a function makes several nodes: the nearest call at or before this one
     for sequence in range(number, number - 8, -1):
-        for known in (_forward.get, *elsewhere):
+        for known in places:
             found = known(sequence)
             if found is not None:
                 return found

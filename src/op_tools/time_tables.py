@@ -44,7 +44,7 @@ class Csv:
         self._failed = False
 
     def write(self, lines: bytes) -> None:
-        """Appends lines, as `line_of` makes them; a disk that is full costs the file, not the program."""
+        """Appends lines of `line_of`; a disk that is full costs the file, not the program."""
         if not lines or self._failed:
             return
         try:

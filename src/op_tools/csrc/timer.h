@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include "graph.h"
-#include "seen.h"
 
 #include <cmath>
 #include <map>
@@ -118,9 +117,13 @@ class Timer {
   Numbers<Words, WordsHash> keys_;  // null: not for us
   Numbers<GroupKey, GroupHash> groups_;
   Numbers<Words, WordsHash> results_;
-  std::map<std::vector<int>, int> grads_of_;
-  std::vector<std::vector<int>> grads_list_;
-  std::unordered_map<PyObject*, PyObject*> codes_;  // code -> dict of sites by instruction, or None
+  std::map<Places, int> grads_of_;
+  std::vector<Places> grads_list_;
+  struct Code {
+    bool programs;  // and not a library's
+    std::unordered_map<int, PyObject*> sites;  // by instruction; Python holds them, and the code
+  };
+  std::unordered_map<PyObject*, Code> codes_;
 
   static constexpr size_t kRemembered = 1 << 16;
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call

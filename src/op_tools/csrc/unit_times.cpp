@@ -106,6 +106,6 @@ py::dict Timer::sums() {
   return found;
 }
 
-py::tuple Timer::grads(int number) const { return py::cast(grads_list_[number]); }
+py::tuple Timer::grads(int number) const { return py::cast(std::vector<int>(grads_list_[number].begin(), grads_list_[number].end())); }
 
 }  // namespace op_tools

@@ -3,12 +3,15 @@
 #include "timer.h"
 
 #include <pybind11/stl.h>
+#include <structmember.h>
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/graph_task.h>
+
+#include <optional>
 
 namespace op_tools {
 
@@ -50,17 +53,12 @@ PyObject* Timer::site() {
   while (frame != nullptr && found == nullptr) {
     Owned code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
     auto known = codes_.find(code.object);
-    if (known == codes_.end()) {
-      py::object places = places_of_(py::handle(code.object));  // held, with the code, by Python
-      known = codes_.emplace(code.object, places.ptr()).first;
-    }
-    if (known->second != Py_None) {
-      Owned at(PyLong_FromLong(PyFrame_GetLasti(frame)));
-      found = PyDict_GetItem(known->second, at.object);  // borrowed
-      if (found == nullptr) {
-        py::object made = new_site_(py::handle(code.object), PyFrame_GetLasti(frame), PyFrame_GetLineNumber(frame));
-        found = made.ptr();  // held by that dict
-      }
+    if (known == codes_.end()) known = codes_.emplace(code.object, Code{!places_of_(py::handle(code.object)).is_none(), {}}).first;
+    if (known->second.programs) {
+      const int at = PyFrame_GetLasti(frame);
+      PyObject*& site = known->second.sites[at];
+      if (site == nullptr) site = new_site_(py::handle(code.object), at, PyFrame_GetLineNumber(frame)).ptr();
+      found = site;
     }
     PyFrameObject* back = found == nullptr ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
@@ -155,7 +153,7 @@ c10::Device see_call(PyObject* name, PyObject* args, PyObject* kwargs, Seen& see
 
 struct Timer::Begun {
   std::shared_ptr<Row> row;
-  std::unique_ptr<Given> given;
+  std::optional<Given> given;
   uint64_t sequence = 0;
 };
 
@@ -176,7 +174,7 @@ void Timer::finish(Begun& begun, bool brief, PyObject* result) {
   made.brief = brief;
   see(result, made);
   begun.row->result = result_of(made, result);
-  if (begun.given != nullptr && begun.given->wanted()) {
+  if (begun.given.has_value() && begun.given->wanted()) {
     begun.given->find_leaves();
     follow(*begun.given, made, begun.sequence, begun.row);
   }
@@ -219,7 +217,7 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
       }
       if (keys_.values[known->second] != nullptr) {
         begun.sequence = at::sequence_number::peek();
-        if (!brief && c10::GradMode::is_enabled()) begun.given = std::make_unique<Given>(seen.tensors);
+        if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
         begun.row = begin(name, known->second, marks, begun.sequence);
         *cost_ += now() - entered;
         begun.row->start = marks->mark();
@@ -256,20 +254,20 @@ namespace {
 // What a plan calls: `timed(func, args, kwargs)`, for one operator.
 struct Timed {
   PyObject_HEAD
+  vectorcallfunc call;
   std::shared_ptr<Timer>* timer;
   PyObject *name, *admit, *python;
   bool brief;
 };
 
-PyObject* timed_call(PyObject* self, PyObject* args, PyObject*) {
+PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   auto* timed = reinterpret_cast<Timed*>(self);
-  if (PyTuple_GET_SIZE(args) != 3) {
+  if (PyVectorcall_NARGS(count) != 3 || names != nullptr) {
     PyErr_SetString(PyExc_TypeError, "a function, its arguments and those by name");
     return nullptr;
   }
   auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run(timed->name, timed->brief, timed->admit, timed->python, PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1),
-                    PyTuple_GET_ITEM(args, 2));
+  return timer->run(timed->name, timed->brief, timed->admit, timed->python, args[0], args[1], args[2]);
 }
 
 void timed_free(PyObject* self) {
@@ -284,8 +282,12 @@ void timed_free(PyObject* self) {
 }
 
 PyObject* timed_type() {
-  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(timed_call)}, {Py_tp_dealloc, reinterpret_cast<void*>(timed_free)}, {0, nullptr}};
-  static PyType_Spec spec{"op_tools._C.Timed", sizeof(Timed), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Timed, call), READONLY}, {nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_members, members},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(timed_free)},
+                                {0, nullptr}};
+  static PyType_Spec spec{"op_tools._C.Timed", sizeof(Timed), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
   static PyObject* type = PyType_FromSpec(&spec);
   return type;
 }
@@ -294,6 +296,7 @@ py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, py::
   auto* type = reinterpret_cast<PyTypeObject*>(timed_type());
   PyObject* made = type->tp_alloc(type, 0);
   auto* own = reinterpret_cast<Timed*>(made);
+  own->call = timed_call;
   own->timer = new std::shared_ptr<Timer>(std::move(timer));
   own->name = name.release().ptr();
   own->admit = admit.release().ptr();
