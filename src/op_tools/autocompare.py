@@ -175,7 +175,7 @@ class OpAutoCompare(Observer):
             # it writes nothing, so that what is needed can be taken after it
             return _Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         copies = _copies(there, call.args, call.kwargs)
-        kept = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
+        kept = call.given_others(copies.of(call.args), copies.of(call.kwargs))
         requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
         random = reference.random_state(call, _device(call))
         guards = memory.guards(call, there)
@@ -406,6 +406,6 @@ def _view(call: Call, state: _Before, result: Any) -> _Before:
     else:
         place = _device(call) if state.on_device else reference.HOST
         copies = host.Copies(partial(reference.outline, device=place))
-    on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
+    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
     requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
     return replace(state, call=on_host, requires=requires)

@@ -45,6 +45,7 @@ class Taken:
     rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
+    held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
 
     @property
     def call(self) -> Call:

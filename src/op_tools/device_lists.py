@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -123,7 +123,7 @@ def taken_before(call: Call, kind: Hashable, dtype: torch.dtype, flats: Flats) -
     versions = [[tensor._version for tensor in tensors] for tensors in own.values()]
     made = {at: flats.copy(some, torch.float64, device) for at, some in own.items()}
     return Lists(
-        replace(call, args=(), kwargs={}),
+        call.given_others((), {}),
         kind,
         [made.get(id(value), value) for value in call.args],
         {name: made.get(id(value), value) for name, value in call.kwargs.items()},
@@ -227,7 +227,7 @@ def taken_of(lists: Lists, accepted: Accepted) -> Taken:
     own = {id(flat): [view.to(lists.dtype) for view in flat.views] for flat in lists.flats}
     args = tuple([own.get(id(value), value) for value in lists.args])
     kwargs = {name: own.get(id(value), value) for name, value in lists.kwargs.items()}
-    call = replace(lists.record, args=args, kwargs=kwargs)
+    call = lists.record.given_others(args, kwargs)
     again = again_of(call, frozenset(), lists.in_place, None, [lists.dtype])
     again.draws_nothing, again.place = True, device
     now = {id(lists.flats[at]): flat.views for at, flat in lists.read.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,11 +45,9 @@ def forward(taken: Taken) -> Made | None:
     run = reference_run(taken)
     parts: list[Part] = []
     same: Pairs = []
-    labels, count = comparison.labels_of("input", taken.call), len(run.results)
-    before = taken.call.given
+    count = len(run.results)
     named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
-    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
-    for place, (label, was, now, should, wrote) in enumerate(rows):
+    for place, (label, was, now, should, wrote) in enumerate(_arguments(taken, run)):
         if now is None:
             continue
         if wrote or id(was) in named:
@@ -80,6 +78,14 @@ def forward(taken: Taken) -> Made | None:
         elif type(a) is not type(b) or not (a is None or a == b):
             return None
     return parts, same
+
+
+def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | None, Tensor, bool]]:
+    """Label, before, after, what it should be, and whether the reference wrote it."""
+    if all(now is None for now in taken.after):  # hot path
+        return ()
+    labels = comparison.labels_of("input", taken.call)
+    return zip(labels, taken.call.given, taken.after, run.given, run.wrote, strict=True)
 
 
 def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:

@@ -9,7 +9,6 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -73,6 +72,16 @@ class _Waiting:
     parts: list[Part] = field(default_factory=list)
     same: Pairs = field(default_factory=list)
     guards: Pairs = field(default_factory=list)
+
+
+class _Held:
+    """Memory that is counted as held as long as this is."""
+
+    def __init__(self, owner: DeviceReference, size: int) -> None:
+        self._owner, self._size = owner, size
+
+    def __del__(self) -> None:
+        self._owner.release(self._size)
 
 
 Look = Callable[[Taken, Gradients | None, str], None]
@@ -151,9 +160,10 @@ class DeviceReference:
         size = sum(t.numel() * (8 + t.element_size()) for t in given)
         with self._lock:
             self._held += size
-        weakref.finalize(taken, self._release, size)
+        taken.held = _Held(self, size)
 
-    def _release(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """No longer."""
         self._held -= size  # without the lock: it may be called at any point of a thread
 
     # What is taken of a call.
