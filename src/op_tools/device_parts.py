@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from op_tools import comparison, reference
+from op_tools import comparison, drawing, reference
 from op_tools.again import Run
 from op_tools.comparison import Taken
 from op_tools.device_figures import Near
@@ -122,3 +122,17 @@ def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs) -> 
     if mine.numel():
         same.append((mine, theirs))
     return Part(label, mine, place, None)
+
+
+def agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:
+    """Whether the device's float64 is the host's: else it is no reference."""
+    assert there.run is not None  # by the caller
+    try:
+        run = reference_run(taken)
+        mine: list[Tensor | None] = [*run.results]
+        theirs: list[Tensor | None] = [*there.run.results]
+        if found is not None and flown is not None:
+            mine, theirs = run.gradients(found.outputs), there.run.gradients(flown.outputs)
+        return drawing.agree([None if t is None else t.detach().cpu() for t in mine], theirs)
+    except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+        return False

@@ -49,7 +49,6 @@ EVERY = 512
 MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
-UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
 
 # They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
 MOVERS = names.VIEWS | frozenset(
@@ -102,7 +101,7 @@ class DeviceReference:
         self._refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
-        self._flats, self._verdicts = Flats(), Verdicts()
+        self._flats, self._verdicts = Flats(), Verdicts(accepted)
         self._count = self._bytes = 0
         self._held, self._allowed, self._closed = 0, -1, False
         self._lock = threading.RLock()
@@ -151,7 +150,7 @@ class DeviceReference:
     def _has_room(self, device: torch.device, size: int) -> bool:
         with self._lock:
             if self._allowed < 0:
-                self._allowed = self._held + _free(device) // 2
+                self._allowed = self._held + memory.free_on(device) // 2
             return self._held + size <= self._allowed
 
     def hold(self, taken: Taken) -> None:
@@ -236,7 +235,7 @@ class DeviceReference:
         overrun = memory.overrun(entry.guards)
         there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(found)
         interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
-        if check and there.run is not None and not _agree(taken, found, there, flown):
+        if check and there.run is not None and not device_parts.agree(taken, found, there, flown):
             with self._lock:
                 self._refused.add(taken.call.name)
 
@@ -393,11 +392,10 @@ class DeviceReference:
 
     def _judge_lists(self, waiting: list[Lists]) -> None:
         try:
-            made = self._verdicts.figures(waiting)
+            made = self._verdicts.items(waiting)
         except Exception:  # as above
             made = [None for _ in waiting]
-        for lists, found in zip(waiting, made, strict=True):
-            item = None if found is None else self._item(lists, found)
+        for lists, item in zip(waiting, made, strict=True):
             if item is None:
                 self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
             else:
@@ -408,39 +406,3 @@ class DeviceReference:
             for flat in lists.held():
                 self._held -= flat.memory.nbytes
                 self._flats.give(flat)
-
-    def _item(self, lists: Lists, found: list[Figures]) -> Item | None:
-        assert lists.made is not None  # by `run`
-        kind = lists.kind, True
-        shapes = lists.made.shapes
-        results = [Result(shape, lists.dtype, lists.dtype, kind) for shape in shapes]
-        pairs = zip(results, found, strict=True)
-        worst = device_verdicts.worst_of(pairs, self._accepted)
-        word = "input" if lists.in_place else "output"
-        label = f"{word}[0] to {word}[{len(shapes) - 1}]"
-        return None if worst is None else Item(label, device_verdicts.right(*worst))
-
-
-def _free(device: torch.device) -> int:
-    """Bytes that a device has left, with those that torch keeps for later."""
-    module = getattr(torch, device.type, None)
-    try:
-        free = int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
-        kept = module.memory_reserved(device) - module.memory_allocated(device)  # type: ignore[union-attr]
-        return free + int(kept)
-    except Exception:  # another device's module may lack any of them, or refuse
-        return UNKNOWN
-
-
-def _agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:
-    """Whether the device's float64 is the host's: else it is no reference."""
-    assert there.run is not None  # by the caller
-    try:
-        run = device_parts.reference_run(taken)
-        mine: list[Tensor | None] = [*run.results]
-        theirs: list[Tensor | None] = [*there.run.results]
-        if found is not None and flown is not None:
-            mine, theirs = run.gradients(found.outputs), there.run.gradients(flown.outputs)
-        return drawing.agree([None if t is None else t.detach().cpu() for t in mine], theirs)
-    except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-        return False

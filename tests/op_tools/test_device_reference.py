@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from op_tools import OpAutoCompare, device_figures, device_reference, diagnostics
+from op_tools import OpAutoCompare, device_figures, device_reference, diagnostics, memory
 from op_tools.device_figures import Near, figures
 from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
 
@@ -123,7 +123,7 @@ def test_a_device_without_float64_is_not_asked(alone: None) -> None:
 def test_a_device_without_memory_left_is_not_asked(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_reference, "_free", lambda device: 0)
+    monkeypatch.setattr(memory, "free_on", lambda device: 0)
     with OpAutoCompare(reference="device") as tool:
         on_device(4) * 2
     assert looks(tool) == (0, 0) and tool.compared == 1
