@@ -54,7 +54,7 @@ class Taken:
     @cached_property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple([(t.shape, t.dtype) for t in self.call.given])
+        given = tuple([(t.shape, self.again.type_of(t)) for t in self.call.given])
         return self.call.name, given, self.again.rounded, self.again.inside
 
     @cached_property

@@ -137,7 +137,7 @@ class DeviceReference:
     def _by_tolerance(self, taken: Taken) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
-        types = {tensor.dtype for tensor in taken.call.given}
+        types = {taken.again.type_of(tensor) for tensor in taken.call.given}
         return any(self._tolerance(operator, dtype) for dtype in types)
 
     def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
