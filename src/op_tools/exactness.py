@@ -24,9 +24,19 @@ MATRICES = frozenset(
 
 def now(call: Call) -> Precision:
     """How exact a call's device may be at this moment."""
-    given = (t for t in call.given if t.device.type != "cpu")
-    first = next(given, None)
-    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
+    device = call.device
+    if device is None or device.type == "cpu":
+        return precision.EXACT
+    kind = _kinds.get(device)
+    if kind is None:
+        first = next((t for t in call.given if t.device == device), None)
+        if first is None:
+            return precision.EXACT
+        kind = _kinds[device] = host.kind_of(first)
+    return precision.of_device(kind)
+
+
+_kinds: dict[torch.device, str] = {}  # of devices as the program sees them
 
 
 def factors(again: Again) -> tuple[Factors | None, Factors | None]:

@@ -120,6 +120,7 @@ def is_operator(name: str) -> bool:
     return bool(name) and name not in QUERIES and not name.endswith(("__get__", "__set__"))
 
 
+@cache
 def last(name: str) -> str:
     """The operator's own word: "add" of torch.Tensor.add and of aten.add.Tensor."""
     parts = name.split(".")
