@@ -95,8 +95,11 @@ def tensor_list(*values: Any) -> list[Tensor]:
 
 def _collect(values: Any, found: list[Tensor]) -> None:
     for value in values:
-        if isinstance(value, Tensor):
+        kind = type(value)
+        if kind in PLAIN or isinstance(value, Tensor):
             found.append(value)
+        elif kind in _SCALARS:
+            continue
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif isinstance(value, dict):
