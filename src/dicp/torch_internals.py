@@ -31,6 +31,7 @@ __all__ = [
     "fake_mode_for",
     "fake_mode_of",
     "fix_numbers",
+    "has_kernel",
     "holders",
     "inductor",
     "parameters",
@@ -183,6 +184,11 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
         yield
     finally:
         module.cudagraphify = before
+
+
+def has_kernel(op: torch._ops.OpOverload[..., Any], key: str) -> bool:
+    """Whether a kernel of an op stands on a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def holders(storage: int) -> int:
