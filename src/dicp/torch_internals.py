@@ -18,6 +18,7 @@ from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileCon
 from torch._dynamo.utils import preserve_rng_state
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.modules.module import _has_any_global_hook as _any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "fake_mode_for",
     "fake_mode_of",
     "fix_numbers",
+    "has_kernel",
     "holders",
     "inductor",
     "parameters",
@@ -43,6 +45,7 @@ __all__ = [
     "save_precompiled",
     "saves_by_hooks",
     "static_input",
+    "straighten",
     "torch_version",
     "without_modes",
 ]
@@ -192,6 +195,11 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
         module.cudagraphify, output.maybe_handle_backward_generation = before
 
 
+def has_kernel(op: torch._ops.OpOverload[..., Any], key: str) -> bool:
+    """Whether a kernel of an op stands on a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+
+
 def holders(storage: int) -> int:
     """How many hold a storage, given by its address: tensors, views among them."""
     return torch._C._storage_Use_Count(storage)
@@ -304,16 +312,42 @@ def compiled_call() -> CompiledCall | None:
     while frame is not None and frame.f_code.co_name != "compile_wrapper":
         between.append(frame.f_code)
         frame = frame.f_back
-    if frame is None or frame.f_back is None:
+    if frame is None:
         return None
     alone = len(_graphs(between[0])) == 1 and all(code in _MODULE_CALLS for code in between[1:])
     given = frame.f_locals["args"], frame.f_locals["kwargs"], alone
-    caller, module = frame.f_back.f_code, frame.f_back.f_locals.get("self")
-    if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
+    outer = frame.f_back
+    while outer is not None and outer.f_globals.get("__name__") in _BETWEEN:
+        outer = outer.f_back
+    if outer is None:
+        return None
+    caller, module = outer.f_code, outer.f_locals.get("self")
+    if caller in (_MODULE_CALLS[1], _STRAIGHT) and isinstance(module, OptimizedModule):
         return CompiledCall(module, "forward", module._orig_mod._call_impl, *given)
     if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
         return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
     return None
+
+
+class Straight(OptimizedModule):
+    """A compiled module that is called as any other: torch's own enters a context manager, for the
+    sake of global hooks, around every call.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # hot path
+        hooks = self._forward_hooks or self._forward_pre_hooks
+        if hooks or self._backward_hooks or self._backward_pre_hooks or _any_global_hook():
+            return super().__call__(*args, **kwargs)
+        if torch._C._get_tracing_state():
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)
+
+
+def straighten(module: torch.nn.Module) -> None:
+    """Has calls of what torch.compile made of a module cost less; of another class none."""
+    if type(module) is OptimizedModule:
+        module.__class__ = Straight
 
 
 def saves_by_hooks() -> bool:
@@ -321,6 +355,8 @@ def saves_by_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+_STRAIGHT = Straight.__call__.__code__
+_BETWEEN = ("dicp.dynamo_bridge.shortcut", "dicp.dynamo_bridge.measure")  # of a call and its module
 _MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 
 
