@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deeplink_vendors.cuda import graph, replay
+from dicp.dynamo_bridge import measure, shortcut
 
 pytestmark = [  # inductor's own
     pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
@@ -292,3 +293,17 @@ def test_graphs_one_after_another_on_cuda() -> None:
         for _ in range(8):
             mine, plain = compiled(mine), model(plain)
             torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
+
+
+@cuda
+@pytest.mark.parametrize(("compiled", "eager"), [(1, 8), (8, 1)])
+def test_steps_are_told_apart_by_what_the_device_does_after_a_call(
+    compiled: int, eager: int
+) -> None:
+    x, told = torch.ones(1, device="cuda"), list[measure.Decision]()
+    whole = shortcut.Shortcut(lambda x: compiled, lambda x: eager)
+    whole.measure(shortcut._key((x,), {}), told.append, training=True)
+    call = whole.call()
+    while not told:
+        torch.cuda._sleep(100_000 * call(x))  # no call waits for it
+    assert told[0].winner == ("compiled" if compiled < eager else "eager")

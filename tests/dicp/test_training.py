@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -66,6 +67,9 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
     choice(torch.ones(2), weight)[0].sum().backward()
     assert torch.equal(weight.grad, torch.ones(2))  # type: ignore[arg-type]  # of this call alone
     assert calls[-1] == winner
+    compiled = weakref.ref(both[0])
+    del both
+    assert (compiled() is None) == (winner == "eager")  # what loses is let go
     assert told[0].winner == winner
     assert told[0].seconds == pytest.approx({"compiled": seconds, "eager": 1.0})
 

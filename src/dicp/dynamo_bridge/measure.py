@@ -187,18 +187,28 @@ class TrainingChoice:
     """
 
     def __init__(self, compiled: Run, eager: Run, decided: Callable[[Decision], None]) -> None:
-        self._both = (compiled, eager)
+        self._both = [compiled, eager]
         self._decided = decided
         self._chosen: Run | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self._chosen is None:
-            ours, theirs = _training_times(self._both, args)
-            loses = theirs < GAIN * ours
-            self._chosen = self._both[loses]
-            winner = "eager" if loses else "compiled"
-            self._decided(Decision(winner, {"compiled": ours, "eager": theirs}))
+            self._try(args)
+        assert self._chosen is not None
         return self._chosen(*args)
+
+    def stay_eager(self) -> None:
+        """Lets go of what was compiled: on CUDA its recordings hold the memory of a step."""
+        del self._both[:-1]
+        self._chosen = self._both[0]
+
+    def _try(self, args: Sequence[Any]) -> None:
+        ours, theirs = _training_times(self._both, args)
+        self._chosen, winner = self._both[0], "compiled"
+        if theirs < GAIN * ours:
+            self.stay_eager()
+            winner = "eager"
+        self._decided(Decision(winner, {"compiled": ours, "eager": theirs}))
 
 
 def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
