@@ -148,6 +148,9 @@ class OpCapture(Observer):
             text = run.statistics.texts(given)
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
+        if "group" in header:
+            for tensor in given:  # torch fills some of its own without a kernel
+                run.forget(tensor)
         if run.awaited:
             header["awaited"] = run.awaited.read_by(call, given, run.forget)
         state = _State(run, given, marked, arguments, rows, header)

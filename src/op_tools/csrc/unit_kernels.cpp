@@ -360,6 +360,19 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   return std::make_unique<Watched>(state);
 }
 
+// `nn.Parameter` and `as_subclass` take the result of these two for a class of their own, which it
+// must not have by then: Python is shown another tensor of the same memory.
+bool may_become_subclass(const Decision& decision) {
+  const std::string& name = decision.schema->name();
+  return name == "aten::detach" || name == "aten::alias";
+}
+
+c10::IValue stand_in(const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined()) return value;
+  const auto* impl = value.toTensor().unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
+}
+
 void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
   depth--;
@@ -389,7 +402,8 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
     depth++;
     try {
       py::list results;
-      for (const auto& output : outputs) results.append(torch::jit::toPyObject(output));
+      const bool hidden = may_become_subclass(*made);
+      for (const auto& output : outputs) results.append(torch::jit::toPyObject(hidden ? stand_in(output) : output));
       PyObject* done = PyObject_CallFunctionObjArgs(after_call, state, results.ptr(), nullptr);
       if (done == nullptr) PyErr_WriteUnraisable(after_call);
       Py_XDECREF(done);
