@@ -121,10 +121,12 @@ def tensor_list(*values: Any) -> list[Tensor]:
 def _collect(values: Any, found: list[Tensor]) -> None:
     for value in values:
         kind = type(value)
-        if kind in PLAIN or isinstance(value, Tensor):
+        if kind in PLAIN:
             found.append(value)
         elif kind in _SCALARS:
             continue
+        elif isinstance(value, Tensor):
+            found.append(value)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
         elif isinstance(value, dict):
