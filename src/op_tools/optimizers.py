@@ -39,7 +39,7 @@ def unasked(mode: TorchFunctionMode, on: bool, host: bool) -> None:
         return
     for owner, name, alone in _parts(host):
         plain = vars(owner)[name]
-        ours = alone is _on_host and _read(mode, plain) or _without(mode, plain, alone)
+        ours = (alone is _on_host and _read(mode, plain)) or _without(mode, plain, alone)
         _undo.append((owner, name, plain, ours))
         setattr(owner, name, ours)
 
