@@ -25,6 +25,7 @@ from op_tools import (
     bulk,
     comparison,
     device_copies,
+    device_figures,
     device_lists,
     device_parts,
     device_verdicts,
@@ -271,7 +272,8 @@ class DeviceReference:
         groups = [entry.same + entry.guards for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
-            made, differ = figures(near, [group for group in groups if group])
+            some = [group for group in groups if group]
+            made, differ = figures(near, some, device_figures.at_once(self._allowed))
         except Exception:  # as above
             for entry in waiting:
                 self._on_host(entry)
@@ -392,7 +394,7 @@ class DeviceReference:
 
     def _judge_lists(self, waiting: list[Lists]) -> None:
         try:
-            made = self._verdicts.items(waiting)
+            made = self._verdicts.items(waiting, device_figures.at_once(self._allowed))
         except Exception:  # as above
             made = [None for _ in waiting]
         for lists, item in zip(waiting, made, strict=True):
