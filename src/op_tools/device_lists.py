@@ -184,7 +184,8 @@ def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:
             continue
         if reread or [t._version for t in tensors] != lists.versions[at]:
             lists.read[at] = flats.copy(tensors, lists.dtype, device)
-    mine, lists.own = lists.own[0] if lists.in_place else result, []
+    mine = lists.own[0] if lists.in_place else result
+    lists.own, lists.versions = [], []
     if lists.in_place or _is_like(result, lists):
         lists.made = flats.copy(mine, lists.dtype, device)
         lists.result = None if result is None else lists.made.views
@@ -263,7 +264,7 @@ class Verdicts:
         found += [_changed(c.flats[at], flat) for c in calls for at, flat in c.read.items()]
         values = iter(torch.cat(found).tolist()) if found else iter(())
         each = [[Figures() for _ in _made(lists).shapes] for lists in calls]
-        for group in groups:
+        for group in groups:  # hot path: one row for each piece
             owners = [each[at][owner] for at, cut in group for owner in cut.owners]
             columns = [list(itertools.islice(values, len(owners))) for _ in range(FIGURES)]
             for owner, row in zip(owners, zip(*columns, strict=True), strict=True):

@@ -99,6 +99,7 @@ class DeviceReference:
         self._look, self._passed = look, passed
         self.looks = self.passes = 0  # of the host, and of the device alone
         self._seen: Counter[Hashable] = Counter()
+        self._kinds: dict[Hashable, Hashable] = {}
         self._refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
@@ -225,6 +226,7 @@ class DeviceReference:
     def _number(self, taken: Taken, found: Gradients | None) -> int:
         """The how many-th of its kind a call is, or a backward pass."""
         with self._lock:
+            taken.kind = self._kinds.setdefault(taken.kind, taken.kind)  # one for all of them
             kind = taken.kind, found is None
             self._seen[kind] += 1
             return self._seen[kind]
@@ -357,6 +359,7 @@ class DeviceReference:
         if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
             return None
         kind = device_lists.kind_of(call)
+        kind = self._kinds.setdefault(kind, kind)
         if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
             return None
         found = device_lists.type_of(call)
