@@ -147,11 +147,11 @@ class StatisticsStore:
 
     def _measured(self, tensor: Tensor, dense: bool) -> Numbers:
         """Its numbers, or where they will be; `dense`: plain values without gaps."""
+        if self._unseen.usable(tensor):
+            return self._unseen.later(tensor)
         floats = statistics.floats(tensor) if dense and not self.hashed else None
         if floats is not None:  # hot path
             return numbers_of(*statistics_torch.of_floats(floats))
-        if self._unseen.usable(tensor):
-            return self._unseen.later(tensor)
         host, times = statistics.hosted(tensor)
         found = statistics.measured(host, times, self._hash_only, self.hashed)
         return written(found, self._hash_only)
