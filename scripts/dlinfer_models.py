@@ -9,6 +9,7 @@ size, on a CUDA card. The tests of other frameworks keep their rows by `tests.dl
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -39,7 +40,23 @@ def table(rows: list[Found]) -> str:
             lines.append(f"| {model} | {' | '.join(place)} | {cell} |\n")
     notes = [f"- {', '.join(row.key)}: {row.text}\n" for row in rows if row.text]
     runs = sorted({row.run for row in rows if row.run})
-    return "".join([*lines, "\nRuns: ", "; ".join(runs), ".\n", "\n" * bool(notes), *notes])
+    said = ["\nRuns: ", "; ".join(runs), ".\n", "\n" * bool(notes), *notes]
+    return "".join([*lines, *said, "\nNot run:\n\n", *left_out(rows)])
+
+
+def left_out(rows: list[Found]) -> list[str]:
+    """A line for each reason why models have no row at a place."""
+    models = dict.fromkeys(row.model for row in rows)
+    places = dict.fromkeys(row.key[1:3] for row in rows)
+    run = {(row.model, row.key[1:3]) for row in rows}
+    reasons: dict[tuple[tuple[str, str], str], list[str]] = {}
+    for place, model in itertools.product(places, models):
+        if (model, place) not in run:
+            reasons.setdefault((place, support.why_not(model, place)), []).append(model)
+    return [
+        f"- {', '.join(place)}, {', '.join(names)}: {reason}\n"
+        for (place, reason), names in reasons.items()
+    ]
 
 
 def main(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""How exact a device may be in float32: as the program allows it, and as its libraries are.
+"""How exact a device's products may be: as the program allows it, and as its libraries are.
 
 A vendor's module (`Vendor.precision`) has one function, `precision()`, asked at each call: programs
 change such settings as they go.
@@ -33,15 +33,25 @@ def tf32(allowed_by: str) -> Factors:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """A type in which partial sums of products of this type may be stored on the way."""
+
+    format: str
+    allowed_by: str  # the setting
+
+
+@dataclass(frozen=True)
 class Precision:
-    """What is allowed for each kind of product (None: float32 is float32), and what the tanh and
-    sigmoid inside of recurrent layers err, relatively, where that is more than rounding.
+    """What is allowed for each kind of product (None: float32 is float32), what the tanh and
+    sigmoid inside of recurrent layers err, relatively, where that is more than rounding, and
+    which narrow types the partial sums of matrix products may be stored in.
     """
 
     matmul: Factors | None = None
     convolution: Factors | None = None
     recurrent: Factors | None = None
     recurrent_functions: float = 0.0
+    sums: tuple[Sums, ...] = ()
 
 
 EXACT = Precision()

@@ -18,13 +18,16 @@ from deeplink.judge.verdict import CHUNK, Verdict, equal, with_figures
 
 FIRST, EVERY = 2, 64  # calls of a kind that are judged by the whole rule, and then every so many-th
 LARGER = 1.25  # times an error that was accepted: the largest of many differ so much by chance
+WITHIN, MOST = 0.5, 4.0  # or so that half of the bound is left, as far as that is known
 # rules that look far
 DRAWN = ("envelope", "as the CPU", "as good as the CPU", "no worse than the CPU")
 
 
 @dataclass
 class _Errors:
-    """The largest error and the mean one, as parts of the size of what is right."""
+    """How large errors may be, the largest and the mean one, as parts of the size of what is
+    right.
+    """
 
     largest: float = 0.0
     mean: float = 0.0
@@ -47,7 +50,7 @@ class Accepted:
             known.calls += 1
             if known.calls <= FIRST or known.calls % EVERY == 0:
                 return None
-            limits = LARGER * known.largest, LARGER * known.mean
+            limits = known.largest, known.mean
         if result.shape != reference.shape:
             return None
         largest, mean = _errors(result, reference)
@@ -61,7 +64,7 @@ class Accepted:
             known = self._known.get(kind)
         if known is None:
             return False
-        return largest <= LARGER * known.largest and mean <= LARGER * known.mean  # a nan is not
+        return largest <= known.largest and mean <= known.mean  # a nan is not
 
     def add(self, kind: Hashable, result: Tensor, reference: Tensor, verdict: Verdict) -> None:
         """Remembers the errors of a result that passed only after a long look."""
@@ -70,9 +73,13 @@ class Accepted:
         largest, mean = _errors(result, reference)
         if not math.isfinite(largest + mean):
             return
+        times = LARGER
+        if verdict.share > 0.0:
+            times = max(LARGER, min(WITHIN / verdict.share, MOST))
         with self._lock:
             known = self._known.setdefault(kind, _Errors())
-            known.largest, known.mean = max(known.largest, largest), max(known.mean, mean)
+            known.largest = max(known.largest, times * largest)
+            known.mean = max(known.mean, times * mean)
 
 
 def _errors(result: Tensor, reference: Tensor) -> tuple[float, float]:

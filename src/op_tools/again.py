@@ -83,14 +83,22 @@ class Again:
     inside: torch.dtype | None = None  # of a module: autocast was on, with this type
     draws_nothing: bool = False  # known from the device's own call
     place: torch.device = HOST  # where the arguments are
-    precision: Precision = precision.EXACT  # what the device may do to float32
+    precision: Precision = precision.EXACT  # what the device may do to products
+    copied: bool = True  # the arguments are copies, and nobody else's
+    narrow: dict[int, torch.dtype] = field(
+        default_factory=dict
+    )  # of a wide copy, by its id: its type
+
+    def type_of(self, argument: Tensor) -> torch.dtype:
+        """The type that an argument had in the call."""
+        return self.narrow.get(id(argument), argument.dtype)
 
     @property
     def stored(self) -> torch.dtype:
         """The narrowest floating type that values were stored in on the way."""
         found = torch.float64
         for tensor in self.call.given:
-            found = coarser(found, tensor.dtype) if tensor.dtype in FORMATS else found
+            found = coarser(found, self.type_of(tensor)) if tensor.dtype in FORMATS else found
         if self.rounded is not None:
             found = coarser(found, self.rounded)
         return found
@@ -173,7 +181,7 @@ class Again:
                 leaf = leaf.to(self.rounded)  # a single number is taken as it is
             leaf = leaf.to(types.get(leaf.dtype, leaf.dtype))
             if leaf is value:
-                leaf = value.detach()
+                leaf = value.detach() if self.copied else value.detach().clone()
         if grad and id(value) in self.requires and leaf.dtype in FORMATS:
             leaf.requires_grad_()
         return leaf

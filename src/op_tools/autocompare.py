@@ -44,6 +44,7 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
+from op_tools.device_copies import only_reads
 from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
 from op_tools.interception import Plan
@@ -67,6 +68,8 @@ class _Before:
     is_view: bool = False
     random: reference.RandomState | None = None
     on_device: bool = False  # the copies lie on the device, which is asked first
+    reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
+    in_place: bool = True  # it may write its arguments: `call` has copies of them
 
 
 class OpAutoCompare(Observer):
@@ -96,6 +99,7 @@ class OpAutoCompare(Observer):
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
         self._reread: Counter[str] = Counter()
+        self._writers: set[str] = set()  # operators that have written an argument
         self._differs: Counter[str] = Counter()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
@@ -174,12 +178,14 @@ class OpAutoCompare(Observer):
         if names.last(call.name) in names.VIEWS:
             # it writes nothing, so that what is needed can be taken after it
             return _Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
-        copies = _copies(there, call.args, call.kwargs)
-        kept = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
-        requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
+        reread = self._rereads(call)
         random = reference.random_state(call, _device(call))
+        if there and not reread and call.name not in self._writers and only_reads(call):
+            requires = frozenset(id(own) for own in call.given if own.requires_grad)
+            return _Before(call, requires, versions, given, [], False, random, there, reread, False)
+        kept, requires = _kept(call, there)
         guards = memory.guards(call, there)
-        return _Before(kept, requires, versions, given, guards, False, random, there)
+        return _Before(kept, requires, versions, given, guards, False, random, there, reread)
 
     def _after(self, call: Call, state: _Before, result: Any) -> None:
         made = tensor_list(result)
@@ -188,6 +194,11 @@ class OpAutoCompare(Observer):
             self._skip(call, reason)
             return
         wrote = reference.writes(call, state.versions)
+        if wrote:
+            self._writers.add(call.name)
+            if not state.in_place:
+                self._skip(call, "it wrote an argument, which it did not do before")
+                return
         if state.is_view:
             if wrote or call.operator.endswith("_"):
                 return  # it turns its argument into a view of itself
@@ -215,6 +226,8 @@ class OpAutoCompare(Observer):
             accepted=self._accepted,
         )
         views = not wrote and memory.lies_in_arguments(result, call)
+        if not state.in_place:
+            device_copies.taken_now(taken, reuse=not views)
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
@@ -222,7 +235,8 @@ class OpAutoCompare(Observer):
                 self._there.hold(taken)
         else:
             memory.wait_for_host(device, result)
-            kept = set() if self._rereads(call) else reference.unwritten(call, state.versions)
+            reread = self._rereads(call) if state.reread is None else state.reread
+            kept = set() if reread else reference.unwritten(call, state.versions)
             given = call.given
             read = [t for at, t in enumerate(given) if at not in kept]
             copies = _copies(state.on_device, result, read)
@@ -394,8 +408,15 @@ def _copies(there: bool, *values: Any) -> host.Copies:
     return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
 
 
+def _kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
+    """A call with copies of its arguments, and those of them whose gradients are wanted."""
+    copies = _copies(there, call.args, call.kwargs)
+    kept = call.given_others(copies.of(call.args), copies.of(call.kwargs))
+    return kept, frozenset(id(copy) for own, copy in copies if own.requires_grad)
+
+
 def _copy_there(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
+    return tensor.clone()  # outside of the graph, as all that the tool does
 
 
 def _view(call: Call, state: _Before, result: Any) -> _Before:
@@ -406,6 +427,6 @@ def _view(call: Call, state: _Before, result: Any) -> _Before:
     else:
         place = _device(call) if state.on_device else reference.HOST
         copies = host.Copies(partial(reference.outline, device=place))
-    on_host = replace(call, args=copies.of(call.args), kwargs=copies.of(call.kwargs))
+    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
     requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
     return replace(state, call=on_host, requires=requires)

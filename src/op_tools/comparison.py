@@ -45,6 +45,7 @@ class Taken:
     rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
+    held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
 
     @property
     def call(self) -> Call:
@@ -53,7 +54,7 @@ class Taken:
     @cached_property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple([(t.shape, t.dtype) for t in self.call.given])
+        given = tuple([(t.shape, self.again.type_of(t)) for t in self.call.given])
         return self.call.name, given, self.again.rounded, self.again.inside
 
     @cached_property
@@ -153,6 +154,7 @@ def noise(
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
             functions=exactness.functions(again),
+            partial=FORMATS[stored].roundoff if exactness.sums(again) else 0.0,
             smallest=FORMATS[stored].smallest if FORMATS[stored].is_half else 0.0,
             samples=samples,
             seed=samples or 0,

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from op_tools import bulk, host, reference
-from op_tools.call import tensor_list
+from torch import Tensor
+
+from op_tools import bulk, device_parts, host, names, reference
+from op_tools.call import Call, tensor_list
 from op_tools.comparison import Taken
 from op_tools.gradients import Gradients
 
@@ -16,7 +18,11 @@ def copies_of(values: Sequence[Any]) -> host.Copies:
     """Copies of all tensors among the values, on their devices."""
     found = list({id(tensor): tensor for tensor in tensor_list(*values)}.values())
     made = zip(found, bulk.copies(found), strict=True)
-    return host.Copies(lambda tensor: tensor.detach().clone(), made)
+    return host.Copies(_clone, made)
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def copied(found: Gradients) -> Gradients:
@@ -25,13 +31,50 @@ def copied(found: Gradients) -> Gradients:
     return Gradients(copies.of(found.outputs), copies.of(found.inputs), found.complete)
 
 
-def hosted(taken: Taken) -> Taken:
-    """The same with copies on the host."""
-    copies = host.Copies(host.host_copy)
+def only_reads(call: Call) -> bool:
+    """Whether a call, as far as its name tells, writes no argument: what is needed of those can be
+    taken after it, and in float64 at once.
+    """
+    if call.level != "api" or names.last(call.name).endswith("_") or "batch_norm" in call.name:
+        return False
+    if "out" in call.kwargs or call.kwargs.get("inplace"):
+        return False
+    device = call.device
+    if device is None or reference.autocast_of(device) is not None:
+        return False  # what is rounded by autocast is not what was given
+    return reference.types_for(call) is reference.WIDE
+
+
+def taken_now(taken: Taken, reuse: bool) -> None:
+    """Copies of the arguments, which a call has not written, in the place of the program's own.
+
+    With `reuse` those in float64 that the reference was computed from, which no other copy is
+    needed beside: no value of a narrower type is changed by that.
+    """
     again = taken.again
+    own, again.copied = again.call, False
+    if reuse:
+        try:
+            run = device_parts.reference_run(taken)
+        except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+            reuse = False
+    if reuse:
+        copies = host.Copies(_clone, zip(own.given, run.leaves, strict=True))
+        again.narrow = {id(leaf): t.dtype for t, leaf in zip(own.given, run.leaves, strict=True)}
+    else:
+        copies = copies_of((own.args, own.kwargs))
+    again.call = own.given_others(copies.of(own.args), copies.of(own.kwargs))
+    again.requires = frozenset(id(copy) for t, copy in copies if id(t) in again.requires)
+    again.copied = True
+
+
+def hosted(taken: Taken) -> Taken:
+    """The same with copies on the host, in the types of the call."""
+    again = taken.again
+    copies = host.Copies(lambda tensor: host.host_copy(tensor).to(again.type_of(tensor)))
     call = replace(again.call, args=copies.of(again.call.args), kwargs=copies.of(again.call.kwargs))
     requires = frozenset(id(copy) for own, copy in copies if id(own) in again.requires)
-    again = replace(again, call=call, requires=requires, place=reference.HOST)
+    again = replace(again, call=call, requires=requires, place=reference.HOST, narrow={})
     result, after = copies.of(taken.result), [copies.of(t) for t in taken.after]
     return replace(taken, again=again, result=result, after=after, run=None)
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from op_tools import bulk, device_copies, device_figures, names
+from op_tools import bulk, device_copies, device_figures, device_verdicts, names
 from op_tools.accepted import Accepted
 from op_tools.again import again_of
 from op_tools.call import Call
-from op_tools.comparison import Taken
+from op_tools.comparison import Item, Taken
 from op_tools.device_figures import FIGURES, Cut, Figures
+from op_tools.device_verdicts import Result
 
 KEPT = 1 << 31  # bytes of memory that wait for the next calls
 _NUMBERS = (int, float, list, tuple, type(None))
@@ -54,11 +55,12 @@ class Flats:
         self._room = 0
 
     def take(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Flat:
-        free = self._free.get((shapes, dtype, device))
-        if free:
-            flat = free.pop()
+        try:
+            flat = self._free[shapes, dtype, device].pop()
             self._kept -= flat.memory.nbytes
             return flat
+        except LookupError:  # there is none, or another thread was faster
+            pass
         sizes = [shape.numel() for shape in shapes]
         memory = torch.empty(sum(sizes), dtype=dtype, device=device)
         # not split(): its pieces share a count of writes
@@ -123,7 +125,7 @@ def taken_before(call: Call, kind: Hashable, dtype: torch.dtype, flats: Flats) -
     versions = [[tensor._version for tensor in tensors] for tensors in own.values()]
     made = {at: flats.copy(some, torch.float64, device) for at, some in own.items()}
     return Lists(
-        replace(call, args=(), kwargs={}),
+        call.given_others((), {}),
         kind,
         [made.get(id(value), value) for value in call.args],
         {name: made.get(id(value), value) for name, value in call.kwargs.items()},
@@ -182,7 +184,8 @@ def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:
             continue
         if reread or [t._version for t in tensors] != lists.versions[at]:
             lists.read[at] = flats.copy(tensors, lists.dtype, device)
-    mine, lists.own = lists.own[0] if lists.in_place else result, []
+    mine = lists.own[0] if lists.in_place else result
+    lists.own, lists.versions = [], []
     if lists.in_place or _is_like(result, lists):
         lists.made = flats.copy(mine, lists.dtype, device)
         lists.result = None if result is None else lists.made.views
@@ -227,7 +230,7 @@ def taken_of(lists: Lists, accepted: Accepted) -> Taken:
     own = {id(flat): [view.to(lists.dtype) for view in flat.views] for flat in lists.flats}
     args = tuple([own.get(id(value), value) for value in lists.args])
     kwargs = {name: own.get(id(value), value) for name, value in lists.kwargs.items()}
-    call = replace(lists.record, args=args, kwargs=kwargs)
+    call = lists.record.given_others(args, kwargs)
     again = again_of(call, frozenset(), lists.in_place, None, [lists.dtype])
     again.draws_nothing, again.place = True, device
     now = {id(lists.flats[at]): flat.views for at, flat in lists.read.items()}
@@ -246,39 +249,80 @@ def taken_of(lists: Lists, accepted: Accepted) -> Taken:
 class Verdicts:
     """On many calls of lists: all is measured before the device is waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepted: Accepted) -> None:
+        self._accepted = accepted
         self._cuts: dict[Hashable, list[Cut]] = {}
 
-    def figures(self, calls: Sequence[Lists]) -> list[list[Figures] | None]:
-        """Of each call those of its results; None where an argument was changed."""
-        found: list[Tensor] = []
-        for lists in calls:
-            made, right = lists.made, lists.right
-            assert made is not None and right is not None  # by `run`
-            for cut in self._cuts_of(made):
-                sides = made.memory[cut.begin : cut.end], right.memory[cut.begin : cut.end]
-                found.append(device_figures.measured(*sides, lists.dtype, cut.lengths))
-            found += [_changed(lists.flats[at], flat) for at, flat in lists.read.items()]
+    def items(self, calls: Sequence[Lists], elements: int) -> list[Item | None]:
+        """The verdict on each call, that on its worst tensor; None where the host has to look.
+
+        So many elements are measured at once.
+        """
+        cuts = [(at, cut) for at, lists in enumerate(calls) for cut in self._of(lists)]
+        groups = list(_groups(calls, cuts, elements))
+        found = [_measured(calls, group) for group in groups]
+        found += [_changed(c.flats[at], flat) for c in calls for at, flat in c.read.items()]
         values = iter(torch.cat(found).tolist()) if found else iter(())
-        return [self._of_one(lists, values) for lists in calls]
+        each = [[Figures() for _ in _made(lists).shapes] for lists in calls]
+        for group in groups:  # hot path: one row for each piece
+            owners = [each[at][owner] for at, cut in group for owner in cut.owners]
+            columns = [list(itertools.islice(values, len(owners))) for _ in range(FIGURES)]
+            for owner, row in zip(owners, zip(*columns, strict=True), strict=True):
+                owner.add(row)
+        changed = [sum(next(values) for _ in lists.read) for lists in calls]
+        rows = zip(calls, each, changed, strict=True)
+        return [None if wrong else self._item(lists, mine) for lists, mine, wrong in rows]
 
-    def _of_one(self, lists: Lists, values: Iterator[float]) -> list[Figures] | None:
-        assert lists.made is not None  # by `run`
-        found = [Figures() for _ in lists.made.shapes]
-        for cut in self._cuts_of(lists.made):
-            count = len(cut.owners)
-            columns = [list(itertools.islice(values, count)) for _ in range(FIGURES)]
-            for at, row in zip(cut.owners, zip(*columns, strict=True), strict=True):
-                found[at].add(row)
-        changed = [bool(next(values)) for _ in lists.read]
-        return None if any(changed) else found
+    def _item(self, lists: Lists, each: list[Figures]) -> Item | None:
+        shapes = _made(lists).shapes
+        results = (Result(shape, lists.dtype, lists.dtype, (lists.kind, True)) for shape in shapes)
+        worst = device_verdicts.worst_of(zip(results, each, strict=True), self._accepted)
+        word = "input" if lists.in_place else "output"
+        label = f"{word}[0] to {word}[{len(shapes) - 1}]"
+        return None if worst is None else Item(label, device_verdicts.right(*worst))
 
-    def _cuts_of(self, flat: Flat) -> list[Cut]:
+    def _of(self, lists: Lists) -> list[Cut]:
+        flat = _made(lists)
         known = self._cuts.get(flat.key)
         if known is None:
             sizes = [shape.numel() for shape in flat.shapes]
             known = self._cuts[flat.key] = list(device_figures.cuts(sizes, flat.memory.device))
         return known
+
+
+Group = list[tuple[int, Cut]]  # numbers of calls, and parts of them that are measured together
+
+
+def _groups(calls: Sequence[Lists], cuts: Group, elements: int) -> Iterator[Group]:
+    """Of one type each, and not too large."""
+    group: Group = []
+    count = 0
+    for at, cut in cuts:
+        count += cut.end - cut.begin
+        if group and (count > elements or calls[at].dtype != calls[group[0][0]].dtype):
+            yield group
+            group, count = [], cut.end - cut.begin
+        group.append((at, cut))
+    if group:
+        yield group
+
+
+def _measured(calls: Sequence[Lists], group: Group) -> Tensor:
+    made = [_made(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
+    right = [_right(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
+    dtype = calls[group[0][0]].dtype
+    lengths = torch.cat([cut.lengths for _, cut in group])
+    return device_figures.measured(torch.cat(made), torch.cat(right), dtype, lengths)
+
+
+def _made(lists: Lists) -> Flat:
+    assert lists.made is not None  # by `run`
+    return lists.made
+
+
+def _right(lists: Lists) -> Flat:
+    assert lists.right is not None  # by `run`
+    return lists.right
 
 
 def _changed(was: Flat, now: Flat) -> Tensor:

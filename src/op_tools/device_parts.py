@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from op_tools import comparison, reference
+from op_tools import comparison, drawing, reference
 from op_tools.again import Run
 from op_tools.comparison import Taken
 from op_tools.device_figures import Near
@@ -45,11 +45,9 @@ def forward(taken: Taken) -> Made | None:
     run = reference_run(taken)
     parts: list[Part] = []
     same: Pairs = []
-    labels, count = comparison.labels_of("input", taken.call), len(run.results)
-    before = taken.call.given
+    count = len(run.results)
     named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
-    rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
-    for place, (label, was, now, should, wrote) in enumerate(rows):
+    for place, (label, was, now, should, wrote) in enumerate(_arguments(taken, run)):
         if now is None:
             continue
         if wrote or id(was) in named:
@@ -80,6 +78,14 @@ def forward(taken: Taken) -> Made | None:
         elif type(a) is not type(b) or not (a is None or a == b):
             return None
     return parts, same
+
+
+def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | None, Tensor, bool]]:
+    """Label, before, after, what it should be, and whether the reference wrote it."""
+    if all(now is None for now in taken.after):  # hot path
+        return ()
+    labels = comparison.labels_of("input", taken.call)
+    return zip(labels, taken.call.given, taken.after, run.given, run.wrote, strict=True)
 
 
 def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:
@@ -116,3 +122,17 @@ def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs) -> 
     if mine.numel():
         same.append((mine, theirs))
     return Part(label, mine, place, None)
+
+
+def agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:
+    """Whether the device's float64 is the host's: else it is no reference."""
+    assert there.run is not None  # by the caller
+    try:
+        run = reference_run(taken)
+        mine: list[Tensor | None] = [*run.results]
+        theirs: list[Tensor | None] = [*there.run.results]
+        if found is not None and flown is not None:
+            mine, theirs = run.gradients(found.outputs), there.run.gradients(flown.outputs)
+        return drawing.agree([None if t is None else t.detach().cpu() for t in mine], theirs)
+    except Exception:  # no float64, no kernel, no memory: whatever a device may raise
+        return False

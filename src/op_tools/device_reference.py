@@ -9,7 +9,6 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from op_tools import (
     bulk,
     comparison,
     device_copies,
+    device_figures,
     device_lists,
     device_parts,
     device_verdicts,
@@ -50,7 +50,6 @@ EVERY = 512
 MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
-UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
 
 # They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
 MOVERS = names.VIEWS | frozenset(
@@ -75,6 +74,16 @@ class _Waiting:
     guards: Pairs = field(default_factory=list)
 
 
+class _Held:
+    """Memory that is counted as held as long as this is."""
+
+    def __init__(self, owner: DeviceReference, size: int) -> None:
+        self._owner, self._size = owner, size
+
+    def __del__(self) -> None:
+        self._owner.release(self._size)
+
+
 Look = Callable[[Taken, Gradients | None, str], None]
 Pass = Callable[[Call, Gradients | None, list[Item]], None]
 
@@ -90,10 +99,11 @@ class DeviceReference:
         self._look, self._passed = look, passed
         self.looks = self.passes = 0  # of the host, and of the device alone
         self._seen: Counter[Hashable] = Counter()
+        self._kinds: dict[Hashable, Hashable] = {}
         self._refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
-        self._flats, self._verdicts = Flats(), Verdicts()
+        self._flats, self._verdicts = Flats(), Verdicts(accepted)
         self._count = self._bytes = 0
         self._held, self._allowed, self._closed = 0, -1, False
         self._lock = threading.RLock()
@@ -129,7 +139,7 @@ class DeviceReference:
     def _by_tolerance(self, taken: Taken) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
-        types = {tensor.dtype for tensor in taken.call.given}
+        types = {taken.again.type_of(tensor) for tensor in taken.call.given}
         return any(self._tolerance(operator, dtype) for dtype in types)
 
     def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
@@ -142,7 +152,7 @@ class DeviceReference:
     def _has_room(self, device: torch.device, size: int) -> bool:
         with self._lock:
             if self._allowed < 0:
-                self._allowed = self._held + _free(device) // 2
+                self._allowed = self._held + memory.free_on(device) // 2
             return self._held + size <= self._allowed
 
     def hold(self, taken: Taken) -> None:
@@ -151,9 +161,10 @@ class DeviceReference:
         size = sum(t.numel() * (8 + t.element_size()) for t in given)
         with self._lock:
             self._held += size
-        weakref.finalize(taken, self._release, size)
+        taken.held = _Held(self, size)
 
-    def _release(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """No longer."""
         self._held -= size  # without the lock: it may be called at any point of a thread
 
     # What is taken of a call.
@@ -215,6 +226,7 @@ class DeviceReference:
     def _number(self, taken: Taken, found: Gradients | None) -> int:
         """The how many-th of its kind a call is, or a backward pass."""
         with self._lock:
+            taken.kind = self._kinds.setdefault(taken.kind, taken.kind)  # one for all of them
             kind = taken.kind, found is None
             self._seen[kind] += 1
             return self._seen[kind]
@@ -226,7 +238,7 @@ class DeviceReference:
         overrun = memory.overrun(entry.guards)
         there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(found)
         interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
-        if check and there.run is not None and not _agree(taken, found, there, flown):
+        if check and there.run is not None and not device_parts.agree(taken, found, there, flown):
             with self._lock:
                 self._refused.add(taken.call.name)
 
@@ -262,7 +274,8 @@ class DeviceReference:
         groups = [entry.same + entry.guards for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
-            made, differ = figures(near, [group for group in groups if group])
+            some = [group for group in groups if group]
+            made, differ = figures(near, some, device_figures.at_once(self._allowed))
         except Exception:  # as above
             for entry in waiting:
                 self._on_host(entry)
@@ -346,6 +359,7 @@ class DeviceReference:
         if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
             return None
         kind = device_lists.kind_of(call)
+        kind = self._kinds.setdefault(kind, kind)
         if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
             return None
         found = device_lists.type_of(call)
@@ -383,11 +397,10 @@ class DeviceReference:
 
     def _judge_lists(self, waiting: list[Lists]) -> None:
         try:
-            made = self._verdicts.figures(waiting)
+            made = self._verdicts.items(waiting, device_figures.at_once(self._allowed))
         except Exception:  # as above
             made = [None for _ in waiting]
-        for lists, found in zip(waiting, made, strict=True):
-            item = None if found is None else self._item(lists, found)
+        for lists, item in zip(waiting, made, strict=True):
             if item is None:
                 self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
             else:
@@ -398,39 +411,3 @@ class DeviceReference:
             for flat in lists.held():
                 self._held -= flat.memory.nbytes
                 self._flats.give(flat)
-
-    def _item(self, lists: Lists, found: list[Figures]) -> Item | None:
-        assert lists.made is not None  # by `run`
-        kind = lists.kind, True
-        shapes = lists.made.shapes
-        results = [Result(shape, lists.dtype, lists.dtype, kind) for shape in shapes]
-        pairs = zip(results, found, strict=True)
-        worst = device_verdicts.worst_of(pairs, self._accepted)
-        word = "input" if lists.in_place else "output"
-        label = f"{word}[0] to {word}[{len(shapes) - 1}]"
-        return None if worst is None else Item(label, device_verdicts.right(*worst))
-
-
-def _free(device: torch.device) -> int:
-    """Bytes that a device has left, with those that torch keeps for later."""
-    module = getattr(torch, device.type, None)
-    try:
-        free = int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
-        kept = module.memory_reserved(device) - module.memory_allocated(device)  # type: ignore[union-attr]
-        return free + int(kept)
-    except Exception:  # another device's module may lack any of them, or refuse
-        return UNKNOWN
-
-
-def _agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:
-    """Whether the device's float64 is the host's: else it is no reference."""
-    assert there.run is not None  # by the caller
-    try:
-        run = device_parts.reference_run(taken)
-        mine: list[Tensor | None] = [*run.results]
-        theirs: list[Tensor | None] = [*there.run.results]
-        if found is not None and flown is not None:
-            mine, theirs = run.gradients(found.outputs), there.run.gradients(flown.outputs)
-        return drawing.agree([None if t is None else t.detach().cpu() for t in mine], theirs)
-    except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-        return False

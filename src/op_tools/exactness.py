@@ -1,4 +1,4 @@
-"""How exact a call may be on its device in float32: what of `deeplink.precision` is about it."""
+"""How exact a call may be on its device: what of `deeplink.precision` is about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from deeplink import precision
-from deeplink.precision import Factors, Precision
+from deeplink.judge.verdict import name_of
+from deeplink.precision import Factors, Precision, Sums
 from op_tools import host
 from op_tools.again import Again
 from op_tools.call import Call
@@ -23,9 +24,16 @@ MATRICES = frozenset(
 
 def now(call: Call) -> Precision:
     """How exact a call's device may be at this moment."""
-    given = (t for t in call.given if t.device.type != "cpu")
-    first = next(given, None)
-    return precision.EXACT if first is None else precision.of_device(host.kind_of(first))
+    kind = None if call.device is None else _kinds.get(call.device)
+    if kind is None:
+        first = next((t for t in call.given if t.device.type != "cpu"), None)
+        if first is None:
+            return precision.EXACT
+        kind = _kinds[first.device] = host.kind_of(first)
+    return precision.of_device(kind)
+
+
+_kinds: dict[torch.device, str] = {}  # of devices as the program sees them
 
 
 def factors(again: Again) -> tuple[Factors | None, Factors | None]:
@@ -42,6 +50,12 @@ def functions(again: Again) -> float:
     return again.precision.recurrent_functions if _is_recurrent(again.call) else 0.0
 
 
+def sums(again: Again) -> Sums | None:
+    """The type in which partial sums of the call's matrix products may be stored."""
+    name = name_of(again.inside or again.stored)
+    return next((sums for sums in again.precision.sums if sums.format == name), None)
+
+
 def allowance(again: Again) -> str:
     """What the program allows of the products in this call, in words; "": nothing, or no product
     is in it.
@@ -53,6 +67,9 @@ def allowance(again: Again) -> str:
         matrices if module or word in MATRICES | RECURRENT else None,
     ]
     texts = [f"{f.format}, which {f.allowed_by} allows" for f in found if f is not None]
+    narrow = sums(again) if module or word in MATRICES else None
+    if narrow is not None:
+        texts.append(f"partial sums in {narrow.format}, which {narrow.allowed_by} allows")
     return " and ".join(dict.fromkeys(texts))
 
 

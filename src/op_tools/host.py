@@ -13,10 +13,12 @@ from torch._ops import OpOverload
 
 from op_tools.call import Call, tensors
 
+_LEAVES = frozenset({Tensor, int, float, bool, str, type(None), torch.dtype, torch.device})
+
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with `change` applied to every leaf; types of containers are kept."""
-    if isinstance(value, Tensor):
+    if type(value) in _LEAVES or isinstance(value, Tensor):  # hot path
         return change(value)
     if isinstance(value, tuple):
         items = [mapped(item, change) for item in value]

@@ -9,7 +9,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -229,7 +228,7 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
 
 def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
     """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
-    call = replace(call, args=(), kwargs={})  # an argument's graph may hold the wrapper: a cycle
+    call = call.given_others((), {})  # an argument's graph may hold the wrapper: a cycle
 
     def wrap(action: Callable[..., Any]) -> Callable[..., None]:
         def run(*args: Any) -> None:

@@ -37,6 +37,8 @@ QUERIES = frozenset(
     torch.overrides.is_tensor_like torch._C._TensorBase.__new__ torch._use_cudnn_ctc_loss
     torch.Tensor.is_sparse_csr torch.set_default_device torch.typename torch.is_tensor
     torch.cudnn_is_acceptable torch.get_default_device torch.set_default_dtype
+    torch._C._set_grad_enabled profiler._record_function_enter profiler._record_function_enter_new
+    profiler._record_function_exit profiler._record_function_exit._RecordFunction
     """.split()
 )
 
@@ -118,6 +120,7 @@ def is_operator(name: str) -> bool:
     return bool(name) and name not in QUERIES and not name.endswith(("__get__", "__set__"))
 
 
+@cache
 def last(name: str) -> str:
     """The operator's own word: "add" of torch.Tensor.add and of aten.add.Tensor."""
     parts = name.split(".")

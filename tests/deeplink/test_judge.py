@@ -329,6 +329,14 @@ def test_float64_is_held_against_its_own_rounding() -> None:
     assert not judge(reference + 1e-11, reference, run_envelope=lambda: noise).passed
 
 
+def test_of_what_is_within_the_envelope_the_verdict_tells_how_much_is_left() -> None:
+    right = torch.ones(8, dtype=torch.float64)
+    for times, share in ((1, 0.25), (3, 0.75)):
+        result = (right + times * 1e-6).float()
+        verdict = judge(result, right, run_envelope=lambda: right * 1e-6)
+        assert verdict.rule == "envelope" and verdict.share == pytest.approx(share, rel=0.1)
+
+
 # The verdict explains itself.
 
 

@@ -1,4 +1,4 @@
-"""What the record of CUDA tells of TF32, by torch's settings alone: no card is needed."""
+"""What the record of CUDA tells of TF32 and narrow sums, by torch's settings: no card is needed."""
 
 from collections.abc import Iterator
 
@@ -44,3 +44,13 @@ def test_the_older_settings_are_heard() -> None:
 def test_each_kind_has_its_own_setting() -> None:
     cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision = "ieee", "tf32"
     assert kinds(precision.precision()) == ["recurrent"]
+
+
+def test_sums_in_the_narrow_types_have_settings_of_their_own() -> None:
+    assert [sums.format for sums in precision.precision().sums] == ["float16", "bfloat16"]
+    cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    try:
+        (sums,) = precision.precision().sums
+    finally:
+        cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    assert sums.allowed_by == "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction"

@@ -41,6 +41,12 @@ def test_a_larger_error_a_nan_and_another_kind_are_judged() -> None:
     assert accepted.verdict("another", off(0.0), RIGHT) is None
 
 
+def test_a_larger_error_passes_where_half_of_the_bound_is_left() -> None:
+    accepted = ready(Verdict(True, "envelope", share=0.2))
+    assert accepted.verdict("kind", off(2.4e-5), RIGHT) is not None
+    assert accepted.verdict("kind", off(2.6e-5), RIGHT) is None
+
+
 def test_now_and_again_all_is_judged() -> None:
     accepted = ready()
     left = [accepted.verdict("kind", off(0.0), RIGHT) is None for _ in range(EVERY - FIRST)]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from deeplink.precision import Precision, Sums
 from op_tools import OpAutoCompare
 from op_tools.again import again_of
 from op_tools.call import Call
@@ -106,6 +107,39 @@ def test_sums_of_batch_norm_that_are_rounded_on_the_way(dtype: torch.dtype, faul
     made = sums_in_steps(dy.transpose(0, 1).reshape(16, -1), dtype) * (1 + fault)
     (item,) = backward(taken, [dy], [None, None, made], "calibrated")
     assert item.label == "grad[4]" and item.verdict.passed == (fault == 0.0)
+
+
+# What cuBLAS does on an H200 to a sum that it splits over the chip, bit for bit: torch allows it.
+
+
+def sums_in_parts(a: torch.Tensor, b: torch.Tensor, length: int) -> torch.Tensor:
+    """A product of matrices whose partial sums are stored in the factors' own type."""
+    pairs = zip(a.float().split(length, 1), b.float().split(length, 0), strict=True)
+    return torch.stack([(x @ y).to(a.dtype).float() for x, y in pairs]).sum(0).to(a.dtype)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+@pytest.mark.parametrize(("rows", "terms", "length"), [(16, 60, 8), (24, 2048, 64), (16, 10, 5)])
+def test_partial_sums_in_a_narrow_type_are_right_where_the_program_allows_them(
+    dtype: torch.dtype, rows: int, terms: int, length: int
+) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(rows, terms).to(dtype), torch.randn(terms, 72).to(dtype)
+    call = Call(0, "torch.mm", torch.mm, (a, b), {})
+    name = str(dtype).removeprefix("torch.")
+
+    def passes(result: torch.Tensor, *allowed: Sums) -> bool:
+        again = again_of(call, frozenset(), False, None, [dtype])
+        again.precision = Precision(sums=allowed)
+        (output,) = forward(Taken(again, result, [None, None], False), "calibrated")
+        if not output.verdict.passed and allowed:
+            assert f"not even partial sums in {name}, which" in output.verdict.message
+        return output.verdict.passed
+
+    made, setting = sums_in_parts(a, b, length), Sums(name, "a setting of torch")
+    assert passes(made, setting) and not passes(made)
+    missing = sums_in_parts(a[:, :-1], b[:-1], length)
+    assert not passes(missing, setting)
 
 
 def test_a_run_on_the_host_leaves_the_statistics_of_batch_norm_alone() -> None:

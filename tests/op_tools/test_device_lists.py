@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from op_tools import OpAutoCompare, bulk, device_lists
+from op_tools import OpAutoCompare, bulk, device_figures, device_lists
+from op_tools.accepted import Accepted
 from op_tools.call import Call
 from op_tools.device_lists import Flats, Lists, Verdicts
 from tests.op_tools.test_autocompare import healthy, on_device, rows
@@ -48,14 +49,23 @@ def test_a_healthy_list_is_right(alone: None, name: str, dtype: torch.dtype) -> 
     healthy(tool)
 
 
-@pytest.mark.parametrize("name", ("in place", "a new list"))
-def test_a_wrong_tensor_of_a_list_is_named_by_the_host(alone: None, name: str) -> None:
-    guilty = {"in place": ("mul", "torch._foreach_mul_"), "a new list": ("abs", "torch._foreach_abs")}
+@pytest.mark.parametrize(
+    ("name", "kernel", "guilty"),
+    [
+        ("in place", "mul", "torch._foreach_mul_"),
+        ("a new list", "abs", "torch._foreach_abs"),
+    ],
+)
+def test_a_wrong_tensor_of_a_list_is_named_by_the_host(
+    alone: None, name: str, kernel: str, guilty: str
+) -> None:
     x = some()
-    with torch.dipu.quirk("bit_flip", guilty[name][0], p=1.0, seed=2):
-        with OpAutoCompare(reference="device", ops="torch._foreach.*") as tool:
-            CALLS[name](x, x)
-    assert {failure.name for failure in tool.failures} == {guilty[name][1]}
+    with (
+        torch.dipu.quirk("bit_flip", kernel, p=1.0, seed=2),
+        OpAutoCompare(reference="device", ops="torch._foreach.*") as tool,
+    ):
+        CALLS[name](x, x)
+    assert {failure.name for failure in tool.failures} == {guilty}
     assert looks(tool)[0] == 1 and tool.failures[0].saved
 
 
@@ -104,8 +114,23 @@ def test_an_argument_that_a_call_should_not_write_is_read_again(changed: bool) -
         y[3].data[1] = -0.0  # nobody counts it
     device_lists.taken_after(lists, None, flats, reread=True)
     assert device_lists.run(lists, flats)
-    (found,) = Verdicts().figures([lists])
+    (found,) = Verdicts(Accepted()).items([lists], 1 << 20)
     assert (found is None) == changed
+
+
+def test_calls_are_judged_together_or_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_figures, "PIECE", 3)
+    calls = []
+    for dtype, fault in ((torch.float32, 0.0), (torch.float32, 1e-3), (torch.bfloat16, 0.0)):
+        x = [torch.full((4,), at + 1.0, dtype=dtype) for at in range(COUNT)]
+        lists, flats = taken(torch._foreach_mul_, x, 0.5)
+        torch._foreach_mul_(x, 0.5 + fault)
+        device_lists.taken_after(lists, None, flats, reread=False)
+        assert device_lists.run(lists, flats)
+        calls.append(lists)
+    for elements in (1 << 20, 4):
+        made = Verdicts(Accepted()).items(calls, elements)
+        assert [item is not None for item in made] == [True, False, True]
 
 
 def test_memory_is_used_again() -> None:

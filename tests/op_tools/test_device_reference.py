@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from op_tools import OpAutoCompare, device_figures, device_reference, diagnostics
+from op_tools import (
+    OpAutoCompare,
+    autocompare,
+    device_figures,
+    device_reference,
+    diagnostics,
+    memory,
+)
 from op_tools.device_figures import Near, figures
 from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
 
@@ -123,7 +131,7 @@ def test_a_device_without_float64_is_not_asked(alone: None) -> None:
 def test_a_device_without_memory_left_is_not_asked(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_reference, "_free", lambda device: 0)
+    monkeypatch.setattr(memory, "free_on", lambda device: 0)
     with OpAutoCompare(reference="device") as tool:
         on_device(4) * 2
     assert looks(tool) == (0, 0) and tool.compared == 1
@@ -154,6 +162,7 @@ def test_where_the_host_judges_alone(
 
 
 def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_figures, "PIECE", 12)
     torch.manual_seed(0)
     right = torch.randn(40, dtype=torch.float64)
     mine = right.float()
@@ -167,8 +176,7 @@ def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.Mo
     ]
     found = []
     for elements in (1 << 20, 16):
-        monkeypatch.setattr(device_figures, "ELEMENTS", elements)
-        found.append(figures(pairs, [[(mine, mine)], [(mine, mine + 1)]]))
+        found.append(figures(pairs, [[(mine, mine)], [(mine, mine + 1)]], elements))
     (whole, flags), (cut, _) = found
     assert flags == [False, True]
     assert whole[0].largest == pytest.approx(0.5) == cut[0].largest
@@ -182,4 +190,51 @@ def test_calls_on_several_devices(alone: None) -> None:
         for index in (0, 1):
             on_device(4).to(f"dipu:{index}") * 2
     assert looks(tool)[1] >= 2
+    healthy(tool)
+
+
+# Calls that write no argument, whose arguments are taken after them.
+
+
+@pytest.fixture
+def unread(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are not read again: nothing is copied before a call that writes none."""
+    monkeypatch.setattr(autocompare, "REREAD_FIRST", 0)
+    monkeypatch.setattr(autocompare, "REREAD_EVERY", 1 << 30)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_what_the_program_writes_later_is_not_what_was_given(
+    unread: None, dtype: torch.dtype
+) -> None:
+    x, mask = leaf(8, 8).detach().to(dtype).requires_grad_(), on_device(8, 8) > 0
+    with OpAutoCompare(reference="device", ops=".*mul,.*where") as tool:
+        torch.where(mask, x * x, x).sum().backward()
+        with torch.no_grad():  # the verdicts come later
+            mask.fill_(True)
+            x.zero_()
+    assert looks(tool) == (0, 4)
+    healthy(tool)
+
+
+def test_the_host_sees_what_was_given_in_its_own_type(unread: None) -> None:
+    x = on_device(8).bfloat16()
+    with (
+        torch.dipu.quirk("bit_flip", "mul", p=1.0, seed=2),
+        OpAutoCompare(reference="device", ops="torch.Tensor.mul") as tool,
+    ):
+        x * 3
+    (failure,) = tool.failures
+    given = torch.load(Path(failure.saved) / "device" / "input.pth", "cpu")["args"][0]
+    assert given.dtype == torch.bfloat16 and torch.equal(given, x.cpu())
+
+
+def test_a_call_that_begins_to_write_is_said_once_and_then_compared(unread: None) -> None:
+    words, weight = torch.arange(4, device="dipu"), on_device(4, 8)
+    with OpAutoCompare(reference="device", ops=".*embedding") as tool:
+        functional.embedding(words, weight)
+        for longest in (1.0, 0.5, 0.25):
+            functional.embedding(words, weight, max_norm=longest)
+    assert tool.compared == 3
+    assert sum(tool.skipped.values()) == 1
     healthy(tool)

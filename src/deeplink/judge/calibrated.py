@@ -87,7 +87,7 @@ def judge(evidence: Evidence) -> Verdict:
             sigma = _flat_sigma(evidence, evidence.surer, sigma)
             found = _outside(pair, sigma)
         if found is None:
-            return _passed(evidence, "envelope")
+            return replace(_passed(evidence, "envelope"), share=_share(pair, sigma))
     if other is not None:
         found = _excused(pair, other, sigma, found)
         if found is None:
@@ -167,6 +167,14 @@ def _flat_sigma(
     if evidence.reference.is_complex():
         sigma = sigma.unsqueeze(-1).expand(*sigma.shape, 2)
     return sigma.reshape(-1)
+
+
+def _share(pair: _Pair, sigma: Tensor | None) -> float:
+    """How much of what is allowed errors take that are within it."""
+    error = pair.error
+    each = torch.nan_to_num(error.abs() / _bound(pair, sigma), 0.0, 0.0)
+    rms = _size_and_bias(pair, error, sigma)[0] / RMS[pair.form.is_half]
+    return max(float(each.max()), rms if math.isfinite(rms) else 0.0)
 
 
 # R1 and R3: each element.

@@ -27,14 +27,17 @@ from deeplink.judge.kernels import (
     PLAIN,
     REDUCE,
     RELATIVE,
+    SPLIT,
     STORES_PRODUCT,
     STORES_SUMS,
     TRANSCENDENTAL,
+    growth,
 )
 
 SAMPLES, LONG, FEWER = 12, 300, 6  # runs; of a call with so many kernels, fewer
 FLOAT32 = 2.0**-24
 FLOAT64 = 2.0**-53
+MOST_PARTS = 5  # a sum is cut into 2, 4, … 2**5 parts
 FINEST = 2.0**-48  # of what is rounded on the way in float64
 EVEN = (
     4 / 3
@@ -54,6 +57,7 @@ def envelope(
     entering: float = 0.0,
     convolving: float = 0.0,
     functions: float = 0.0,
+    partial: float = 0.0,
     smallest: float = 0.0,
     samples: int | None = None,
     seed: int = 0,
@@ -65,10 +69,12 @@ def envelope(
     hands its result to the next; `entering`: that to which factors of products are rounded, as
     autocast and TF32 do it; `convolving`: the same of convolutions, where it is more;
     `functions`: what exp, tanh and their like err relatively, where it is more than `inside`;
+    `partial`: the roundoff of the type in which partial sums of matrix products are stored;
     `smallest`: the least positive number of the type in which results are handed on;
     `samples`: how many runs; else a few, fewer of a long call.
     """
-    amounts = _Amounts(inside, between, entering, max(entering, convolving), functions, smallest)
+    convolving = max(entering, convolving)
+    amounts = _Amounts(inside, between, entering, convolving, functions, partial, smallest)
     order = _Order()
     with order:
         plain = run()
@@ -78,8 +84,8 @@ def envelope(
     sums = [None if r is None else _zeros(r) for r in reference]
     places = (r.device for r in reference if r is not None)
     generator = torch.Generator(next(places, torch.device("cpu"))).manual_seed(seed)
-    for _ in range(samples):
-        with _Noise(generator, amounts, last):
+    for number in range(samples):
+        with _Noise(generator, amounts, last, number):
             drawn = run()
         for total, value, centre in zip(sums, drawn, reference, strict=False):
             if total is not None and value is not None and centre is not None:
@@ -164,19 +170,24 @@ class _Amounts:
     entering: float
     convolving: float
     functions: float
+    partial: float
     smallest: float
 
 
 class _Noise(TorchDispatchMode):
     """Runs kernels in float64, taken apart, with the errors of a narrower arithmetic."""
 
-    def __init__(self, generator: torch.Generator, amounts: _Amounts, last: frozenset[int]) -> None:
+    def __init__(
+        self, generator: torch.Generator, amounts: _Amounts, last: frozenset[int], number: int = 0
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator, self._last = generator, last
+        self._coins = torch.Generator().manual_seed(generator.initial_seed() + number)
         self._inside, self._between = amounts.inside, amounts.between
         self._entering, self._convolving = amounts.entering, amounts.convolving
         self._count, self._depth = 0, 0
         self._functions, self._smallest = amounts.functions, amounts.smallest
+        self._partial = amounts.partial
         self._stores_product = self._stores_sums = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -246,13 +257,32 @@ class _Noise(TorchDispatchMode):
                 found = [tensors[0], *found[1:]]
             magnitudes = [t.abs() for t in found] if len(found) == len(tensors) else magnitudes
         for i, (tensor, size) in enumerate(zip(tensors, magnitudes, strict=True)):
-            amount = self._inside * _growth(base, args, tensor, i)
+            amount = self._inside * growth(base, args, tensor, i)
             if base in TRANSCENDENTAL:
                 amount = max(amount, self._functions)
             self._stir(tensor, size, amount)
+        if self._partial and base in SPLIT:
+            self._split(tensors[0], *_factors(base, args, kwargs))
         if base == "sum" and self._stores_sums:
             self._stir(tensors[0], _partial_sums(func, args, kwargs, tensors[0]), self._between)
         return out
+
+    def _split(self, out: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
+        """Adds what a matrix product errs when its sum is cut into parts, each of them stored;
+        or stored each time that one is added.
+        """
+        parts, way = torch.randint(0, MOST_PARTS, (2,), generator=self._coins).tolist()
+        length = -(-a.shape[-1] // 2 ** (parts + 1))
+        total = torch.zeros_like(out)
+        exact = torch.zeros_like(out)
+        for begin in range(0, a.shape[-1], max(1, length)):
+            part = a[..., begin : begin + length] @ b[..., begin : begin + length, :]
+            exact += part
+            self._round(part, self._partial)
+            total += part
+            if way % 2:
+                self._round(total, self._partial)
+        out.detach().add_(torch.nan_to_num_(total - exact, 0.0, 0.0, 0.0), alpha=alpha)
 
     def _in_two_steps(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A convolution, and then its bias: many devices store what lies between."""
@@ -340,6 +370,13 @@ def _fused_sizes(base: str, func: Any, args: Any, kwargs: Any) -> list[Tensor] |
     return _written(func, positive[0], positive[1], out)
 
 
+def _factors(base: str, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, float]:
+    """The two matrices of a product, and what it is multiplied by."""
+    first = 0 if base in ("mm", "bmm") else 1
+    a, b = args[first : first + 2]
+    return a.detach(), b.detach(), float(kwargs.get("alpha", 1.0))
+
+
 def _partial_sums(func: Any, args: Any, kwargs: Any, total: Tensor) -> Tensor:
     """The size of the partial sums of a tree, all levels together."""
     squares = func(args[0].square(), *args[1:], **kwargs)
@@ -351,31 +388,3 @@ def _absolute(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype in _WIDE:
         return value.abs().to(value.dtype)
     return abs(value) if isinstance(value, float) else value
-
-
-def _growth(base: str, args: Any, out: Tensor, place: int) -> float:
-    """How the error of a kernel grows: with the square root of the terms that it adds."""
-    if base in CONTRACT:
-        return math.sqrt(max(1, _terms(base, args, place)))
-    if base in REDUCE or base in RELATIVE:
-        source = next(t for t in tree_leaves(args) if isinstance(t, Tensor))
-        if base in ("cumsum", "logcumsumexp", "cumprod"):
-            return math.sqrt(max(1, source.shape[args[1]])) if source.dim() else 1.0
-        return 2 * math.sqrt(max(1, source.numel() / max(1, out.numel())))
-    return 3.0 if base in TRANSCENDENTAL else 1.0
-
-
-def _terms(base: str, args: Any, place: int) -> int:
-    if base in ("mm", "bmm", "mv"):
-        return int(args[0].shape[-1])
-    if base in ("addmm", "baddbmm", "addmv"):
-        return int(args[1].shape[-1])
-    if base == "addbmm":
-        return int(args[1].shape[-1] * args[1].shape[0])
-    if base == "convolution":
-        return int(args[1][0].numel())
-    if base == "convolution_backward":
-        grad, _, weight = args[:3]
-        spread = grad.shape[0] * grad[0, 0].numel()
-        return int(weight.shape[0] * weight[0, 0].numel()) if place == 0 else int(spread)
-    return max(t.numel() for t in tree_leaves(args) if isinstance(t, Tensor))

@@ -1,5 +1,13 @@
 """How ATen kernels round: by name, without overload and without the `_` of writing in place."""
 
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 # No arithmetic: views, copies, choices, comparisons, rounding to whole numbers.
 EXACT = frozenset(
     """
@@ -39,6 +47,8 @@ PLAIN = frozenset(
 CONTRACT = frozenset(
     "mm bmm addmm baddbmm addbmm convolution convolution_backward dot vdot mv addmv".split()
 )
+# Of them those whose sum a device may cut into parts.
+SPLIT = frozenset("mm bmm addmm baddbmm".split())
 # Sums: the error follows the sum of the magnitudes.
 REDUCE = frozenset(
     """
@@ -65,3 +75,31 @@ STORES_PRODUCT = frozenset(
 )
 # Kernels of which some devices pass partial sums from thread to thread in the call's own type.
 STORES_SUMS = frozenset({"native_batch_norm_backward"})
+
+
+def growth(base: str, args: Any, out: Tensor, place: int) -> float:
+    """How the error of a kernel grows: with the square root of the terms that it adds."""
+    if base in CONTRACT:
+        return math.sqrt(max(1, _terms(base, args, place)))
+    if base in REDUCE or base in RELATIVE:
+        source = next(t for t in tree_leaves(args) if isinstance(t, Tensor))
+        if base in ("cumsum", "logcumsumexp", "cumprod"):
+            return math.sqrt(max(1, source.shape[args[1]])) if source.dim() else 1.0
+        return 2 * math.sqrt(max(1, source.numel() / max(1, out.numel())))
+    return 3.0 if base in TRANSCENDENTAL else 1.0
+
+
+def _terms(base: str, args: Any, place: int) -> int:
+    if base in ("mm", "bmm", "mv"):
+        return int(args[0].shape[-1])
+    if base in ("addmm", "baddbmm", "addmv"):
+        return int(args[1].shape[-1])
+    if base == "addbmm":
+        return int(args[1].shape[-1] * args[1].shape[0])
+    if base == "convolution":
+        return int(args[1][0].numel())
+    if base == "convolution_backward":
+        grad, _, weight = args[:3]
+        spread = grad.shape[0] * grad[0, 0].numel()
+        return int(weight.shape[0] * weight[0, 0].numel()) if place == 0 else int(spread)
+    return max(t.numel() for t in tree_leaves(args) if isinstance(t, Tensor))

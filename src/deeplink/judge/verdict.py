@@ -16,6 +16,7 @@ class Verdict:
     """Whether one result is right, and why not: it explains itself.
 
     `observed` is the error at `index`, `bound` what was allowed there, `ratio` one by the other.
+    `share` is, of what passed by the envelope, how much of what is allowed the errors take.
     `max_abs`, `max_rel` and `cosine` are against the reference in the result's own type, as the
     classic tables show them; `rule` is the one that failed, or that was enough to pass.
     """
@@ -38,6 +39,7 @@ class Verdict:
     cosine: float = 1.0
     atol: float | None = None
     rtol: float | None = None
+    share: float = 0.0
 
     def __str__(self) -> str:
         return self.message or ("equal" if self.rule == "equal" else "as close as it must be")

@@ -55,7 +55,7 @@ def _packed(
 ) -> Callable[..., Any]:
     """Inference on the CPU: weights of linears laid out and joined for their products."""
     weights = torch_internals.parameters(gm) if options.freeze else {}
-    packing = Packing(gm, weights)
+    packing = Packing(gm, weights, _few_rows)
     record.frozen = sum(len(group) for group in packing.groups)
     if not packing.groups:
         return torch_internals.inductor(gm, inputs, given, cancel_permutes)
@@ -63,6 +63,15 @@ def _packed(
         packing.gm, packing.inputs(inputs, weights), given, cancel_permutes
     )
     return Packed(compiled, gm.forward, packing, weights)
+
+
+def _few_rows() -> Any:
+    """The op of few rows, where the CPU's fused kernels have it; they are built once."""
+    from dlinfer import kernels
+
+    kernels.served("cpu")
+    op = torch.ops.dicp.few_rows.default
+    return op if torch_internals.has_kernel(op, "CPU") else None
 
 
 def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:

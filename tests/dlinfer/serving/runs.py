@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,15 +25,23 @@ from tests.dlinfer.serving import tiny
 from tests.dlinfer.support import Found
 
 ROOT = Path(__file__).parents[3]
-MODELS = ("llama", "qwen2", "mistral", "mixtral", "qwen2_moe", "internlm2", "internvl")
+MODELS = (
+    *("llama", "llama3", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe"),
+    *("internlm2", "internvl"),
+)
 MODES = ("eager", "graph", "prefix caching", "chunked prefill", "few blocks")
 VLLM = {"llama": ("eager", "graph"), "qwen2": ("eager",), "mixtral": ("eager",)}
 
 
-def python(*line: str) -> str:
+def python(*line: str, **settings: str) -> str:
     """Runs a module of the tests, and returns what it printed last; an error tells all of it."""
     done = subprocess.run(
-        [sys.executable, "-m", *line], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *line],
+        cwd=ROOT,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise AssertionError(f"{' '.join(line)}:\n{done.stdout}\n{done.stderr}")
@@ -58,7 +67,8 @@ def vllm(model: str, folder: Path) -> dict[str, dict[str, Any]]:
     result, requests = folder / f"{model}.result", folder / f"{model}.requests"
     found: dict[str, dict[str, Any]] = {}
     for mode in VLLM[model]:
-        python("tests.dlinfer.serving.vllm_worker", str(here), str(result), mode)
+        asked = {"DLINFER_VLLM": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        python("tests.dlinfer.serving.vllm_worker", str(here), str(result), mode, **asked)
         rows = json.loads(result.read_text("utf-8"))
         found[mode] = {"tokens": [tokens for _, tokens in rows]}
         torch.save({model: [{"ids": ids} for ids, _ in rows]}, requests)

@@ -63,8 +63,9 @@ def _attention(kind: Any) -> dict[str, float]:
     table = torch.tensor([[2, 1]], dtype=torch.int32)
     slots = torch.tensor([table[0, n // BLOCK] * BLOCK + n % BLOCK for n in range(LENGTH)])
     q, k, v = (torch.randn(LENGTH, heads, SIZE) for heads in (HEADS, SHARED, SHARED))
+    rows = [t.transpose(0, 1)[None] for t in (q, k, v)]
     expected = F.scaled_dot_product_attention(
-        *(t.transpose(0, 1)[None] for t in (q, k, v)), is_causal=True, enable_gqa=True
+        rows[0], rows[1], rows[2], is_causal=True, enable_gqa=True
     )[0].transpose(0, 1)
 
     def run(first: int, last: int) -> float:
