@@ -27,6 +27,7 @@ __all__ = [
     "aligning",
     "aot",
     "asked_for",
+    "at_hints",
     "compiled_call",
     "compiled_globals",
     "copies_into",
@@ -139,6 +140,23 @@ def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
     """The mode of the fake tensors that describe a graph's values."""
     return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
+
+
+def at_hints(value: Any, mode: FakeTensorMode) -> Any:
+    """A fake tensor or a number with the sizes that it was traced with in place of symbols; None
+    where one of them is known by no example.
+    """
+    if not isinstance(value, Tensor):
+        return _hint(value)
+    sizes, strides = [_hint(s) for s in value.shape], [_hint(s) for s in value.stride()]
+    if None in sizes or None in strides:
+        return None
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def _hint(size: Any) -> Any:
+    return size if not hasattr(size, "node") else size.node.hint
 
 
 def inductor(
