@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -50,11 +51,18 @@ def path_of(module: nn.Module) -> str:
     return _named(module)
 
 
+def watch_silently() -> None:
+    """A program that is compiled is not warned of hooks that it did not make, and pass it by."""
+    told = r"Using `torch\.compile\(module\)` when there are global hooks"
+    warnings.filterwarnings("ignore", told, UserWarning)
+
+
 def follow(around: Around | None, paths: bool) -> None:
     """Keeps track of modules, and puts `around` about each module's call; None, False: neither."""
     global _around
     _around = around
     if (paths or around) and not _handles:
+        watch_silently()
         _handles.append(register_module_forward_pre_hook(_enter))
         _handles.append(register_module_forward_hook(_leave, always_call=True))
     elif not (paths or around):
@@ -67,6 +75,8 @@ def follow(around: Around | None, paths: bool) -> None:
 
 
 def _enter(module: nn.Module, args: Any) -> None:
+    if torch.compiler.is_compiling():  # traced into the program's graph, it would be part of it
+        return
     stack = local.stack
     known = _paths.get(module)
     if known is None:
@@ -78,6 +88,8 @@ def _enter(module: nn.Module, args: Any) -> None:
 
 
 def _leave(module: nn.Module, args: Any, result: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     stack = local.stack
     while stack and stack.pop()[0] is not module:  # an exception may have left some behind
         pass
