@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 
 BUILD_CMD := $(PY) -m torch_dipu.build
-BUILD_TOOLS_CMD := $(PY) -m deeplink.build ditorch op_tools deeplink_vendors.cpu.fused
+BUILD_TOOLS_CMD := $(PY) -m deeplink.build ditorch op_tools dlinfer deeplink_vendors.cpu.fused
 DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
 FAULT_CMD := $(PY) examples/wrong_loss.py
 BENCH_CMD := $(PY) benchmarks/bench_device.py

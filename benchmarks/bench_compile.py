@@ -202,10 +202,13 @@ def show(rows: list[Row]) -> Table:
     return table
 
 
-def _show_training(models: list[str], backends: list[str], rounds: int, as_json: bool) -> None:
+def _show_training(
+    models: list[str], backends: list[str], rounds: int, device: str, as_json: bool
+) -> None:
     names = [n for n in compile_training.LESSONS if not models or any(m in n for m in models)]
-    backends = backends or list(compile_training.BACKENDS)
-    rows = [row for name in names for row in compile_training.measure(name, backends, rounds)]
+    backends = backends or list(compile_training.BACKENDS[device])
+    measured = (compile_training.measure(name, backends, rounds, device) for name in names)
+    rows = [row for found in measured for row in found]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
@@ -221,12 +224,14 @@ def main() -> None:
     parser.add_argument("--floor", action="store_true", help="the products alone, beside them")
     parser.add_argument("--cache", action="store_true", help="a second process, from the cache")
     parser.add_argument("--training", action="store_true", help="forward, backward and step")
+    parser.add_argument("--device", choices=compile_training.BACKENDS, default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--first-call", nargs=2, metavar=("MODEL", "BACKEND"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.training:
-        _show_training(options.model, options.backend, options.rounds, options.json)
+        given = options.model, options.backend, options.rounds, options.device, options.json
+        _show_training(*given)
         return
     torch.set_grad_enabled(False)
     if options.first_call:

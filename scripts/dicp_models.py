@@ -23,7 +23,7 @@ from tests.dicp.models import MODELS, PLAIN  # noqa: E402
 PAGE = ROOT / "docs/dicp_models.md"
 START, END = "<!-- From here: scripts/dicp_models.py -->\n", "<!-- To here. -->\n"
 NAMES = [*MODELS, *PLAIN]
-SHORT = {"float32": "f32", "bfloat16": "bf16"}
+SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def page(rows: list[Found], before: str) -> str:

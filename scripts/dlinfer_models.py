@@ -2,12 +2,14 @@
 
 `python scripts/dlinfer_models.py` writes it from tests/dlinfer/models.csv; with `measure` it first
 checks what is named after it (models, modes) in transformers, and keeps the other rows:
-`python scripts/dlinfer_models.py measure llama generate_batch`. The tests of other frameworks keep
-their rows by `tests.dlinfer.support.keep`.
+`python scripts/dlinfer_models.py measure llama generate_batch`. `full` does so with models of full
+size, on a CUDA card. The tests of other frameworks keep their rows by `tests.dlinfer.support.keep`.
 """
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import sys
 from pathlib import Path
 
@@ -38,14 +40,30 @@ def table(rows: list[Found]) -> str:
             lines.append(f"| {model} | {' | '.join(place)} | {cell} |\n")
     notes = [f"- {', '.join(row.key)}: {row.text}\n" for row in rows if row.text]
     runs = sorted({row.run for row in rows if row.run})
-    return "".join([*lines, "\nRuns: ", "; ".join(runs), ".\n", "\n" * bool(notes), *notes])
+    said = ["\nRuns: ", "; ".join(runs), ".\n", "\n" * bool(notes), *notes]
+    return "".join([*lines, *said, "\nNot run:\n\n", *left_out(rows)])
+
+
+def left_out(rows: list[Found]) -> list[str]:
+    """A line for each reason why models have no row at a place."""
+    models = dict.fromkeys(row.model for row in rows)
+    places = dict.fromkeys(row.key[1:3] for row in rows)
+    run = {(row.model, row.key[1:3]) for row in rows}
+    reasons: dict[tuple[tuple[str, str], str], list[str]] = {}
+    for place, model in itertools.product(places, models):
+        if (model, place) not in run:
+            reasons.setdefault((place, support.why_not(model, place)), []).append(model)
+    return [
+        f"- {', '.join(place)}, {', '.join(names)}: {reason}\n"
+        for (place, reason), names in reasons.items()
+    ]
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["measure"]:
-        from tests.dlinfer import models_transformers  # needs transformers
-
-        for found in models_transformers.measured(arguments[1:]):
+    if arguments[:1] in (["measure"], ["full"]):
+        name = {"measure": "models_transformers", "full": "models_full"}[arguments[0]]
+        checks = importlib.import_module(f"tests.dlinfer.{name}")  # needs transformers
+        for found in checks.measured(arguments[1:]):
             support.keep(found)
             print(*found.key, found.status, found.text, flush=True)
     PAGE.write_text(page(support.kept(), PAGE.read_text("utf-8")), "utf-8")

@@ -28,8 +28,7 @@ GUIDES = [
     "dlinfer.md",
 ]
 BILINGUAL = [READMES, *([ROOT / "docs" / name, ROOT / "docs" / "zh" / name] for name in GUIDES)]
-PAGES = [page for pair in BILINGUAL for page in pair]
-PAGES += [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 def snippets(page: Path) -> list[str]:
@@ -111,7 +110,35 @@ def test_the_reference_device_page_shows_every_quirk() -> None:
         assert [name for name in names if f'quirk("{name}"' not in text] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text("utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_links_within_the_repository_lead_somewhere() -> None:
+    def leads(page: Path, link: str) -> bool:
+        file, _, heading = link.partition("#")
+        target = page.parent / file if file else page
+        return target.exists() and (not heading or heading in anchors(target))
+
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in PAGES
+        for link in re.findall(r"\]\((?!https?://)([^)\s]+)", page.read_text("utf-8"))
+        if not leads(page, link)
+    ]
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in headings}
+
+
+def test_every_guide_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    open_pages = [READMES[0]]
+    while open_pages:
+        page = open_pages.pop()
+        links = re.findall(r"\]\((?!https?://|#)([^)\s#]+\.md)", page.read_text("utf-8"))
+        found = {(page.parent / link).resolve() for link in links} - reached
+        reached |= found
+        open_pages += found
+    assert [page for page in ROOT.glob("docs/**/*.md") if page.resolve() not in reached] == []

@@ -12,7 +12,7 @@ from deeplink import __version__, children, flight, one_iter, operators, setting
 from deeplink.coverage import scan
 from deeplink.doctor import Report, examine, plain, try_device
 from deeplink.errors import DeeplinkError
-from deeplink.running import parse
+from deeplink.running import FORWARDED, parse
 from deeplink.settings import InForce, Unknown
 from deeplink.table import console, table
 from deeplink.vendor import Found, Vendor, choose
@@ -76,14 +76,7 @@ def _root(
     pass
 
 
-@app.command(
-    context_settings={
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,  # what follows the program is the program's
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is answered by `running`
-    },
-)
+@app.command(context_settings=FORWARDED)
 def run(context: typer.Context) -> None:
     """Run a program written for CUDA, as it is, on the chosen vendor's device.
 
@@ -93,15 +86,7 @@ def run(context: typer.Context) -> None:
     _forward("run", context.args)
 
 
-@app.command(
-    "one-iter",
-    context_settings={
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,  # what follows the program is the program's
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is answered by `one_iter`
-    },
-)
+@app.command("one-iter", context_settings=FORWARDED)
 def one_iteration(context: typer.Context) -> None:
     """Which layer of a program goes wrong: an iteration here against one on a trusted device.
 
@@ -118,16 +103,7 @@ def _of_op_tools(word: str, help: str) -> None:
         line = [sys.executable, "-m", "op_tools", word, *context.args]
         raise typer.Exit(children.run(line))
 
-    app.command(
-        word,
-        help=help,
-        context_settings={
-            "allow_extra_args": True,
-            "allow_interspersed_args": False,
-            "ignore_unknown_options": True,
-            "help_option_names": [],  # --help is forwarded as well
-        },
-    )(forward)
+    app.command(word, help=help, context_settings=FORWARDED)(forward)
 
 
 _of_op_tools("bisect", "Which operators, run on the CPU, make a program well again.")
@@ -138,41 +114,20 @@ _of_op_tools("report", "One HTML page from whatever a run has written.")
 _of_op_tools("diagnose", "What is wrong? Asks, and runs the right tools in their order.")
 
 
-@app.command(
-    "pytorch-tests",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is forwarded as well
-    },
-)
+@app.command("pytorch-tests", context_settings=FORWARDED)
 def pytorch_tests(context: typer.Context) -> None:
     """Run PyTorch's own tests on the chosen vendor's device; --help says how."""
     _forward("pytorch-tests", context.args)
 
 
-@app.command(
-    "compile-report",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is forwarded as well
-    },
-)
+@app.command("compile-report", context_settings=FORWARDED)
 def compile_report(context: typer.Context) -> None:
     """What torch.compile compiled for a vendor in the last run, what stayed eager, and why."""
     line = [sys.executable, "-m", "dicp", *context.args]
     raise typer.Exit(children.run(line))
 
 
-@app.command(
-    "serve",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is forwarded as well
-    },
-)
+@app.command("serve", context_settings=FORWARDED)
 def serve(context: typer.Context) -> None:
     """Serve a large model by transformers, LMDeploy or vLLM on dlinfer's ops; --help says how."""
     # the process becomes the server: whoever ends it ends the server

@@ -1,4 +1,7 @@
-"""Native parts: C++ built on first use and cached by torch version, Python and source hash."""
+"""Native parts: C++ built on first use and cached by torch version, Python and source hash.
+
+Each unit's object is kept too: what a change does not reach is not compiled again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,11 +30,12 @@ TORCH_FLAGS = ("-DTORCH_EXTENSION_NAME=_C", "-DAT_PER_OPERATOR_HEADERS", "-DUSE_
 HEADERS_OF = {"torch_dipu": ("diopi",)}  # extension -> packages whose `include` it is built with
 TORCH_LIBRARIES = ("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python")
 Say = Callable[[str], None]
+_INCLUDE = re.compile(rb'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library: the units are compiled apart, everything C++ in `folders` is hashed."""
+    """A shared library: the units are compiled apart, they and all C++ in `folders` are hashed."""
 
     name: str
     units: tuple[Path, ...]
@@ -40,8 +45,7 @@ class Library:
 
     def path(self) -> Path:
         """Where it lies once built."""
-        tag = f"-torch{_torch_version()}-{sys.implementation.cache_tag}" if self.torch else ""
-        folder = settings.DIPU_BUILD_DIR.get() / f"{self.name}{tag}-{self._hash()}"
+        folder = settings.DIPU_BUILD_DIR.get() / f"{self.name}{self._tag()}-{self._hash()}"
         return folder / ("_C.so" if self.torch else f"lib{self.name}.so")
 
     def is_built(self) -> bool:
@@ -68,13 +72,32 @@ class Library:
                 self._compile(path, say)
         return path
 
+    def _tag(self) -> str:
+        return f"-torch{_torch_version()}-{sys.implementation.cache_tag}" if self.torch else ""
+
+    def _digest(self, *words: str) -> hashlib._Hash:
+        return hashlib.sha256(" ".join((*FLAGS, *TORCH_FLAGS, *self.flags, *words)).encode())
+
     def _hash(self) -> str:
-        digest = hashlib.sha256(" ".join(FLAGS + TORCH_FLAGS + self.flags).encode())
+        digest = self._digest(*(unit.name for unit in self.units))
         for folder in self.folders:
             for file in sorted(folder.rglob("*")):
                 if file.suffix in {".cpp", ".h"}:
                     digest.update(file.name.encode() + b"\0" + file.read_bytes())
         return digest.hexdigest()[:12]
+
+    def _object(self, unit: Path) -> Path:
+        """Where a unit's object is kept: by the text of all that it includes of `folders`."""
+        digest, reached = self._digest(self._tag()), [unit]
+        for file in reached:  # it grows
+            text = file.read_bytes()
+            digest.update(file.name.encode() + b"\0" + text)
+            for name in _INCLUDE.findall(text):
+                places = (folder / name.decode() for folder in (file.parent, *self.folders))
+                found = next(filter(Path.is_file, places), None)
+                if found is not None and found not in reached:
+                    reached.append(found)
+        return self.path().parent.parent / "objects" / f"{unit.stem}-{digest.hexdigest()[:16]}.o"
 
     def _compile(self, path: Path, say: Say) -> None:
         start = time.monotonic()
@@ -85,23 +108,30 @@ class Library:
         if self.torch:
             command += [*TORCH_FLAGS, *_torch_includes()]
         scratch = path.with_suffix(f".{os.getpid()}.tmp")
-        objects = [path.parent / f"{unit.stem}.{os.getpid()}.o" for unit in self.units]
+        objects = [self._object(unit) for unit in self.units]
 
         def compile_unit(unit: Path, target: Path) -> None:
+            if target.exists():
+                return
             begun = time.monotonic()
-            _run(self.name, [*command, "-c", str(unit), "-o", str(target)])
+            half = target.with_suffix(f".{os.getpid()}.tmp")
+            try:
+                _run(self.name, [*command, "-c", str(unit), "-o", str(half)])
+                half.rename(target)
+            finally:
+                half.unlink(missing_ok=True)
             say(f"  {unit.name}: compiled in {time.monotonic() - begun:.0f} s")
 
         try:
-            with ThreadPoolExecutor(settings.DIPU_BUILD_JOBS.get()) as pool:
+            objects[0].parent.mkdir(exist_ok=True)
+            with ThreadPoolExecutor(_jobs()) as pool:
                 list(pool.map(compile_unit, self.units, objects))
             libraries = [*_torch_libraries()] if self.torch else ["-lpthread"]
             link = [compiler, "-shared", *map(str, objects), *libraries, "-o", str(scratch)]
             _link(self.name, link)
             scratch.rename(path)  # a reader never sees half of it
         finally:
-            for leftover in (scratch, *objects):
-                leftover.unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
         say(f"  {self.name}: ready after {time.monotonic() - start:.0f} s")
 
 
@@ -135,6 +165,12 @@ def folder_of(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise BuildError(f"no package {package!r} is installed.", hint="pip install deeplink.")
     return Path(spec.origin).parent
+
+
+def _jobs() -> int:
+    """How many compilers run at once: as asked, or one per core with two gigabytes for each."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return settings.DIPU_BUILD_JOBS.get() or max(1, min(os.cpu_count() or 1, memory >> 31))
 
 
 def has_compiler() -> bool:

@@ -46,6 +46,13 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
 # They start the processes that do the work, and do none of their own.
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 GROUP = "deeplink.autoload"
+# The context of a command whose words, --help too, another reads: what follows them is its own.
+FORWARDED: dict[str, Any] = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
 Stop = Callable[[], None]
 
 

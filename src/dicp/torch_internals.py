@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.eval_frame import OptimizedModule, _TorchDynamoContext
 from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
 from torch._dynamo.utils import preserve_rng_state
-from torch._guards import detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.modules.module import _has_any_global_hook as _any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
@@ -25,12 +26,17 @@ __all__ = [
     "FakeTensorMode",
     "aligning",
     "aot",
+    "asked_for",
+    "at_hints",
     "compiled_call",
+    "compiled_globals",
     "copies_into",
     "decompositions",
     "fake_mode_for",
     "fake_mode_of",
     "fix_numbers",
+    "guards_of_trace",
+    "has_kernel",
     "holders",
     "inductor",
     "parameters",
@@ -43,9 +49,12 @@ __all__ = [
     "save_precompiled",
     "saves_by_hooks",
     "static_input",
+    "straighten",
     "torch_version",
     "without_modes",
 ]
+
+IDENTITY = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}  # kinds of guards
 
 without_modes = _disable_current_modes  # real tensors, inside of torch.compile's fake mode
 
@@ -133,6 +142,23 @@ def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
     return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
 
 
+def at_hints(value: Any, mode: FakeTensorMode) -> Any:
+    """A fake tensor or a number with the sizes that it was traced with in place of symbols; None
+    where one of them is known by no example.
+    """
+    if not isinstance(value, Tensor):
+        return _hint(value)
+    sizes, strides = [_hint(s) for s in value.shape], [_hint(s) for s in value.stride()]
+    if None in sizes or None in strides:
+        return None
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def _hint(size: Any) -> Any:
+    return size if not hasattr(size, "node") else size.node.hint
+
+
 def inductor(
     gm: fx.GraphModule,
     inputs: Sequence[Any],
@@ -163,7 +189,8 @@ def inductor(
 
 @contextlib.contextmanager
 def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
-    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time.
+    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here
+    with its backward, which torch would leave until it is called.
 
     The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
     cannot be recorded.
@@ -172,17 +199,28 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
         yield
         return
     module: Any = importlib.import_module("torch._inductor.compile_fx")
-    before = module.cudagraphify
+    output: Any = importlib.import_module("torch._inductor.output_code")
+    functorch: Any = importlib.import_module("torch._functorch.config")
+    before = module.cudagraphify, output.maybe_handle_backward_generation
 
     def cudagraphify(model: Any, static_input_idxs: Any = (), **known: Any) -> Any:
         mutated = known.get("mutated_input_idxs", ())
-        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"])
+        kind = "backward" if known["is_backward"] else "forward"
+        kind = "inference" if known["is_inference"] else kind
+        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"], kind)
 
     module.cudagraphify = cudagraphify
+    output.maybe_handle_backward_generation = lambda *given: None  # for inductor's own graphs
     try:
-        yield
+        with functorch.patch(force_non_lazy_backward_lowering=True):
+            yield
     finally:
-        module.cudagraphify = before
+        module.cudagraphify, output.maybe_handle_backward_generation = before
+
+
+def has_kernel(op: torch._ops.OpOverload[..., Any], key: str) -> bool:
+    """Whether a kernel of an op stands on a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
 
 
 def holders(storage: int) -> int:
@@ -258,15 +296,69 @@ def precompiled_name(gm: fx.GraphModule) -> str | None:
 
 
 class Precompiled(BackendCacheArtifact[Any]):
-    """A compiled graph in what torch keeps: some data, and the function that makes it run."""
+    """A compiled graph in what torch keeps: some data, the function that makes it run, and the one
+    that raises, when a process reads it, where it is not for that process.
+    """
 
     def after_deserialization(self) -> Any:
-        content, restore = self.content
+        content, restore, _ = self.content
         return restore(content)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.key, self.content)
 
-def record_precompiled(name: str, content: Any, restore: Callable[[Any], Any]) -> None:
-    PrecompileContext.record_artifact(Precompiled(name, (content, restore)))
+
+def _opened(key: str, content: tuple[Any, ...]) -> Precompiled:
+    kept, _, check = content
+    check(kept)
+    return Precompiled(key, content)
+
+
+def record_precompiled(
+    name: str, content: Any, restore: Callable[[Any], Any], check: Callable[[Any], None]
+) -> None:
+    PrecompileContext.record_artifact(Precompiled(name, (content, restore, check)))
+
+
+def guards_of_trace() -> Callable[[], list[str]]:
+    """What lists, once the frame that is now traced is compiled, the sources of those guards that
+    torch leaves out of what it keeps: all that are on the identity of an object.
+    """
+    guards = TracingContext.get().guards_context.dynamo_guards.inner  # it takes those to come, too
+
+    def left_out() -> list[str]:
+        return [
+            guard.name
+            for guard in guards
+            if IDENTITY & {guard.create_fn_name(), *(guard.guard_types or ())}
+        ]
+
+    return left_out
+
+
+def compiled_globals() -> dict[str, Any] | None:
+    """The globals of the compiled frame that the caller runs in."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _graphs(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals
+
+
+def asked_for() -> str | None:
+    """The backend and its options, as torch.compile was called with them: in a backend's call, and
+    where torch.compile reads what was kept; None elsewhere.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        given: Any = frame.f_locals.get("self")
+        if frame.f_code is _TorchDynamoContext.__call__.__code__:
+            given = given.callback
+            while hasattr(given, "_torchdynamo_orig_backend"):
+                given = given._torchdynamo_orig_backend
+        if isinstance(given, torch._TorchCompileWrapper):
+            return repr((given.compiler_name, sorted(given.kwargs.items())))
+        frame = frame.f_back
+    return None
 
 
 def save_precompiled() -> None:
@@ -297,16 +389,42 @@ def compiled_call() -> CompiledCall | None:
     while frame is not None and frame.f_code.co_name != "compile_wrapper":
         between.append(frame.f_code)
         frame = frame.f_back
-    if frame is None or frame.f_back is None:
+    if frame is None:
         return None
     alone = len(_graphs(between[0])) == 1 and all(code in _MODULE_CALLS for code in between[1:])
     given = frame.f_locals["args"], frame.f_locals["kwargs"], alone
-    caller, module = frame.f_back.f_code, frame.f_back.f_locals.get("self")
-    if caller is _MODULE_CALLS[1] and isinstance(module, OptimizedModule):
+    outer = frame.f_back
+    while outer is not None and outer.f_globals.get("__name__") in _BETWEEN:
+        outer = outer.f_back
+    if outer is None:
+        return None
+    caller, module = outer.f_code, outer.f_locals.get("self")
+    if caller in (_MODULE_CALLS[1], _STRAIGHT) and isinstance(module, OptimizedModule):
         return CompiledCall(module, "forward", module._orig_mod._call_impl, *given)
     if caller is _MODULE_CALLS[0] and isinstance(module, torch.nn.Module):  # by module.compile()
         return CompiledCall(module, "_compiled_call_impl", module._call_impl, *given)
     return None
+
+
+class Straight(OptimizedModule):
+    """A compiled module that is called as any other: torch's own enters a context manager, for the
+    sake of global hooks, around every call.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # hot path
+        hooks = self._forward_hooks or self._forward_pre_hooks
+        if hooks or self._backward_hooks or self._backward_pre_hooks or _any_global_hook():
+            return super().__call__(*args, **kwargs)
+        if torch._C._get_tracing_state():
+            return super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs)
+
+
+def straighten(module: torch.nn.Module) -> None:
+    """Has calls of what torch.compile made of a module cost less; of another class none."""
+    if type(module) is OptimizedModule:
+        module.__class__ = Straight
 
 
 def saves_by_hooks() -> bool:
@@ -314,6 +432,8 @@ def saves_by_hooks() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
+_STRAIGHT = Straight.__call__.__code__
+_BETWEEN = ("dicp.dynamo_bridge.shortcut", "dicp.dynamo_bridge.measure")  # of a call and its module
 _MODULE_CALLS = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 
 

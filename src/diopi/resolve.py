@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeplink.errors import KernelError, NoKernelError
+from deeplink.errors import KernelError, NoKernelError, SignatureError
 from diopi import decomposition, inference
 from diopi.inference import Described
 from diopi.op import Op, all_ops
@@ -139,14 +140,50 @@ def _without(vendor: Kernels, name: str) -> _Some:
 def limited(supports: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
     """Marks what a kernel can do: where the predicate is false, the op takes its next route.
 
-    @limited(lambda input, dim, half_to_float=False: dim in (-1, input.dim() - 1))
+    It names those of the kernel's arguments that it looks at, in any order.
+
+    @limited(lambda dim, input: dim in (-1, input.dim() - 1))
     """
 
     def mark(kernel: Kernel) -> Kernel:
-        kernel.supports = supports  # type: ignore[attr-defined]
+        kernel.supports = _bound(supports, kernel)  # type: ignore[attr-defined]
         return kernel
 
     return mark
+
+
+def _bound(supports: Callable[..., bool], kernel: Kernel) -> Callable[..., bool]:
+    """The predicate with the kernel's arguments, written out here: a call looks nothing up."""
+    taken, seen = (inspect.signature(f).parameters for f in (kernel, supports))
+    if _shape(taken) == _shape(seen):
+        return supports
+    unknown = [name for name in seen if name not in taken]
+    if unknown:
+        raise SignatureError(
+            f"the limits of kernel {kernel.__name__} look at {', '.join(unknown)}, and it takes "
+            f"({', '.join(taken)}).",
+            "a predicate names the arguments that it looks at as the kernel does.",
+        )
+    given = [n if p.kind is not p.KEYWORD_ONLY else f"{n}={n}" for n, p in seen.items()]
+    source = f"lambda {_written(taken.values())}: _supports({', '.join(given)})"
+    bound: Callable[..., bool] = eval(
+        source, {"_supports": supports} | {name: p.default for name, p in taken.items()}
+    )
+    return bound
+
+
+def _shape(parameters: Mapping[str, inspect.Parameter]) -> list[tuple[Any, ...]]:
+    return [(one.name, one.kind, one.default) for one in parameters.values()]
+
+
+def _written(parameters: Iterable[inspect.Parameter]) -> str:
+    """As source, where each default has the name of what it is the default of."""
+    words: list[str] = []
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(one.name if one.default is one.empty else f"{one.name}={one.name}")
+    return ", ".join(words)
 
 
 def _limited(kernel: Kernel, supports: Callable[..., bool], otherwise: Kernel) -> Kernel:

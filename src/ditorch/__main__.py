@@ -21,14 +21,7 @@ def _root() -> None:
     pass
 
 
-@app.command(
-    context_settings={
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,  # what follows the program is the program's
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is answered by `running`
-    },
-)
+@app.command(context_settings=running.FORWARDED)
 def run(context: typer.Context) -> None:
     """Run a script (or `-m module`) with its arguments; `run --help` says what may watch it."""
     request = running.parse("python -m ditorch run", context.args)
@@ -36,15 +29,7 @@ def run(context: typer.Context) -> None:
     running.run(request)
 
 
-@app.command(
-    "one-iter",
-    context_settings={
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,
-        "ignore_unknown_options": True,
-        "help_option_names": [],  # --help is answered by `one_iter`
-    },
-)
+@app.command("one-iter", context_settings=running.FORWARDED)
 def one_iteration(context: typer.Context) -> None:
     """Record an iteration of a script, or compare one with a record, layer by layer."""
     request = one_iter.parse("python -m ditorch one-iter", context.args)

@@ -166,8 +166,10 @@ def _follow() -> None:
 
 
 def _device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-    return next(tensors).device.type  # every op has one
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device.type
+    raise AssertionError("every op has a tensor")
 
 
 def _described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -207,6 +209,8 @@ def _vendor(device: str, wanted: str) -> Vendor | None:
 @functools.cache
 def _loaded(device: str, name: str) -> Served:
     """The kernels of a vendor's module; what is wrong with it is told, and the reference runs."""
+    from dlinfer import calls
+
     row = vendors.find(name)
     assert row is not None and row.vendor is not None  # `_vendor` just found it
     native: frozenset[str] = frozenset()
@@ -223,6 +227,7 @@ def _loaded(device: str, name: str) -> Served:
         _native[name] = module
         settings.watch(settings.DLINFER_VENDOR, _follow)
         _follow()
+        calls.in_cpp()
     note = getattr(module, "NOTE", "")
     if note:
         log.warning("the fused kernels of %s: %s; dlinfer.conformance tries them", name, note)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import logging
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,9 +87,17 @@ def _transformers(request: Request) -> None:
 
 
 def _vllm(request: Request) -> None:
+    """By the module behind `vllm serve`: that command starts from the wheel named vllm alone."""
+    if not importlib.metadata.entry_points(group="vllm.general_plugins", name="dlinfer"):
+        raise DeeplinkError(
+            "vLLM would not find dlinfer's plugin: deeplink was installed before it had one.",
+            "install deeplink again: `pip install -e .`.",
+        )
     settings.watch_children({settings.DLINFER_VLLM.name: "1"})  # its engine is another process
     where = ("--host", request.host, "--port", str(request.port))
-    _command("vllm.entrypoints.cli.main", "main", "serve", request.model, *where, *request.rest)
+    module = "vllm.entrypoints.openai.api_server"
+    sys.argv = [module, "--model", request.model, *where, *request.rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _command(module: str, function: str, *line: str) -> None:

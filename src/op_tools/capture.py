@@ -17,6 +17,7 @@ from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import (
     capture_run,
+    collectives,
     gradients,
     interception,
     names,
@@ -146,7 +147,13 @@ class OpCapture(Observer):
         if run.statistics is not None:
             text = run.statistics.texts(given)
             return _State(run, given, marked, arguments, rows, None, head(call), text)
-        state = _State(run, given, marked, arguments, rows, _header(call, given))
+        header = _header(call, given)
+        if "group" in header:
+            for tensor in given:  # torch fills some of its own without a kernel
+                run.forget(tensor)
+        if run.awaited:
+            header["awaited"] = run.awaited.read_by(call, given, run.forget)
+        state = _State(run, given, marked, arguments, rows, header)
         try:
             run.write(_encoded(run, "input", state, call.args, call.kwargs, run.taker()))
         except Unsupported as reason:
@@ -159,6 +166,7 @@ class OpCapture(Observer):
             return
         run = state.run
         made = tensor_list(result)
+        run.awaited.begin(call, made)
         changed = own = written(call, state.given, state.marks)
         if own:
             for tensor in own.values():
@@ -244,6 +252,9 @@ def _header(call: Call, given: list[Tensor]) -> Header:
     }
     if len(set(devices)) > 1:
         header["devices"] = devices
+    group = collectives.group_ranks(call)
+    if group:
+        header["group"] = group
     cast = _autocast(device)
     if cast:
         header["autocast"] = cast

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import diagnostics, results
+from op_tools.awaited import Awaited
 from op_tools.call import Call, tensors
 from op_tools.capture_report import size
 from op_tools.folders import FolderStore
@@ -67,6 +68,7 @@ class Run:
     store: Store | None
     statistics: StatisticsStore | None
     limited: bool
+    awaited: Awaited = field(default_factory=Awaited)
     heads: Any = None  # of lines that are written natively
     calls: int = 0
     quiet: str = ""  # why nothing more is written

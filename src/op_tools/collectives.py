@@ -93,13 +93,36 @@ def _items(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else ()
 
 
+def group_ranks(call: Call) -> list[int]:
+    """The ranks that take part; empty: it is no collective, or its group is not known."""
+    if not is_collective(call.name) or not dist.is_initialized():
+        return []
+    try:
+        return list(dist.get_process_group_ranks(_process_group(call) or dist.group.WORLD))
+    except (RuntimeError, KeyError, ValueError):  # a group that was made behind torch's back
+        return []
+
+
 def _group(call: Call) -> int:
+    group = _process_group(call)
+    if group is not None:
+        return int(group.size())
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _process_group(call: Call) -> dist.ProcessGroup | None:
+    functional = call.name.startswith("_c10d_functional.")
     for value in _arguments(call):
         if isinstance(value, dist.ProcessGroup):
-            return int(value.size())
+            return value
         if isinstance(value, torch.ScriptObject):
             try:
-                return int(dist.ProcessGroup.unbox(value).size())
+                return dist.ProcessGroup.unbox(value)
             except (RuntimeError, TypeError):  # another kind of object: a reduction
                 continue
-    return dist.get_world_size() if dist.is_initialized() else 1
+        if functional and isinstance(value, str):
+            try:
+                return dist.distributed_c10d._resolve_process_group(value)  # type: ignore[attr-defined, arg-type]
+            except (RuntimeError, ValueError):  # the word for a reduction
+                continue
+    return None

@@ -131,6 +131,19 @@ def _one_by_one(tensors: list[Tensor]) -> list[Tensor]:
     return [torch.maximum(low.neg(), high) for low, high in bounds]
 
 
+def numbers(sizes: Sequence[Tensor]) -> list[float]:
+    """Numbers of devices, with one copy for each device and type: not all have float64."""
+    places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for at, size in enumerate(sizes):
+        places.setdefault((size.device, size.dtype), []).append(at)
+    found = [0.0] * len(sizes)
+    for here in places.values():
+        values = torch.stack([sizes[at].reshape(()) for at in here]).tolist()
+        for at, value in zip(here, values, strict=True):
+            found[at] = value
+    return found
+
+
 def health(tensors: Iterable[Tensor]) -> Health:
     """Of all the tensors together; waits for the device."""
     looks = Looks()

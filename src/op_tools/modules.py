@@ -8,26 +8,27 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.compiler import is_compiling
 
 from op_tools.call import Site
 
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
+Remembered = Callable[[int], tuple[str, Site | None] | None]
 Answer = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 LIMIT = 50_000  # forward calls remembered for their backward
-_handles: list[Any] = []
 _around: Around | None = None
-_plain_call = nn.Module.__call__
+_plain: Callable[..., Any] = nn.Module.__call__  # torch's, or of who has replaced it
+_followed = _plain  # with its path kept, while a tool wants that
+_ours: Callable[..., Any] | None = None  # what stands in its place
 _paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
+_forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
+# who remembers calls besides, natively; None: does not know that one
+elsewhere: list[Remembered] = []
 
 
 class _Local(threading.local):
@@ -51,36 +52,52 @@ def path_of(module: nn.Module) -> str:
 
 
 def follow(around: Around | None, paths: bool) -> None:
-    """Keeps track of modules, and puts `around` about each module's call; None, False: neither."""
-    global _around
+    """Keeps track of modules, and puts `around` about each module's call; None, False: neither.
+
+    By `nn.Module.__call__` itself: with hooks for all modules, torch takes its slow way.
+    """
+    global _around, _plain, _followed, _ours
+    changed = (around is None) != (_around is None) or (_ours is None) == bool(paths or around)
     _around = around
-    if (paths or around) and not _handles:
-        _handles.append(register_module_forward_pre_hook(_enter))
-        _handles.append(register_module_forward_hook(_leave, always_call=True))
-    elif not (paths or around):
-        while _handles:
-            _handles.pop().remove()
+    if not changed:
+        return
+    if nn.Module.__call__ is _ours:
+        nn.Module.__call__ = _plain  # type: ignore[method-assign]
+    # new functions: someone may have put his own around those of the last time, for good
+    _plain, _ours = nn.Module.__call__, None
+    _followed = _following(_plain) if paths or around else _plain
+    if paths or around:
+        _ours = _surrounded(_followed) if around else _followed
+        nn.Module.__call__ = _ours  # type: ignore[method-assign]
+    else:
         local.stack.clear()
-    wanted = _call if around else _plain_call
-    if nn.Module.__call__ is not wanted:
-        nn.Module.__call__ = wanted  # type: ignore[method-assign]
 
 
-def _enter(module: nn.Module, args: Any) -> None:
-    stack = local.stack
-    known = _paths.get(module)
-    if known is None:
-        if stack:  # it may have come in after its root was named
-            _name(stack[0][0], "")
-        _name(module, stack[-1][1] if stack else "")
-        known = _paths.get(module, "")
-    stack.append((module, known))
+def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's call with its path on the stack. Hot path."""
+
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():  # a graph is being made: there is nothing to follow in it
+            return plain(self, *args, **kwargs)
+        stack = local.stack
+        known = _paths.get(self)
+        if known is None:
+            known = _new_name(self, stack)
+        depth = len(stack)
+        stack.append((self, known))
+        try:
+            return plain(self, *args, **kwargs)
+        finally:
+            del stack[depth:]
+
+    return __call__
 
 
-def _leave(module: nn.Module, args: Any, result: Any) -> None:
-    stack = local.stack
-    while stack and stack.pop()[0] is not module:  # an exception may have left some behind
-        pass
+def _new_name(module: nn.Module, stack: list[tuple[nn.Module, str]]) -> str:
+    if stack:  # it may have come in after its root was named
+        _name(stack[0][0], "")
+    _name(module, stack[-1][1] if stack else "")
+    return _paths.get(module, "")
 
 
 def _name(root: nn.Module, prefix: str) -> None:
@@ -96,26 +113,22 @@ def _name(root: nn.Module, prefix: str) -> None:
 
 def remember(sequence: int, module: str, site: Site | None) -> None:
     """The forward call that makes the node of this number."""
-    forward[sequence] = (module, site)
-    if len(forward) > LIMIT:
-        trim()
-
-
-def trim() -> None:
-    """Forgets the oldest of them."""
-    while len(forward) > LIMIT:
-        forward.popitem(last=False)
+    _forward[sequence] = (module, site)
+    if len(_forward) > LIMIT:
+        _forward.popitem(last=False)
 
 
 def forward_of(node: Any) -> tuple[str, Site | None]:
     """Module and line of the forward call whose gradient is being computed."""
     if node is None:
         return "", None
-    number = node._sequence_nr()
+    number, places = node._sequence_nr(), (cast(Remembered, _forward.get), *elsewhere)
     # a function makes several nodes: the nearest call at or before this one
     for sequence in range(number, number - 8, -1):
-        if sequence in forward:
-            return forward[sequence]
+        for known in places:
+            found = known(sequence)
+            if found is not None:
+                return found
     return "", None
 
 
@@ -137,20 +150,21 @@ def standing_in(answer: Answer) -> Iterator[None]:
 
 def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """A module's call that no tool sees, nor anybody stands in for."""
-    return _plain_call(module, *args, **kwargs)
+    return _followed(module, *args, **kwargs)
 
 
-def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if local.answer is not None:
-        return local.answer(self, args, kwargs)
-    around = _around
-    if around is None:
-        return _plain_call(self, *args, **kwargs)
-    found = around(self, _named(self), _plain_call)
-    if found is NotImplemented:
-        return _plain_call(self, *args, **kwargs)
-    own = dict(self.named_parameters()), dict(self.named_buffers())
-    return found((*own, *args), kwargs)
+def _surrounded(followed: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if local.answer is not None:
+            return local.answer(self, args, kwargs)
+        around = _around
+        found = NotImplemented if around is None else around(self, _named(self), followed)
+        if found is NotImplemented:
+            return followed(self, *args, **kwargs)
+        own = dict(self.named_parameters()), dict(self.named_buffers())
+        return found((*own, *args), kwargs)
+
+    return __call__
 
 
 def _named(module: nn.Module) -> str:

@@ -37,6 +37,8 @@ QUERIES = frozenset(
     torch.overrides.is_tensor_like torch._C._TensorBase.__new__ torch._use_cudnn_ctc_loss
     torch.Tensor.is_sparse_csr torch.set_default_device torch.typename torch.is_tensor
     torch.cudnn_is_acceptable torch.get_default_device torch.set_default_dtype
+    torch._C._set_grad_enabled profiler._record_function_enter profiler._record_function_enter_new
+    profiler._record_function_exit profiler._record_function_exit._RecordFunction
     """.split()
 )
 

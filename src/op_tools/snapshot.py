@@ -216,28 +216,17 @@ class Unchanged(Generic[T]):
 _expired = torch.UntypedStorage._expired
 
 
-class UnchangedViews(Unchanged[T]):
-    """The same for each view apart. Hot path: its key is quicker to make."""
-
-    def key(self, tensor: Tensor) -> Any:
-        """The place of a view of plain values."""
-        if tensor.is_inference() or tensor.is_neg() or tensor.is_complex():
-            return None
-        memory = tensor.untyped_storage()._cdata
-        return memory, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
-
-
 def key_of(tensor: Tensor) -> Any:
     """The place of a tensor in memory; None when it has none, or no count of writes."""
     if not tensor.numel() or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
         return None
     place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype)
-    if tensor.is_contiguous() or _is_dense(tensor):
+    if tensor.is_contiguous() or is_dense(tensor):
         return (*place, tensor.numel())  # all views of the same values are one
     return (*place, tensor.shape, tensor.stride())
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether its elements fill a piece of memory, each place once, in whatever order."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):

@@ -15,7 +15,7 @@ from torch._C import _autograd, _current_autograd_node, _current_graph_task_id, 
 from op_tools import diagnostics, interception, modules, steps
 from op_tools.call import PLAIN, call_site, tensor_list
 from op_tools.interception import Plan, local
-from op_tools.statistics_store import StatisticsStore, start_of
+from op_tools.statistics_store import StatisticsStore, line_of
 
 if TYPE_CHECKING:
     from op_tools.capture_run import Run
@@ -70,7 +70,7 @@ class Direct:
         else:
             modules.remember(_autograd._get_sequence_nr() - 1, path, site)
         direction = "backward" if backward else "forward"
-        return start_of(
+        return line_of(
             next(interception.ids), self._plan.name, direction, steps.current(), path, site
         )
 
@@ -127,6 +127,10 @@ def _device(given: list[Tensor]) -> torch.device | None:
     for tensor in given:
         if type(tensor) not in PLAIN or tensor.is_inference():
             return None
-        if device is None or device.type == "cpu":
+        if device is None:
             device = tensor.device
+            found = device.type != "cpu"
+        elif not found:
+            device = tensor.device
+            found = device.type != "cpu"
     return device

@@ -25,22 +25,16 @@ from op_tools import (
     results,
     statistics,
     statistics_device,
+    statistics_torch,
 )
+from op_tools.background import Background
 from op_tools.call import Call, Site
-from op_tools.snapshot import Unchanged, UnchangedViews
+from op_tools.snapshot import Unchanged
 from op_tools.statistics import Statistics
 from op_tools.statistics_device import Later
+from op_tools.statistics_views import Numbers, Views, marked, start_of
 
-
-class _Names(dict[torch.dtype, str]):
-    def __missing__(self, dtype: torch.dtype) -> str:
-        self[dtype] = str(dtype).removeprefix("torch.")
-        return self[dtype]
-
-
-_DTYPES = _Names()
-MARK = "\x01"
-_MARKED = re.compile(rb"\x01(\d+)\x01")
+_MARKED = re.compile(rb"\x01(\d+)\x01")  # see `marked`
 
 
 class StatisticsStore:
@@ -59,14 +53,17 @@ class StatisticsStore:
         self.files = 1
         self._hash_only = hash_only
         self.hashed = hash_only or kernels.helper() is not None
-        self._known: Unchanged[str] = Unchanged(sampled)
-        self._texts: UnchangedViews[str] | None = None if sampled else UnchangedViews(False)
-        self._unseen = Unseen(hash_only, sampled, self.hashed)
+        self._known: Unchanged[str] = Unchanged()
+        self._views = None if sampled else Views(self._measured)
+        self._unseen = Unseen(hash_only, self.hashed)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._background: Background | None = None
         self.recorder = self._native(sampled)
+        views = self._views if self.recorder is None else None
+        self._quick = self._one if views is None else views.text
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -81,7 +78,7 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
-            lambda: store.flush(everything=False),
+            lambda: store.flush_soon(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
@@ -89,7 +86,10 @@ class StatisticsStore:
 
     def texts(self, given: list[Tensor]) -> str:
         """The statistics of tensors, with commas between."""
-        made = ",".join([self._one(tensor) for tensor in given])
+        try:
+            made = ",".join(map(self._quick, given))
+        except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
+            made = ",".join(map(self._one, given))
         self._unseen.start()
         return made
 
@@ -125,36 +125,45 @@ class StatisticsStore:
         return self._described(tensor)
 
     def _described(self, tensor: Tensor, fresh: bool = False) -> str:
+        if self._views is not None:
+            try:
+                return self._views.text(tensor, fresh)
+            except (RuntimeError, NotImplementedError):  # of a kind that is seldom
+                pass
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-            shape = _listed(tensor.shape) if not tensor.is_nested else ""
-            reason = f"no statistics of a tensor of layout {tensor.layout}"
-            return f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{shape}],"skipped":"{reason}"}}'
-        key, known = (None, None) if self._texts is None else self._texts.find(tensor)
-        if known is not None:
-            return known
-        numbers = self._numbers(tensor, fresh)
-        made = f'{{"dtype":"{_DTYPES[tensor.dtype]}","shape":[{_listed(tensor.shape)}],{numbers}}}'
-        if key is not None and self._texts is not None and MARK not in numbers:
-            self._texts.keep(key, tensor, made, tensor, fresh)
-        return made
+            start = start_of(tensor.dtype, torch.Size() if tensor.is_nested else tensor.shape)
+            return f'{start}"skipped":"no statistics of a tensor of layout {tensor.layout}"}}'
+        return f"{start_of(tensor.dtype, tensor.shape)}{self._numbers(tensor)}}}"
 
-    def _numbers(self, tensor: Tensor, fresh: bool) -> str:
-        if self._unseen.usable(tensor):
-            return self._unseen.text(tensor)
+    def _numbers(self, tensor: Tensor) -> str:
+        if self._views is not None or self._unseen.usable(tensor):
+            found = self._measured(tensor, False)
+            return found if isinstance(found, str) else marked(found)
         key, known = self._known.find(tensor)
         if known is None:
             host, times = statistics.hosted(tensor)
             found = statistics.measured(host, times, self._hash_only, self.hashed)
             known = written(found, self._hash_only)
-            self._known.keep(key, tensor, known, host, fresh)
+            self._known.keep(key, tensor, known, host)
         return known
+
+    def _measured(self, tensor: Tensor, dense: bool) -> Numbers:
+        """Its numbers, or where they will be; `dense`: plain values without gaps."""
+        if self._unseen.usable(tensor):
+            return self._unseen.later(tensor)
+        floats = statistics.floats(tensor) if dense and not self.hashed else None
+        if floats is not None:  # hot path
+            return numbers_of(*statistics_torch.of_floats(floats))
+        host, times = statistics.hosted(tensor)
+        found = statistics.measured(host, times, self._hash_only, self.hashed)
+        return written(found, self._hash_only)
 
     def forget(self, tensor: Tensor) -> None:
         """A tensor was written."""
-        self._known.forget(tensor)
-        if self._texts is not None:
-            self._texts.forget(tensor)
-        self._unseen.forget(tensor)
+        if self._views is not None:
+            self._views.forget(tensor)
+        else:
+            self._known.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
 
@@ -169,6 +178,21 @@ class StatisticsStore:
                 full = len(self._lines) >= self._limit
         if full or self._file.closed:  # a backward pass after the end
             self.flush()
+
+    def flush_soon(self) -> None:
+        """Writes what is there; in the background what a device has found, which is more work."""
+        if not self.recorder.defers:
+            self.flush(everything=False)
+        elif os.getpid() == self._pid:
+            if self._background is None:
+                self._background = Background()
+            self._background.put(self._flush_guarded)
+
+    def _flush_guarded(self) -> None:
+        try:
+            self.flush(everything=False)
+        except Exception as error:  # a full disk: a tool must not kill the program that it watches
+            diagnostics.add("OpCapture", "statistics", error)
 
     def flush(self, everything: bool = True) -> None:
         """Writes what waits; the lines that wait for a device are written the next time, else."""
@@ -189,6 +213,8 @@ class StatisticsStore:
 
     def close(self) -> None:
         """Writes what waits."""
+        if self._background is not None and os.getpid() == self._pid:
+            self._background.close()
         self.flush()
         self._file.close()
 
@@ -198,10 +224,8 @@ class Unseen:
     until it is written, and all that is waited for is read from the device at once.
     """
 
-    def __init__(self, hash_only: bool, sampled: bool, hashed: bool) -> None:
+    def __init__(self, hash_only: bool, hashed: bool) -> None:
         self._hash_only, self._hashed = hash_only, hashed
-        # to look at a few elements would be to wait for the device
-        self._known: Unchanged[Later] | None = None if sampled else Unchanged(False)
         self._together = reducing.Together(hash_only)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: dict[int, Later] = {}
@@ -212,36 +236,25 @@ class Unseen:
         """Whether a tensor is one of them, and its device can reduce it."""
         return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
 
-    def text(self, tensor: Tensor) -> str:
-        """Its statistics, or the mark."""
-        later = self._known.get(tensor) if self._known is not None else None
-        if later is None:
-            try:
-                if self._together.takes(tensor):
-                    later = self._together.add(tensor)
-                else:
-                    later = statistics_device.later(tensor, self._hash_only, self._hashed)
-            except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
-                self._refused.add(tensor.device.type)
-                host, times = statistics.hosted(tensor)
-                found = statistics.measured(host, times, self._hash_only, self._hashed)
-                return written(found, self._hash_only)
-            if self._known is not None:
-                self._known.put(tensor, later, tensor)
-        if later.text:
-            return later.text
+    def later(self, tensor: Tensor) -> Numbers:
+        """Where its statistics will be; they themselves, where its device cannot reduce it."""
+        try:
+            if self._together.takes(tensor):
+                made = self._together.add(tensor)
+            else:
+                made = statistics_device.later(tensor, self._hash_only, self._hashed)
+        except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
+            self._refused.add(tensor.device.type)
+            host, times = statistics.hosted(tensor)
+            found = statistics.measured(host, times, self._hash_only, self._hashed)
+            return written(found, self._hash_only)
         with self._lock:
-            self._waiting[later.number] = later
-        return f"{MARK}{later.number}{MARK}"
+            self._waiting[made.number] = made
+        return made
 
     def start(self) -> None:
         """To be called before one of the tensors may be written."""
         self._together.start()
-
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        if self._known is not None:
-            self._known.forget(tensor)
 
     def filled(self, data: bytes) -> bytes:
         """Lines with the statistics in the place of the marks."""
@@ -263,10 +276,10 @@ class Unseen:
 
 def head(call: Call) -> str:
     """The start of a line: which call it is."""
-    return start_of(call.id, call.name, call.direction, call.step, call.module, call.site)
+    return line_of(call.id, call.name, call.direction, call.step, call.module, call.site)
 
 
-def start_of(id: int, name: str, direction: str, step: int, module: str, site: Site | None) -> str:
+def line_of(id: int, name: str, direction: str, step: int, module: str, site: Site | None) -> str:
     """The same, of what is known of a call."""
     where = _place(site.file, site.line) if site is not None else '""'
     return (
@@ -285,21 +298,22 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-@lru_cache(10_000)
-def _listed(shape: torch.Size) -> str:
-    return ",".join(map(str, shape))
-
-
 def written(found: Statistics, hash_only: bool) -> str:
     """Statistics in JSON; without a hash where there is none."""
     text = f'"hash":"{found.hash:016x}"' if found.hash is not None else ""
     if hash_only:
         return text
-    low, high, mean, norm = map(_number, found[1:5])
-    return (
-        f'"min":{low},"max":{high},"mean":{mean},"norm":{norm},'
-        f'"nonfinite":{found.nonfinite}{"," if text else ""}{text}'
-    )
+    return f"{numbers_of(*found[1:])}{',' if text else ''}{text}"
+
+
+def numbers_of(
+    low: float | None, high: float | None, mean: float | None, norm: float | None, nonfinite: int
+) -> str:
+    """The same without the hash."""
+    if norm is not None and norm < math.inf:  # so all of them are finite
+        return f'"min":{low},"max":{high},"mean":{mean},"norm":{norm},"nonfinite":{nonfinite}'
+    texts = map(_number, (low, high, mean, norm))
+    return '"min":{},"max":{},"mean":{},"norm":{}'.format(*texts) + f',"nonfinite":{nonfinite}'
 
 
 def _number(value: float | None) -> str:

@@ -108,7 +108,7 @@ class OpTimeMeasure(Observer):
             with interception.unseen():
                 self._collect(run)
 
-        return NativeTimer(works_on, admits, self.counted, collect, run.limit)
+        return NativeTimer(works_on, admits, collect, run.limit)
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         run = self._run
@@ -192,19 +192,37 @@ class OpTimeMeasure(Observer):
             # a large graph is not gone through again for each call
             run.limit = max(settings.OP_TOOLS_MAX_CACHE_SIZE.get(), 2 * len(run.rows))
             lines = [(row.id, time_tables.line_of(_cells(row, _resolve(run, row)))) for row in done]
+            if run.native is None:
+                run.table.write("".join(line for _, line in sorted(lines)).encode())
+            else:
+                run.table.write(run.native.lines(lines, everything, partial(_group, run)))
+
+    def _sum_up(self, run: _Run, everything: bool = False) -> None:
+        """All that is over is in its groups from now on."""
+        with interception.unseen():
+            self._collect(run, everything)
             if run.native is not None:
-                cache = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
-                lines += run.native.collect(everything, cache, partial(_group, run))
-            lines.sort()
-            run.table.write([line for _, line in lines])
+                run.native.sum_up(partial(_group, run))
+
+    @property
+    def started(self) -> Started:
+        found = super().started
+        if self._run is not None:
+            self._count(self._run, found)
+        return found
+
+    def _count(self, run: _Run, started: Started) -> None:
+        """The calls that the native part has counted are the tool's."""
+        if run.native is not None:
+            started.applied += run.native.counted
 
     def finish(self, started: Started) -> None:
         run, self._run = self._run, None
         if run is None:
             return
         run.ended = perf_counter_ns()
-        with interception.unseen():
-            self._collect(run, everything=True)
+        self._sum_up(run, everything=True)
+        self._count(run, started)
         run.cost += perf_counter_ns() - run.ended
         groups, nested = list(run.groups.values()), started.options.level == "module"
         self._last = (groups, nested)
@@ -219,6 +237,8 @@ class OpTimeMeasure(Observer):
             lines.append(f"trace saved to {run.trace.close()}; open it at https://ui.perfetto.dev")
         lines += [clock.note for clock in run.clocks.values() if clock.note]
         lines.append(_cost(run, started.applied))
+        if run.native is not None:
+            run.native.close()
         run.native = None  # it holds us
         report.summary(self, started, lines if started.applied else lines[:-1])
 
@@ -227,8 +247,7 @@ class OpTimeMeasure(Observer):
         run = self._run
         if run is None:
             return summed(self._last[0], by, self._last[1])
-        with interception.unseen():
-            self._collect(run)
+        self._sum_up(run)
         return summed(run.groups.values(), by, self.started.options.level == "module")
 
     # The classic tables, with OP_TOOLS_VERBOSE.

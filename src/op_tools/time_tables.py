@@ -43,8 +43,8 @@ class Csv:
         self._begun = False
         self._failed = False
 
-    def write(self, lines: Sequence[str]) -> None:
-        """Appends lines; a disk that is full costs the file, not the program."""
+    def write(self, lines: bytes) -> None:
+        """Appends lines of `line_of`; a disk that is full costs the file, not the program."""
         if not lines or self._failed:
             return
         try:
@@ -53,11 +53,11 @@ class Csv:
             self._failed = True
             diagnostics.add("OpTimeMeasure", str(self.path), error)
 
-    def _append(self, lines: Sequence[str]) -> None:
+    def _append(self, lines: bytes) -> None:
         if not self._begun:
             self._create()
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            file.writelines(lines)
+        with self.path.open("ab") as file:
+            file.write(lines)
         self._begun = True
 
     def _create(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from deeplink import settings
 from op_tools import call, diagnostics, interception, kernels, modules
 from op_tools.interception import Plan
 from op_tools.shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
@@ -20,6 +21,7 @@ from op_tools.time_tables import line_of
 from op_tools.timings import Group
 
 Admits = Callable[[Hashable], bool]
+GroupOf = Callable[[Hashable, str, Any], Group]  # of shapes, in a module, on a line
 
 
 class NativeTimer:
@@ -30,7 +32,6 @@ class NativeTimer:
         self,
         works_on: Callable[[torch.device], bool | None],
         admits: Admits,
-        counted: Callable[[], None],
         collect: Callable[[], None],
         limit: int,
     ) -> None:
@@ -43,16 +44,18 @@ class NativeTimer:
             shape_of=shape_of,
             collect=collect,
             problem=_problem,
-            counted=counted,
             local=interception.local,
             paths=modules.local,
-            forward=modules.forward,
-            trim=modules.trim,
             ids=interception.ids,
         )
         self._admits = admits
         self._timer = helper.Timer(host, limit)
         self._groups: dict[int, Group] = {}
+        modules.elsewhere.append(self._timer.made)
+
+    def close(self) -> None:
+        """After it, nobody asks it."""
+        modules.elsewhere.remove(self._timer.made)
 
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""
@@ -76,33 +79,39 @@ class NativeTimer:
         """Calls that are not over."""
         return int(self._timer.waiting)
 
-    def collect(
-        self, everything: bool, limit: int, group_of: Callable[[Hashable, str, Any], Group]
-    ) -> list[tuple[int, str]]:
-        """Adds the times of the calls that are over; their lines for the file, by their ids."""
+    @property
+    def counted(self) -> int:
+        """Calls since this was asked last."""
+        return int(self._timer.counted())
 
-        def group(number: int) -> Group:
-            if number not in self._groups:
-                _, key, module, site = self._timer.group(number)
-                self._groups[number] = group_of(key, module, site)
-            return self._groups[number]
+    def lines(self, others: list[tuple[int, str]], everything: bool, group_of: GroupOf) -> bytes:
+        """Those of the calls that are over, for the file, with those of others by their ids."""
 
         def cells(number: int, result: int, grads: int | None) -> tuple[str, str]:
             """Its name; the shapes of arguments, results, and the gradients of both."""
             name, given = self._timer.group(number)[:2]
             made = text_of(self._timer.result(result))
-            texts = [group(number).kind.shape, made, "-", "-"]
+            texts = [self._group(number, group_of).kind.shape, made, "-", "-"]
             if grads is not None:
                 texts[2:] = [tensor_texts(given, tuple(self._timer.grads(grads))), made]
             return _cells(name), _cells(*texts)
 
-        lines: list[tuple[int, str]]
-        lines, times = self._timer.take(everything, cells)
-        for number, (forward, backward) in times.items():
-            group(number).forward.add_sums(*forward)
-            group(number).backward.add_sums(*backward)
-        self._timer.limit = max(limit, 2 * self.waiting)
-        return lines
+        self._timer.limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
+        self._timer.settle(everything)
+        return bytes(self._timer.lines(sorted(others), cells))
+
+    def sum_up(self, group_of: GroupOf) -> None:
+        """Adds the times of the calls that are over to those of their groups."""
+        for number, (forward, backward) in self._timer.sums().items():
+            group = self._group(number, group_of)
+            group.forward.add_sums(*forward)
+            group.backward.add_sums(*backward)
+
+    def _group(self, number: int, group_of: GroupOf) -> Group:
+        if number not in self._groups:
+            _, key, module, site = self._timer.group(number)
+            self._groups[number] = group_of(key, module, site)
+        return self._groups[number]
 
 
 def _cells(*texts: str) -> str:

@@ -67,6 +67,7 @@ def _register() -> vendor.Vendor:
     aids = importlib.import_module("torch_dipu.aids")
     aids.register()
     getattr(chip, "start", lambda: None)()
+    core.make_missing_autograd_threads()
     atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
     atexit.register(aids.stop_watching)  # before that: it is no call of the program's

@@ -43,6 +43,20 @@ def test_another_source_is_another_build(library: native.Library) -> None:
     assert library.path() != before
 
 
+def test_a_change_compiles_the_units_that_it_reaches(library: native.Library) -> None:
+    folder = library.folders[0]
+    (folder / "number.h").write_text("int number() { return 6; }")
+    other = folder / "unit_other.cpp"
+    other.write_text('#include "number.h"\nint seven() { return number() + 1; }')
+    both = native.Library("answer", (*library.units, other), library.folders, torch=False)
+    assert both.path() != library.path()  # the same files, and other units of them
+    both.build()
+    (folder / "number.h").write_text("int number() { return 7; }")
+    said: list[str] = []
+    both.build(said.append)
+    assert [line.split(":")[0].strip() for line in said[1:-1]] == ["unit_other.cpp"]
+
+
 def test_without_a_compiler_the_error_says_what_to_do(
     library: native.Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

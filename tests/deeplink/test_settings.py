@@ -22,7 +22,7 @@ def test_defaults_are_in_force_when_nothing_is_set() -> None:
     assert settings.DEEPLINK_VENDOR.get() == ""
     assert settings.DIPU_DEVICE_COUNT.get() == 2
     assert settings.DIPU_DEVICE_MEMORY.get() == 16 * 2**30
-    assert settings.DIPU_BUILD_JOBS.get() == 2
+    assert settings.DIPU_BUILD_JOBS.get() == 0
     assert settings.DIPU_QUIRKS.get() == ""
     assert settings.CXX.get() == "c++"
 
@@ -59,7 +59,7 @@ def test_reading_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         ("DIPU_DEVICE_COUNT", "17", "more than 16; allowed: a whole number from 1 to 16"),
         ("DIPU_DEVICE_MEMORY", "lots", "'lots' is not allowed: it is not a size"),
         ("DIPU_DEVICE_MEMORY", "0", "less than 1; allowed: bytes, such as 16GiB, 512M"),
-        ("DIPU_BUILD_JOBS", "-1", "less than 1; allowed: a whole number, at least 1"),
+        ("DIPU_BUILD_JOBS", "-1", "less than 0; allowed: a whole number, at least 0"),
     ],
 )
 def test_a_bad_value_names_the_variable_and_what_is_allowed(

@@ -23,7 +23,7 @@ from tests.dicp.models import MODELS, PLAIN, Model
 
 FILE = Path(__file__).with_name("models.csv")
 BACKENDS: dict[str, Backend] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 WORKS = ("static", "dynamic", "training")
 OPTIONS = {"measure": False, "cache": False}
 

@@ -1,5 +1,6 @@
 """Recordings of CUDA graphs: no result that is held is written over, and none is copied in vain."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deeplink_vendors.cuda import graph, replay
+from dicp.dynamo_bridge import measure, shortcut
 
 pytestmark = [  # inductor's own
     pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
@@ -92,6 +94,89 @@ def test_other_sizes_have_recordings_of_their_own_up_to_a_number() -> None:
     assert recorder.recorded == replay.SIZES
 
 
+class Step:
+    """The sum of `x * weight`, and a backward that reads that product where forward put it."""
+
+    def __init__(self) -> None:
+        self.weight = torch.full((8,), 3.0)
+        self.recorders = Forward(), Forward()
+        self.forward = replay.Ring(lambda: self.recorders[0], [1], "forward")
+        self.backward = replay.Ring(lambda: self.recorders[1], [1], "backward")
+
+    def both(self, value: float) -> tuple[Tensor, Tensor]:
+        """The result of a step, and what backward needs."""
+        result, kept = self.forward([torch.full((8,), value), self.weight])
+        return result, kept
+
+    def gradient(self, kept: Tensor) -> Tensor:
+        found: Tensor = self.backward([torch.full((8,), 2.0), kept])[1]
+        return found
+
+    def recorded(self) -> tuple[int, int]:
+        return self.recorders[0].recorded, self.recorders[1].recorded
+
+
+class Forward(OnHost):
+    """The sum of `x * y`, and the product; no recording keeps y, as none on CUDA does."""
+
+    def run(self, inputs: list[Any]) -> list[Any]:
+        self.ran += 1
+        return [(inputs[0] * inputs[1]).sum(), inputs[0] * inputs[1]]
+
+    def record(self, inputs: list[Any]) -> tuple[Any, list[Any]]:
+        self.recorded += 1
+        place, total = torch.empty_like(inputs[0]), torch.empty(())
+
+        def replayed(inputs: list[Any]) -> None:
+            torch.mul(*inputs, out=place)
+            total.copy_(place.sum())
+
+        return replayed, [total, place]
+
+
+def test_training_is_one_recording_of_forward_and_one_of_backward() -> None:
+    step = Step()
+    for i in range(6):
+        total, kept = step.both(float(i))
+        assert (total.item(), step.gradient(kept)[0].item()) == (24.0 * i, 6.0 * i)
+        del total, kept
+    assert step.recorded() == (1, 1)
+
+
+def test_losses_that_are_held_are_copies_and_the_rest_is_recorded_as_before() -> None:
+    step, losses = Step(), []
+    for i in range(8):
+        total, kept = step.both(float(i))
+        losses.append(total)
+        assert step.gradient(kept)[0].item() == 6.0 * i
+        del total, kept
+    assert [loss.item() for loss in losses] == [24.0 * i for i in range(8)]
+    assert step.recorded() == (2, 1)  # forward once more, when a loss was found to be held
+
+
+def test_steps_under_way_at_once_have_recordings_of_their_own_up_to_a_number() -> None:
+    step = Step()
+    for many in (2, 2, 4, 4):
+        for _ in range(3):
+            made = [step.both(float(i))[1] for i in range(many)]
+            assert [step.gradient(kept)[0].item() for kept in made] == [
+                6.0 * i for i in range(many)
+            ]
+            del made
+    assert step.recorded() == (replay.MOST_TRAINED, replay.MOST_TRAINED)
+
+
+def test_without_memory_for_a_recording_a_step_runs_without_one() -> None:
+    step = Step()
+
+    def record(inputs: list[Any]) -> Any:
+        raise torch.OutOfMemoryError("none left")
+
+    step.recorders[0].record = record  # type: ignore[method-assign]
+    assert [step.both(float(i))[0].item() for i in range(4)] == [0.0, 24.0, 48.0, 72.0]
+    assert step.recorders[0].ran == 4
+
+
 @cuda
 def test_results_of_a_model_stay_on_cuda() -> None:
     torch.manual_seed(0)
@@ -146,6 +231,52 @@ def test_sizes_that_change_and_odd_inputs_on_cuda() -> None:
         torch.testing.assert_close(mine, model(data[:32].view(2, 16)), rtol=1e-4, atol=1e-5)
 
 
+def _plain(run: Any, x: Any, held: list[Any]) -> None:
+    run(x()).square().mean().backward()
+
+
+def _holding(run: Any, x: Any, held: list[Any]) -> None:
+    held.append(run(x()))
+    held[-1].square().mean().backward()
+
+
+def _accumulating(run: Any, x: Any, held: list[Any]) -> None:
+    for _ in range(3):
+        run(x()).square().mean().backward()
+
+
+def _two_at_once(run: Any, x: Any, held: list[Any]) -> None:
+    (run(x()) * run(x())).mean().backward()
+
+
+def _without_backward(run: Any, x: Any, held: list[Any]) -> None:
+    held.append(run(x()).sum())
+    run(x()).square().mean().backward()
+
+
+@cuda
+@pytest.mark.parametrize(
+    "program", [_plain, _holding, _accumulating, _two_at_once, _without_backward]
+)
+def test_training_by_recordings_is_as_eager_on_cuda(program: Any) -> None:
+    def train(model: nn.Module, run: Any) -> list[Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        generator, held = torch.Generator("cuda").manual_seed(1), list[Any]()
+        for _ in range(10):
+            optimizer.zero_grad()
+            program(run, lambda: torch.randn(32, 64, device="cuda", generator=generator), held)
+            optimizer.step()
+        return [x.detach() for x in (*model.parameters(), *model.buffers(), *held)]
+
+    torch.manual_seed(3)
+    layers = nn.Linear(64, 256), nn.BatchNorm1d(256), nn.GELU(), nn.Linear(256, 64)
+    model = nn.Sequential(*layers).cuda()
+    same = copy.deepcopy(model)
+    compiled = torch.compile(model, backend=graph.backend, fullgraph=True)
+    for mine, plain in zip(train(model, compiled), train(same, same), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
+
+
 @cuda
 def test_graphs_one_after_another_on_cuda() -> None:
     first, second = nn.Linear(16, 16).cuda(), nn.Linear(16, 16).cuda()
@@ -162,3 +293,17 @@ def test_graphs_one_after_another_on_cuda() -> None:
         for _ in range(8):
             mine, plain = compiled(mine), model(plain)
             torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
+
+
+@cuda
+@pytest.mark.parametrize(("compiled", "eager"), [(1, 8), (8, 1)])
+def test_steps_are_told_apart_by_what_the_device_does_after_a_call(
+    compiled: int, eager: int
+) -> None:
+    x, told = torch.ones(1, device="cuda"), list[measure.Decision]()
+    whole = shortcut.Shortcut(lambda x: compiled, lambda x: eager)
+    whole.measure(shortcut._key((x,), {}), told.append, training=True)
+    call = whole.call()
+    while not told:
+        torch.cuda._sleep(100_000 * call(x))  # no call waits for it
+    assert told[0].winner == ("compiled" if compiled < eager else "eager")

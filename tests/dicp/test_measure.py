@@ -1,11 +1,13 @@
 """A graph that loses by being compiled stays eager, as its first calls show."""
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.eval_frame import OptimizedModule
 
 from dicp.dynamo_bridge import measure, report, shortcut
 from tests.dicp import toy
@@ -129,6 +131,25 @@ def test_a_small_module_that_stays_eager_goes_past_torch_compile(
                 compiled(torch.ones(2, 2))
         with pytest.raises(RuntimeError, match="recompile"):
             compiled(torch.ones(1, 2))  # and so is what has gradients
+
+
+def test_such_a_module_still_runs_hooks_can_be_copied_and_has_other_sizes_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = called(monkeypatch, Small(), 4 * FIRST)
+    x, seen = torch.ones(1, 2), list[Any]()
+    with torch.no_grad():
+        with compiled.register_forward_hook(lambda *given: seen.append("own")):
+            compiled(x)
+        everywhere = nn.modules.module.register_module_forward_hook(lambda *_: seen.append("all"))
+        with everywhere, pytest.warns(UserWarning, match="global hooks"):
+            compiled(x)
+        torch.testing.assert_close(copy.deepcopy(compiled)(x), compiled(x))
+        for _ in range(4 * FIRST):
+            compiled(torch.ones(3, 2))
+    assert seen == ["own", *["all"] * 3]  # of the linear, the module and what torch.compile made
+    assert "with torch.compile's own part" in report.RECORDS[-1].decision
+    assert isinstance(compiled, OptimizedModule)
 
 
 def test_a_module_compiled_in_place_does_so_too(monkeypatch: pytest.MonkeyPatch) -> None:

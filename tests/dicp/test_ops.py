@@ -16,7 +16,7 @@ from deeplink_vendors.cpu.onnx.support import table
 from dicp.backend import Backend
 from dicp.dynamo_bridge.partition import reason
 from diopi.conformance.sample import Sample
-from tests.dicp.op_check import check, graph_of
+from tests.dicp.op_check import check, compiled, graph_of
 from tests.dicp.op_outcomes import outcomes
 from tests.dicp.overloads import Call, calls, core
 
@@ -95,6 +95,20 @@ def test_a_dynamic_graph_runs_on_other_sizes_than_it_was_compiled_for() -> None:
     assert check(onnxrt.backend, call, dynamic=True).grown
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_bfloat16_is_rounded_to_the_nearest(backend: Backend, dynamic: bool) -> None:
+    ends = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=torch.int32)
+    heads = torch.arange(0x3F80, 0x3F90, dtype=torch.int32)[:, None] << 16
+    numbers = (heads | ends).view(torch.float32).flatten()
+    odd = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e38, -3.4e38, 0.0, -0.0])
+    x = torch.cat((numbers, -numbers, odd))
+    call = _call(aten._to_copy.default, x, dtype=torch.bfloat16)
+
+    found = compiled(backend, graph_of(call, dynamic))([x])[0]
+
+    assert torch.equal(found.nan_to_num(7.0), x.to(torch.bfloat16).nan_to_num(7.0))
+
+
 def _wrong(emitter: Any, node: Any, x: Any) -> Any:
     return emitter.op("Exp", x)
 
@@ -110,8 +124,8 @@ def test_a_wrong_conversion_is_found() -> None:
 WHOLE = torch.tensor([0, 1, 2])
 
 
-def _call(overload: Any, *args: Any) -> Call:
-    return Call(overload, Sample(args))
+def _call(overload: Any, *args: Any, **kwargs: Any) -> Call:
+    return Call(overload, Sample(args, kwargs))
 
 
 @pytest.mark.parametrize(

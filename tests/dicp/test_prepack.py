@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.prepack import Packed, Packing
+from dicp.dynamo_bridge.prepack import FEW, Packed, Packing
 from dicp.dynamo_bridge.run import RESTLESS
 
 
@@ -61,3 +61,26 @@ def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(run
             torch.testing.assert_close(compiled(x), model(x))
             model.up.weight.mul_(2)
     assert ran == ["packed"] * (RESTLESS + 1) + ["eager"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "product"), [(FEW, torch.ops.dicp.few_rows.default), (FEW + 1, torch.matmul)]
+)
+def test_few_rows_read_their_weights_as_they_are(
+    rows: int, product: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dicp.dynamo_bridge.prepack.LARGE", 0)
+    used: list[Any] = []
+
+    def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        weights = torch_internals.parameters(gm)
+        packing = Packing(gm, weights, lambda: torch.ops.dicp.few_rows.default)
+        targets = {node.target for node in packing.gm.graph.nodes}
+        used.extend(targets & {torch.ops.dicp.few_rows.default, torch.matmul})
+        return Packed(packing.gm.forward, gm.forward, packing, weights)
+
+    model, x = Model(), torch.randn(rows, 1, 4)
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+    assert used == [product]

@@ -2,11 +2,13 @@
 
 import copy
 import logging
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
 
 from deeplink.errors import SettingError
@@ -65,8 +67,26 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
     choice(torch.ones(2), weight)[0].sum().backward()
     assert torch.equal(weight.grad, torch.ones(2))  # type: ignore[arg-type]  # of this call alone
     assert calls[-1] == winner
+    compiled = weakref.ref(both[0])
+    del both
+    assert (compiled() is None) == (winner == "eager")  # what loses is let go
     assert told[0].winner == winner
     assert told[0].seconds == pytest.approx({"compiled": seconds, "eager": 1.0})
+
+
+def test_a_trial_gives_each_step_the_program_s_values_in_one_place() -> None:
+    given = list[tuple[float, int]]()
+
+    def run(x: Tensor, w: Tensor) -> tuple[Tensor]:
+        given.append((x[0].item(), x.data_ptr()))
+        x += 1
+        return (x * w,)
+
+    x, weight = torch.ones(2), nn.Parameter(torch.ones(2))
+    measure._training_times([run, run], [x, weight])
+    assert len(given) == 2 * (measure.WARM + measure.ROUNDS)
+    assert set(given) == {(1.0, given[0][1])}
+    assert given[0][1] != x.data_ptr() and torch.equal(x, torch.ones(2))
 
 
 def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
@@ -164,17 +184,18 @@ def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
         assert not shortcut.measures(compiled)
 
 
-def test_inference_gets_cuda_graphs_or_a_wrapper_in_c() -> None:
+def test_cuda_graphs_or_a_wrapper_in_c_are_asked_of_inductor() -> None:
     class OnCuda(Tensor):
         @property
         def device(self) -> Any:
             return torch.device("cuda")
 
-    x = torch.ones(1).as_subclass(OnCuda)
+    x, size = torch.ones(1).as_subclass(OnCuda), ShapeEnv().create_unbacked_symint()
     plain, quick = resolve({}), resolve(of_mode("reduce-overhead"))
-    assert patches([x], False, plain) == {"triton.cudagraphs": True}
-    assert patches([x], True, plain) == {"triton.cudagraphs": False}
-    assert patches([x], True, quick) == {"triton.cudagraphs": True}
+    for inputs, training in (([x], False), ([x], True), ([x, size], False)):
+        assert patches(inputs, training, plain) == {"triton.cudagraphs": True}
+    assert patches([x, size], True, plain) == {"triton.cudagraphs": False}
+    assert patches([x, size], True, quick) == {"triton.cudagraphs": True}
     assert patches([torch.ones(1)], False, plain) == {"cpp_wrapper": True}
     assert patches([torch.ones(1)], True, plain) == {}
 

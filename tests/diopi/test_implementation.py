@@ -221,6 +221,34 @@ def test_what_a_kernel_does_not_support_takes_the_next_route() -> None:
     assert call(torch.ones(1, 1)).tolist() == [[-1]]
 
 
+def test_limits_get_the_kernels_defaults() -> None:
+    @resolve.limited(lambda input, other, alpha: input.dim() < 2 and alpha == 1)
+    def add(input: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
+        return torch.full_like(input, 7)
+
+    call, one = of(add=add).resolve(cpu_fallback=True)["add"], torch.ones(1)
+    assert [call(one, one).item(), call(one, 1, alpha=1).item()] == [7, 7]
+    assert [call(one, one, alpha=3).item(), call(one[None], one).item()] == [4, 2]
+
+
+def test_limits_name_only_the_arguments_that_they_look_at_in_any_order() -> None:
+    @resolve.limited(lambda dim1, input: input.dim() < 3 and dim1 == 1)
+    def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+        return torch.full_like(input, 7)
+
+    call = of(transpose=transpose).resolve(cpu_fallback=True)["transpose"]
+    given = torch.zeros(1, 1)
+    assert [call(given, 0, 1).item(), call(given, dim0=1, dim1=0).item()] == [7, 0]
+
+
+def test_limits_that_look_at_what_the_kernel_does_not_take_are_an_error() -> None:
+    def neg(input: Tensor) -> Tensor:
+        return -input
+
+    with pytest.raises(SignatureError, match=r"kernel neg look at dim, and it takes \(input\)"):
+        resolve.limited(lambda input, dim: True)(neg)
+
+
 @pytest.mark.parametrize(("count", "carried"), [(60, 409), (110, 486)])
 def test_more_kernels_carry_more_ops(count: int, carried: int) -> None:
     kernels = Path(__file__).with_name(f"kernels_{count}.txt").read_text().split()

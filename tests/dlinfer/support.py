@@ -15,13 +15,48 @@ FILE = Path(__file__).with_name("models.csv")
 STATUS = ("exact", "close", "wrong", "no")  # the same tokens; logits within rounding; not; why not
 
 
+# Why a model has no row at a place (framework, whose kernels): by its name, or for all the others.
+WHY_NOT: dict[tuple[str, str], dict[str, str]] = {
+    ("transformers", "reference device"): {
+        "cogvlm": "as on the CPU",
+        "": "the ops there are their references, the same for every model: three show them",
+    },
+    ("transformers", "cuda, full size"): {
+        "cogvlm": "as on the CPU",
+        "": "its layers are those of a model that was run: the card's time is short",
+    },
+    ("lmdeploy", "cpu"): {
+        **dict.fromkeys(
+            ("deepseek_v2", "deepseek_v3"),
+            "LMDeploy has one latent cache for keys and values, the device type one for each; it "
+            "is refused with this reason",
+        ),
+        "qwen2_vl": "not tried: no tiny processor of its images is made for the tests yet",
+        "cogvlm": "LMDeploy has its layers, and takes its config, tokenizer and images from code "
+        "of its checkpoints, which is on the hub and not reached here",
+    },
+    ("lmdeploy", "reference device"): {
+        "": "the ops there are their references, the same for every model: Llama shows them",
+    },
+    ("vllm", "cpu"): {
+        "": "not tried: the plugin gives vLLM three layers, the same in every model",
+    },
+}
+
+
+def why_not(model: str, place: tuple[str, str]) -> str:
+    """Why there is no row of a model at a place; KeyError where nobody says it."""
+    reasons = WHY_NOT[place]
+    return reasons[model] if model in reasons else reasons[""]
+
+
 @dataclass(frozen=True)
 class Found:
     """What became of a model in one framework, on one vendor's kernels, in one mode."""
 
     model: str  # llama, qwen2_moe, …
     framework: str  # transformers, lmdeploy, vllm
-    vendor: str  # whose kernels: cpu, cuda, reference; `reference device` for that device
+    vendor: str  # whose kernels: cpu; `reference device` on that; `cuda, full size` on a card
     mode: str  # generate, generate_batch; eager, graph, prefix caching, chunked prefill; …
     status: str  # of STATUS
     text: str = ""  # why not, or what was special

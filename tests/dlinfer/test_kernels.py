@@ -25,7 +25,7 @@ class Toy(ModuleType):
     CACHE = dlinfer.Layout("NHBD", (16, 64))
 
     @staticmethod
-    @limited(lambda x, weight, eps: x.dim() == 2)
+    @limited(lambda x: x.dim() == 2)
     def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.full_like(x, 7.0)
 

@@ -156,4 +156,5 @@ def test_weights_of_few_bits_lie_the_other_way_round() -> None:
     scale, offset = torch.rand(2, 4), torch.randn(2, 4)
     found = ops.weight_quant_matmul(x, weight, scale, offset=offset, group_size=8)
     plain = (weight + offset.repeat_interleave(8, 0)) * scale.repeat_interleave(8, 0)
-    torch.testing.assert_close(found, x @ plain)
+    # values of hundreds, which cancel: float32 keeps some 1e-5 of them
+    torch.testing.assert_close(found, x @ plain, atol=1e-3, rtol=1e-5)

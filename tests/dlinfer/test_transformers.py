@@ -166,6 +166,42 @@ def test_in_half_types_what_rounding_alone_does_is_allowed(
         dlinfer.apply(model)
 
 
+def test_which_of_two_equal_experts_is_taken_does_not_count_and_a_wrong_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = checks.built("mixtral")
+    model.set_attn_implementation("eager")  # which makes something else of padding
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.data[1] = layer.mlp.gate.weight[0]  # for every token as good
+    gating, turned = fused.moe_gating, []
+
+    def other(*given: Any) -> Any:
+        weights, experts = gating(*given)
+        one = ((experts < 2).sum(-1, keepdim=True) == 1) & (experts < 2)
+        turned.append(int(one.sum()))
+        return weights, torch.where(one, 1 - experts, experts)
+
+    monkeypatch.setattr(fused, "moe_gating", other)
+    applied = dlinfer.apply(model)
+    assert sum(turned) > 0 and applied.difference < 1e-4
+    applied.undo()
+    monkeypatch.setattr(
+        fused, "moe_gating", lambda *given: (gating(*given)[0], 3 - gating(*given)[1])
+    )
+    with pytest.raises(DeeplinkError, match="computes something else"):
+        dlinfer.apply(model)
+
+
+def test_the_check_leaves_aside_what_a_model_keeps_of_its_last_image() -> None:
+    model = checks.built("qwen2_vl")
+    image = {name: torch.cat([given] * 4) for name, given in next(checks.images(model)).items()}
+    with torch.no_grad():
+        model(**image)  # four rows: the check has two
+    kept = model.model.rope_deltas
+    dlinfer.apply(model)
+    assert kept.shape[0] == 4 and model.model.rope_deltas is kept
+
+
 def test_a_model_without_an_adaptor_is_told() -> None:
     with pytest.raises(DeeplinkError, match=r"no adaptor for torch.nn.modules.linear.Linear"):
         dlinfer.apply(torch.nn.Linear(2, 2))

@@ -331,3 +331,12 @@ def test_the_module_level_captures_a_module(form: str) -> None:
         _module(torch.ones(1, 2, device="dipu"))
     (call,) = captured()
     assert call.name == "torch.nn.modules.linear.Linear" and set(call.args[0]) == {"weight", "bias"}
+
+
+def test_a_parameter_can_be_made_while_kernels_are_watched() -> None:
+    """Its memory becomes that of a subclass, which a tensor that Python has seen cannot."""
+    with op_tools.OpCapture(level="aten", format="packed"):
+        made = torch.nn.Parameter(torch.ones(2, device="dipu"))
+        other = torch.ones(2, device="dipu").as_subclass(torch.nn.Buffer)
+    assert isinstance(made, torch.nn.Parameter)
+    assert isinstance(other, torch.nn.Buffer)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
-from op_tools import diagnostics, engine, report
+from op_tools import diagnostics, engine, modules, report
 from op_tools.call import Call
 from op_tools.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
@@ -270,6 +270,13 @@ def test_the_storage_of_a_tensor_is_no_business_of_a_tool(kind: str) -> None:
     assert storage.nbytes() == 1 << 20 and storage.data_ptr() == x.data_ptr()
 
 
+def test_how_gradients_are_wanted_is_no_operator() -> None:
+    x = vector(1)
+    with Watcher() as seen, torch.no_grad(), torch.profiler.record_function("x"):
+        x + 1
+    assert seen.names == ["torch.Tensor.add"]
+
+
 def test_a_function_that_names_no_module_has_a_name() -> None:
     function, x = torch._C._VariableFunctions.unique_dim, vector(2, 1, 2)
     with Watcher() as seen:
@@ -283,6 +290,41 @@ def test_a_compiled_function_works_under_a_tool(level: Any) -> None:
     compiled = torch.compile(lambda t: torch.relu(t) * 2, backend="eager")
     with Watcher(level=level):
         assert compiled(vector(-1, 2)).tolist() == [0.0, 4.0]
+
+
+def test_a_compiled_module_is_one_graph_under_a_tool_that_follows_modules() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(nn.Sequential(nn.ReLU(), nn.Identity()), backend=backend)
+    with Watcher():
+        assert compiled(vector(-1, 2)).tolist() == [0.0, 2.0]
+    assert len(graphs) == 1
+
+
+def test_what_others_put_around_a_modules_call_stays() -> None:
+    plain, calls = nn.Module.__call__, []
+
+    def around(self: nn.Module, *args: Any) -> Any:
+        calls.append(modules.path())
+        return before(self, *args)
+
+    layer = nn.Sequential(nn.Identity())
+    modules.follow(None, True)
+    before = nn.Module.__call__
+    nn.Module.__call__ = around  # type: ignore[method-assign]
+    try:
+        modules.follow(None, False)
+        assert nn.Module.__call__ is around
+        for paths in (True, False):
+            modules.follow(None, paths)
+            assert layer(1) == 1
+    finally:
+        nn.Module.__call__ = plain  # type: ignore[method-assign]
+    assert calls == ["Sequential", "0", "", "Sequential"]  # the second time by the one within
 
 
 def test_a_tool_that_is_never_stopped_reports_at_the_end() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from op_tools import FlightRecorder, diagnostics, statistics
-from op_tools.diagnosis import stacks
+from op_tools.diagnosis import signals, stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Usual
@@ -84,18 +84,44 @@ def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> N
     assert found[3]["loss"] == pytest.approx(plain["losses"][3])  # type: ignore[index]
 
 
-def test_a_nan_is_told_kept_and_followed_by_whole_steps(folder: Path) -> None:
-    with torch.dipu.quirk("nan", "addmm", call=40), FlightRecorder() as recorder:
+def test_a_nan_is_told_kept_and_followed_by_whole_steps(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
         small.train(20)
     (event,) = recorder.events
-    assert re.match(r"nan: the (loss|gradient of \S+) is not finite in step \d+", event)
+    assert re.match(r"nan: the loss is not finite in step \d+.*; the first NaN is by addmm", event)
     (copy,) = recorder.ring.copies
     assert '"event":"nan"' in copy.read_text()
+    (told,) = (line for line in lines(folder) if "event" in line)
+    assert re.match(r"deeplink why-nan --steps \d+- -- python ", told["next"])
+    assert told["next"] in capsys.readouterr().err.replace("\n", " ")
     whole = [line for line in lines(folder) if line.get("modules") and line.get("loss") is None]
     assert {"first.weight", "last.bias"} <= set(whole[0]["grads"])
     content = readers.read(folder)
     assert content.findings[0].title.startswith("A NaN in the run: the ")
     assert [chart.title for chart in content.charts][:2] == ["Loss", "Time of a step"]
+
+
+def test_a_bad_gradient_is_told_with_how_far_it_came(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "SHARE", 100.0)  # time enough for every gradient
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with FlightRecorder() as recorder:
+        for step in range(20):
+            made = model[:2](torch.ones(1, 2))
+            if step == 15:
+                made.register_hook(lambda grad: grad * float("nan"))
+            model(torch.ones(1, 2)).add(model[2](made)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (event,) = recorder.events
+    assert (
+        "4 of 6 gradients are bad, that of 1.bias the last of them; that of 2.weight is good"
+        in event
+    )
 
 
 def test_a_leap_of_the_loss_is_told() -> None:
@@ -242,6 +268,6 @@ def test_where_the_host_does_not_see_the_memory_figures_come_later(
     assert diagnostics.problems("FlightRecorder") == []
     found = [line for line in lines(folder) if "step" in line]
     assert [line["loss"] for line in found] == pytest.approx(plain["losses"])
-    with torch.dipu.quirk("nan", "addmm", call=40), FlightRecorder() as recorder:
+    with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
         small.train(20)
     assert recorder.events[0].startswith("nan: the ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import threading
@@ -114,6 +115,28 @@ def test_what_cannot_be_read_is_told_and_the_rest_shown(tmp_path: Path) -> None:
         "diff.json was not read",
     ]
     assert "broken.opcap was not read" in page.render(content, tmp_path)
+
+
+def test_a_rank_that_is_missing_is_told_and_the_rest_shown(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        statistics(tmp_path, 4, f"op_statistics_info_pid{rank}_{STAMP}-rank{rank}of3")
+    content = readers.read(tmp_path)
+    assert content.problems == ["rank 1 of 3 is missing; the rest is shown"]
+    assert len(content.rows) == 8
+
+
+def test_a_full_disk_is_told_and_leaves_the_page_as_it_was(tmp_path: Path) -> None:
+    statistics(tmp_path, 4)
+    (tmp_path / "report.html").write_text("before")
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # the system refuses the rest
+    try:
+        with pytest.raises(DeeplinkError, match=r"report.html cannot be written: File too large"):
+            command.main([str(tmp_path)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert (tmp_path / "report.html").read_text() == "before"
+    assert not list(tmp_path.glob(".report*"))
 
 
 def test_a_folder_with_nothing_of_ours_is_refused(tmp_path: Path) -> None:

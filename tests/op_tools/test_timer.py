@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,6 +155,45 @@ def test_threads_and_modules_and_lines() -> None:
     assert found == {("0", 150), ("1", 150)}
     (line,) = tool.summary("line")
     assert line.forward.count == 300 and "test_timer" in line.name
+
+
+class Doubled(torch.autograd.Function):
+    """An operator that its backward pass calls for itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.add(grad, grad)
+
+
+def test_what_the_backward_pass_calls_is_of_the_module_that_went_forward() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            doubled: torch.Tensor = Doubled.apply(torch.neg(x))
+            return doubled
+
+    model = nn.Sequential(Twice()).to("dipu")
+    x = torch.ones(2, device="dipu", requires_grad=True)
+    with OpTimeMeasure(ops="torch.neg,torch.add") as tool:
+        for _ in range(4):
+            model(x).sum().backward()
+    (line,) = tool.summary("module")
+    assert line.name == "0" and line.backward.count == 8
+
+
+def test_times_are_asked_for_before_the_file_is_written() -> None:
+    a = torch.ones(4, device="dipu")
+    with OpTimeMeasure() as tool:
+        for _ in range(600):
+            torch.add(a, a)
+        assert tool._run is not None and tool._run.native is not None
+        assert tool._run.native.waiting < 600  # their events are used again
+        assert tool.started.applied == 600
+        assert [line.forward.count for line in tool.summary()] == [600]
+    assert len(rows()) == 600
 
 
 def test_a_run_is_let_go_of() -> None:

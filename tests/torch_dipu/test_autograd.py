@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from tests.torch_dipu.interpreter import run_python
+
 
 def test_backward_fills_grad_on_the_device() -> None:
     x = torch.tensor([1.0, 2.0, 3.0], device="dipu", requires_grad=True)
@@ -17,6 +19,20 @@ def test_backward_fills_grad_on_the_device() -> None:
     assert x.grad is not None
     assert x.grad.device == x.device
     assert x.grad.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_the_device_may_come_after_a_first_backward_pass() -> None:
+    done = run_python(
+        """
+import torch
+torch.ones(1, requires_grad=True).sum().backward()
+import torch_dipu
+x = torch.ones(2, device="dipu:1", requires_grad=True)
+(3 * x).sum().backward()
+print(x.grad.tolist())
+"""
+    )
+    assert (done.stdout, done.stderr) == ("[3.0, 3.0]\n", "")
 
 
 def test_gradients_accumulate() -> None:

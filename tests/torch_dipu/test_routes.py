@@ -97,7 +97,7 @@ def test_a_number_reaches_a_kernel_as_a_number() -> None:
 
 
 def test_what_a_kernel_does_not_take_the_host_does_and_it_is_counted() -> None:
-    @limited(lambda input, other, alpha=1: input.dtype == torch.float32)
+    @limited(lambda input: input.dtype == torch.float32)
     def add(input: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
         return plus_hundred(input, other, alpha=alpha)
 

@@ -40,12 +40,12 @@ def _norm(
     return made[0].view(shape), made[1].view(shape)
 
 
-@limited(lambda x, weight, eps: _same(x, weight))
+@limited(lambda x, weight: _same(x, weight))
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Any:
     return _norm(x, None, weight, eps)
 
 
-@limited(lambda x, residual, weight, eps: _same(x, residual, weight) and x.shape == residual.shape)
+@limited(lambda x, residual, weight: _same(x, residual, weight) and x.shape == residual.shape)
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Any:
     return _norm(x, residual, weight, eps)
 
@@ -56,17 +56,17 @@ def _gated(x: Tensor, mode: str) -> Tensor:
     return made.view(*x.shape[:-1], x.shape[-1] // 2)
 
 
-@limited(_same)
+@limited(lambda x: _same(x))
 def silu_and_mul(x: Tensor) -> Tensor:
     return _gated(x, "silu")
 
 
-@limited(lambda x, approximate="none": _same(x) and approximate == "none")
+@limited(lambda x, approximate: _same(x) and approximate == "none")
 def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     return _gated(x, "gelu")
 
 
-@limited(lambda q, k, cos, sin, interleaved=False: _same(q, k, cos, sin))
+@limited(lambda q, k, cos, sin: _same(q, k, cos, sin))
 def rotary(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -103,15 +103,7 @@ def _held(k_cache: Tensor, v_cache: Tensor) -> bool:
 
 
 def _fillable(
-    k: Tensor,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots: Tensor,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, k_scales: Tensor | None
 ) -> bool:
     return k_scales is None and _same(k, v, k_cache, v_cache) and _held(k_cache, v_cache)
 
@@ -150,15 +142,10 @@ def _packs(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_q: Tensor,
-    cu_kv: Tensor,
     max_q: int,
     max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
+    softcap: float,
+    alibi_slopes: Tensor | None,
 ) -> bool:
     return _plain(q, k, v, softcap) and alibi_slopes is None and 0 < max_q <= max_kv
 
@@ -202,17 +189,9 @@ def _decodes(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    block_table: Tensor,
-    kv_lens: Tensor,
-    max_kv: int,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    k_scales: Tensor | None,
 ) -> bool:
     return (
         k_scales is None
@@ -258,11 +237,7 @@ def paged_decode_attention(
     return torch.where(kv_lens[:, None, None] > 0, out[:, 0], 0.0)
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> bool:
-    return _same(x, weight) and not group
-
-
-@limited(_product)
+@limited(lambda x, weight, group: _same(x, weight) and not group)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: str = "") -> Tensor:
     """matmul(a, b, bias): b lies as a layer's weight does."""
     made: Tensor = tmo.matmul(x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous(), bias)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from deeplink_vendors.cuda import replay
@@ -37,7 +38,7 @@ def compile_whole(
         if not options.measure:
             return compiled
         return measured({"compiled": compiled}, gm.forward, record)
-    graphs = replay.ring if options.own_results and not training else None
+    graphs = replay.ring if options.own_results else None
     compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes, graphs)
     report.write()
     if not training or not options.measure or not options.own_results:
@@ -54,7 +55,7 @@ def _packed(
 ) -> Callable[..., Any]:
     """Inference on the CPU: weights of linears laid out and joined for their products."""
     weights = torch_internals.parameters(gm) if options.freeze else {}
-    packing = Packing(gm, weights)
+    packing = Packing(gm, weights, _few_rows)
     record.frozen = sum(len(group) for group in packing.groups)
     if not packing.groups:
         return torch_internals.inductor(gm, inputs, given, cancel_permutes)
@@ -64,14 +65,25 @@ def _packed(
     return Packed(compiled, gm.forward, packing, weights)
 
 
+def _few_rows() -> Any:
+    """The op of few rows, where the CPU's fused kernels have it; they are built once."""
+    from dlinfer import kernels
+
+    kernels.served("cpu")
+    op = torch.ops.dicp.few_rows.default
+    return op if torch_internals.has_kernel(op, "CPU") else None
+
+
 def patches(inputs: Sequence[Any], training: bool, options: Options) -> dict[str, Any]:
-    """Inductor's settings for a graph: on CUDA its graphs, in training where asked for; on the CPU
-    a wrapper in C++ for inference.
+    """Inductor's settings for a graph: on CUDA its graphs, but for training with sizes that change,
+    where each recording would hold all that backward needs; on the CPU a wrapper in C++ for
+    inference.
 
     Layouts are inductor's own choice: NHWC by force gained nothing on an H200 (docs/dicp.md).
     """
     if _device(inputs) == "cuda":
-        return {"triton.cudagraphs": not training or not options.own_results}
+        changes = any(isinstance(x, torch.SymInt) for x in inputs)
+        return {"triton.cudagraphs": not (training and changes and options.own_results)}
     return {} if training else {"cpp_wrapper": True}
 
 

@@ -3,12 +3,15 @@
 Results lie in a recording's own memory, and its next run writes over them. So there may be several
 recordings of one graph: a call takes one whose results are all gone, and makes another while there
 are few; the last one hands out copies, and is always free.
+
+In training, what backward needs are results as well, and gone after it; where they lie is where the
+recording of backward reads them. A result that outlives them (a loss) is handed out as a copy.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +20,11 @@ from torch import Tensor
 from dicp import torch_internals
 
 MOST = 3  # recordings for one set of sizes
+MOST_TRAINED = 2  # as many steps as are under way at once; each has all that backward needs
+SHARE = 0.5  # of the bytes of all results: what outlives the rest is copied when it is no more
 SIZES = 8  # sets of sizes that are recorded
 MOVES = 8  # times that weights may come to lie elsewhere; then nothing is recorded any more
+PLACES = 3  # sets of places that recordings of backward read from, one for each of forward
 ALIGNED = 16  # bytes; compiled kernels count on it
 
 Boxed = Callable[[list[Any]], Sequence[Any]]  # it empties the list
@@ -39,68 +45,121 @@ class Recorder(Protocol):
 
 
 class Recording:
-    """One recording, and who holds its results."""
+    """One recording, and who holds its results; some are handed out as copies, by their number."""
 
     def __init__(
-        self, run: Replay, results: Sequence[Any], copies: bool, weights: frozenset[int]
+        self, run: Replay, results: Sequence[Any], copied: Set[int], weights: frozenset[int]
     ) -> None:
-        self._run, self._results, self._copies = run, results, copies
-        storages = {x.untyped_storage()._cdata for x in results if isinstance(x, Tensor)}
-        self._mine = [(s, torch_internals.holders(s)) for s in storages - weights]
+        self._run, self._results = run, results
+        self._storages = [_storage(x) for x in results]
+        self._copied = {self._storages[number] for number in copied}
+        mine = set(self._storages) - weights - self._copied - {None}
+        self._held = [(s, torch_internals.holders(s)) for s in mine if s is not None]
+        self._bytes = {_storage(x): x.untyped_storage().nbytes() for x in _tensors(results)}
 
     def free(self) -> bool:
         """Whether its next run changes nothing that the program can see."""
-        return self._copies or all(torch_internals.holders(s) <= n for s, n in self._mine)
+        return all(torch_internals.holders(s) <= n for s, n in self._held)
+
+    def outliving(self) -> set[int]:
+        """The results that are held, by their number; none where they are most of its bytes."""
+        still = {s for s, n in self._held if torch_internals.holders(s) > n}
+        room = SHARE * sum(self._bytes[s] for s, _ in self._held)
+        if sum(self._bytes[s] for s in still) > room:
+            return set()
+        return {number for number, s in enumerate(self._storages) if s in still}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         # hot path
         self._run(inputs)
-        if self._copies:
-            return [x.clone() if isinstance(x, Tensor) else x for x in self._results]
-        return [x.detach() if isinstance(x, Tensor) else x for x in self._results]
+        copied = self._copied
+        return [
+            x if s is None else x.clone() if s in copied else x.detach()
+            for x, s in zip(self._results, self._storages, strict=True)
+        ]
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    return [x for x in values if isinstance(x, Tensor)]
+
+
+def _storage(value: Any) -> int | None:
+    """The address of a tensor's storage; views share it."""
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
+
+
+Places = list[int | None]  # of all inputs, where it is a weight
+Rings = dict[tuple[int, ...], list[Recording]]  # by the numbers among the inputs
 
 
 class Ring(threading.local):
     """The recordings of one graph, each thread's its own; called as the graph is, by a list."""
 
-    def __init__(self, recorder: Callable[[], Recorder], static: Sequence[int]) -> None:
-        self._recorder, self._static = recorder(), list(static)
+    def __init__(
+        self, recorder: Callable[[], Recorder], static: Sequence[int], kind: str = "inference"
+    ) -> None:
+        self._recorder, self._static, self._kind = recorder(), list(static), kind
         self._lie = self._recorder.lie
-        self._places: list[int | None] | None = None  # of all inputs, where it is a weight
-        self._rings: dict[tuple[int, ...], list[Recording]] = {}
+        self._known: list[tuple[Places, Rings]] = []
+        self._copied: set[int] = set()  # results that outlived the others, by their number
         self._moves = 0
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         # hot path
-        places = self._places
-        if places is None or not self._lie(inputs, places, self._static):
-            return self._begin(inputs)
-        key = tuple([x for x in inputs if not isinstance(x, Tensor)])
-        for recording in self._rings.get(key, ()):
-            if recording.free():
-                return recording(inputs)
-        return self._more(key, inputs)
+        for places, rings in self._known:
+            if self._lie(inputs, places, self._static):
+                key = tuple([x for x in inputs if not isinstance(x, Tensor)])
+                for recording in rings.get(key, ()):
+                    if recording.free():
+                        return recording(inputs)
+                return self._more(rings, key, inputs)
+        return self._begin(inputs)
 
     def _begin(self, inputs: list[Any]) -> Sequence[Any]:
         """A call before any recording of these weights: it makes the kernels ready."""
-        weights = {i: inputs[i].data_ptr() for i in self._static}
-        self._places = [weights.get(i) for i in range(len(inputs))]
-        self._rings.clear()
         self._moves += 1
-        if any(place % ALIGNED for place in weights.values()):
-            self._moves = MOVES + 1
+        if self._moves <= MOVES or self._kind != "backward":
+            weights = {i: inputs[i].data_ptr() for i in self._static}
+            places = [weights.get(i) for i in range(len(inputs))]
+            recorded = [one for one in self._known if one[1] and self._kind == "backward"]
+            self._known = [(places, {}), *recorded[: PLACES - 1]]
+            if any(place % ALIGNED for place in weights.values()):
+                self._moves = MOVES + 1
         return self._recorder.run(inputs)
 
-    def _more(self, key: tuple[int, ...], inputs: list[Any]) -> Sequence[Any]:
-        new = key not in self._rings
-        if self._moves > MOVES or (new and len(self._rings) == SIZES):
+    def _more(self, rings: Rings, key: tuple[int, ...], inputs: list[Any]) -> Sequence[Any]:
+        new = key not in rings
+        if self._moves > MOVES or (new and len(rings) == SIZES):
             return self._recorder.run(inputs)
-        ring = self._rings.setdefault(key, [])
+        ring = rings.setdefault(key, [])
         if new and key:  # other sizes have other kernels
             return self._recorder.run(inputs)
+        if self._kind == "inference":
+            return self._record(ring, inputs, len(ring) == MOST - 1)
+        before, kept = list(ring), [r for r in ring if not self._outlived(r)]
+        if len(kept) == MOST_TRAINED:
+            return self._recorder.run(inputs)
+        ring[:] = kept
+        made = self._record(ring, inputs, False)
+        del before  # until here: a recording that went has memory which the new one may use
+        return made
+
+    def _outlived(self, recording: Recording) -> bool:
+        """Whether it is to be made anew, with copies of what is held: that is the program's now."""
+        found = recording.outliving()
+        self._copied |= found
+        return bool(found)
+
+    def _record(self, ring: list[Recording], inputs: list[Any], copies: bool) -> Sequence[Any]:
         weights = frozenset(inputs[i].untyped_storage()._cdata for i in self._static)
-        run, results = self._recorder.record(inputs)
-        ring.append(Recording(run, results, len(ring) == MOST - 1, weights))
+        try:
+            run, results = self._recorder.record(inputs)
+        except torch.OutOfMemoryError:  # a recording has its memory for itself; a run may still fit
+            self._moves = MOVES + 1
+            self._known.clear()
+            return self._recorder.run(inputs)
+        copied = set(range(len(results))) if copies else self._copied
+        ring.append(Recording(run, results, copied, weights))
         return ring[-1](inputs)
 
 
@@ -159,13 +218,16 @@ class CudaRecorder:
 
 
 def ring(
-    model: Boxed, static: Sequence[int], mutated: Sequence[int], device: int
+    model: Boxed, static: Sequence[int], mutated: Sequence[int], device: int, kind: str
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """A compiled graph as recordings; one that writes an input that is no weight, as it is."""
+    """A compiled graph as recordings; one that writes an input that is no weight, as it is.
+
+    Its kind: inference, forward or backward.
+    """
 
     def recorder() -> CudaRecorder:
         return CudaRecorder(model, static, mutated, device)
 
     if set(mutated) - set(static):
         return recorder().run
-    return Ring(recorder, static)
+    return Ring(recorder, static, kind)

@@ -37,20 +37,7 @@ def _seen(causal: bool, window: int, softcap: float, slopes: Tensor | None) -> d
     }
 
 
-def _packs(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_q: Tensor,
-    cu_kv: Tensor,
-    max_q: int,
-    max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-) -> bool:
+def _packs(q: Tensor, k: Tensor, v: Tensor, max_q: int) -> bool:
     return _plain(q, k, v) and max_q > 0
 
 
@@ -88,25 +75,7 @@ def _held(k_cache: Tensor, v_cache: Tensor) -> bool:
     return k_cache.shape[1] % 256 == 0 and k_cache.stride(3) == v_cache.stride(3) == 1
 
 
-def _paged_prefills(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    cu_q: Tensor,
-    kv_lens: Tensor,
-    max_q: int,
-    max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
-) -> bool:
+def _paged_prefills(q: Tensor, k_cache: Tensor, v_cache: Tensor, max_q: int) -> bool:
     return _plain(q, k_cache, v_cache) and _held(k_cache, v_cache) and max_q > 0
 
 
@@ -147,22 +116,7 @@ def paged_prefill_attention(
     return out
 
 
-def _decodes(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    kv_lens: Tensor,
-    max_kv: int,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
-) -> bool:
+def _decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
     return _plain(q, k_cache, v_cache) and _held(k_cache, v_cache)
 
 
@@ -196,15 +150,7 @@ def paged_decode_attention(
     return out[:, 0]
 
 
-def _dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float = 0.0,
-) -> bool:
+def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     return _plain(q, k, v) and mask is None
 
 

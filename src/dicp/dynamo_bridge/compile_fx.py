@@ -50,8 +50,8 @@ def compile_fx(
     compiled = _from_disk(key, backend, weights, record)
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
-    if precompile.keep(gm, backend, chosen, weights, key):
-        compiled = precompile.saving(compiled)
+    if record_trace := precompile.keep(gm, backend, chosen, weights, key):
+        compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
 
 
@@ -130,6 +130,7 @@ def trained(
     def decided(trial: Decision) -> None:
         def whole(step: Decision) -> None:
             if step.winner == "eager":
+                choice.stay_eager()
                 told = f"{step.of_steps()}, the whole module in the program's steps"
                 tell(f"{told}; the graph alone: {trial.of_steps()}")
 
@@ -137,7 +138,8 @@ def trained(
             tell(trial.of_steps())
         shortcut.measure_call(whole, trial.seconds[trial.winner], training=True)
 
-    return TrainingChoice(compiled, eager, decided)
+    choice = TrainingChoice(compiled, eager, decided)
+    return choice
 
 
 def _from_disk(

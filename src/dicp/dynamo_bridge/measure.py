@@ -122,7 +122,8 @@ class Choice:
 
 class StepChoice(Choice):
     """A choice by steps of training, as the program makes them: a call lasts until the next one
-    starts, so that its backward is in it.
+    starts, so that its backward is in it. On CUDA the device tells when each started, and the
+    program waits for it once, when all are over.
 
     Steps that vary too much decide nothing, nor do those whose saved tensors go through hooks: what
     is computed again in backward (checkpoints) has to be what forward ran.
@@ -137,6 +138,7 @@ class StepChoice(Choice):
     ) -> None:
         super().__init__(candidates, eager, decided)
         self._lasts = lasts  # takes what is to be called, with its arguments, by the next call
+        self._spans: list[tuple[str, Any, Any]] = []  # who ran, from when to when
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is None and torch_internals.saves_by_hooks():
@@ -144,10 +146,23 @@ class StepChoice(Choice):
         if self.chosen is not None:
             return self.chosen(*args, **kwargs)
         name, timed = self._turn()
-        start = _now((*args, *kwargs.values()))
+        given = (*args, *kwargs.values())
+        device = _cuda(given)
+        start = _mark(device, given)
         result = self._runs[name](*args, **kwargs)
-        self._lasts(lambda following: self._note(name, timed, None, _now(following) - start))
+        self._lasts(lambda following: self._end(name, timed, start, _mark(device, following)))
         return result
+
+    def _end(self, name: str, timed: bool, start: Any, end: Any) -> None:
+        if timed:
+            self._spans.append((name, start, end))
+        self._note(name, False, None, 0.0)
+
+    def _decide(self) -> None:
+        for name, start, end in self._spans:
+            self._times[name].setdefault(None, []).append(_lasted(start, end))
+        self._spans.clear()
+        super()._decide()
 
     def _settle(self, decision: Decision) -> None:
         best = self._order[0]
@@ -172,18 +187,28 @@ class TrainingChoice:
     """
 
     def __init__(self, compiled: Run, eager: Run, decided: Callable[[Decision], None]) -> None:
-        self._both = (compiled, eager)
+        self._both = [compiled, eager]
         self._decided = decided
         self._chosen: Run | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self._chosen is None:
-            ours, theirs = _training_times(self._both, args)
-            loses = theirs < GAIN * ours
-            self._chosen = self._both[loses]
-            winner = "eager" if loses else "compiled"
-            self._decided(Decision(winner, {"compiled": ours, "eager": theirs}))
+            self._try(args)
+        assert self._chosen is not None
         return self._chosen(*args)
+
+    def stay_eager(self) -> None:
+        """Lets go of what was compiled: on CUDA its recordings hold the memory of a step."""
+        del self._both[:-1]
+        self._chosen = self._both[0]
+
+    def _try(self, args: Sequence[Any]) -> None:
+        ours, theirs = _training_times(self._both, args)
+        self._chosen, winner = self._both[0], "compiled"
+        if theirs < GAIN * ours:
+            self.stay_eager()
+            winner = "eager"
+        self._decided(Decision(winner, {"compiled": ours, "eager": theirs}))
 
 
 def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
@@ -194,9 +219,11 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
+        rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
         for _ in range(WARM + ROUNDS):
             for which, run in enumerate(both):
-                times[which].append(_step(run, [_leaf(x) for x in args]))
+                given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
+                times[which].append(_step(run, given))
     return [statistics.median(part[WARM:]) for part in times]
 
 
@@ -211,13 +238,18 @@ def _step(run: Run, args: Sequence[Any]) -> float:
     return _now(args) - start
 
 
-def _leaf(value: Any) -> Any:
+def _room(value: Any) -> Tensor | None:
     """A copy, for a graph may write its inputs; not of weights: a trained leaf is not written."""
+    trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
+    return value.detach().clone() if isinstance(value, Tensor) and not trained else None
+
+
+def _leaf(value: Any, room: Tensor | None) -> Any:
+    """An input of a step, as the program gave it."""
     if not isinstance(value, Tensor):
         return value
-    if isinstance(value, torch.nn.Parameter) and value.requires_grad:
-        return value.detach().requires_grad_()
-    return value.detach().clone().requires_grad_(value.requires_grad)
+    found = value if room is None else room.copy_(value.detach())
+    return found.detach().requires_grad_(value.requires_grad)
 
 
 def _now(args: Sequence[Any]) -> float:
@@ -227,6 +259,31 @@ def _now(args: Sequence[Any]) -> float:
             return time.perf_counter()
     # one thread: what other processes take of the machine does not count
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def _cuda(args: Sequence[Any]) -> torch.device | None:
+    """The device of the first tensor on CUDA; None where CUDA is not in use."""
+    if not torch.cuda.is_initialized():
+        return None
+    found = (x.device for x in tree_leaves(args) if isinstance(x, Tensor) and x.is_cuda)
+    return next(found, torch.device("cuda", torch.cuda.current_device()))
+
+
+def _mark(device: torch.device | None, args: Sequence[Any]) -> Any:
+    """A moment: of the program, or when a device comes to what it is given from here on."""
+    if device is None:
+        return _now(args)
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _lasted(start: Any, end: Any) -> float:
+    """The seconds between two moments."""
+    if isinstance(end, torch.cuda.Event):
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+    return float(end - start)
 
 
 def _sizes(args: Sequence[Any]) -> tuple[Any, ...]:

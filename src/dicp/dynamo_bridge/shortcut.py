@@ -94,7 +94,14 @@ def measure_call(
     if shortcut is None:
         shortcut = Shortcut(compiled, found.plain)
         setattr(found.holder, found.name, shortcut.call())
-    shortcut.measure(_key(found.args, found.kwargs), decided, training)
+    holder = found.holder
+
+    def settled(decision: Decision) -> None:
+        if decision.winner == "eager":
+            torch_internals.straighten(holder)
+        decided(decision)
+
+    shortcut.measure(_key(found.args, found.kwargs), settled, training)
     return True
 
 

@@ -16,11 +16,12 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from deeplink.errors import DeeplinkError
 from dlinfer.framework import transformers_attention, transformers_batching, transformers_layers
 from dlinfer.framework.applied import Applied
+from dlinfer.framework.transformers_check import Check
 from dlinfer.framework.transformers_layers import FAMILIES, Forward
 
 log = logging.getLogger("dlinfer")
@@ -42,19 +43,19 @@ def apply(model: Any, *, check: bool = True) -> Applied:
         )
         log.warning(told, ", ".join(TESTED), transformers.__version__)
     found = _found(model)
-    before = _outputs(model) if check else []
+    checked = Check(model) if check else None
     applied = _exchanged(model, found)
-    if not check:
+    if checked is None:
         return applied
     try:
-        difference = max(map(_difference, _outputs(model), before))
+        difference = checked.difference()
     except BaseException:  # an op that a strict vendor refuses, or whatever: the model is as it was
         applied.undo()
         raise
     allowed = TOLERANCE.get(model.dtype, 1e-4)
     if not difference <= allowed:
         applied.undo()
-        allowed = max(allowed, min(SHAKEN * _rounding(model, before[0]), MOST))
+        allowed = max(allowed, min(SHAKEN * checked.rounding(), MOST))
         if difference <= allowed:
             applied = _exchanged(model, found)
             return Applied(model, applied.layers, difference, applied.undoing)
@@ -105,86 +106,3 @@ def _with_own_config(model: Any) -> Callable[[], None]:
             module.config = config
 
     return undo
-
-
-@torch.no_grad()
-def _outputs(model: Any) -> list[Tensor]:
-    """What the model, and what looks at images in it, makes of random input."""
-    training = model.training
-    model.eval()
-    try:
-        seen = [VISION[name](m) for m in model.modules() if (name := type(m).__name__) in VISION]
-        return [_logits(model), *seen]
-    finally:
-        model.train(training)
-
-
-def _logits(model: Any) -> Tensor:
-    """Of random tokens: two rows, one of them padded, and then one token more with the cache."""
-    generator = torch.Generator().manual_seed(0)
-    size = model.get_input_embeddings().weight.shape[0]
-    images = getattr(model.config, "image_token_id", None)
-    ids = torch.randint(size, (2, 7), generator=generator)
-    ids = ids.masked_fill(ids == images, 0) if images is not None else ids
-    ids = ids.to(model.device)
-    mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    first = model(ids, attention_mask=mask)
-    plain = model(ids, use_cache=True)
-    past = plain.past_key_values
-    last = model(ids[:, :1], past_key_values=past, use_cache=True)
-    kept = (first.logits[0, 3:], first.logits[1], plain.logits.flatten(0, 1), last.logits[:, 0])
-    return torch.cat(kept).float()
-
-
-def _rounding(model: Any, before: Tensor) -> float:
-    """What becomes of the logits when embeddings are off by their last bit."""
-    generator = torch.Generator().manual_seed(0)
-
-    def shake(module: nn.Module, args: Any, made: Tensor) -> Tensor:
-        signs = torch.randint(0, 2, made.shape, generator=generator).to(made.device) * 2.0 - 1
-        return (made * (1 + signs * torch.finfo(made.dtype).eps)).to(made.dtype)
-
-    hook = model.get_input_embeddings().register_forward_hook(shake)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _difference(_logits(model), before)
-    finally:
-        model.train(training)
-        hook.remove()
-
-
-def _internvl_image(tower: Any) -> Tensor:
-    config = tower.config
-    shape = (1, config.num_channels, *config.image_size)
-    return _last_hidden(tower(_random(shape, tower)))
-
-
-def _qwen2_vl_image(tower: Any) -> Tensor:
-    config, side = tower.config, 2 * tower.config.spatial_merge_size
-    size = config.in_channels * config.temporal_patch_size * config.patch_size**2
-    grid = torch.tensor([[1, side, side]], device=tower.device)
-    return _last_hidden(tower(_random((side * side, size), tower), grid_thw=grid))
-
-
-def _random(shape: tuple[int, ...], tower: Any) -> Tensor:
-    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    return drawn.to(tower.device, tower.dtype)
-
-
-def _last_hidden(result: Any) -> Tensor:
-    hidden: Tensor = getattr(result, "last_hidden_state", result)
-    return hidden.float()
-
-
-# Towers that look at images, and how one is run: their attention and products change, too.
-VISION: dict[str, Callable[[Any], Tensor]] = {
-    "InternVLVisionModel": _internvl_image,
-    "Qwen2VisionTransformerPretrainedModel": _qwen2_vl_image,
-}
-
-
-def _difference(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max())

@@ -1,6 +1,7 @@
 // The part of the graph that one call made, and hooks that time its backward pass. As in timed.py
 // and gradients.py, which do the same where there is no native part.
 #pragma once
+#include "seen.h"
 #include "timing.h"
 
 #include <torch/csrc/autograd/edge.h>
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <string>
-#include <typeindex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -21,10 +21,10 @@ using torch::autograd::variable_list;
 
 // Where the arguments hang in the graph before the call, which may write them in place.
 struct Given {
-  std::vector<std::pair<Edge, int>> edges;          // with the place of the argument
-  std::vector<std::pair<at::Tensor, int>> leaves;
+  c10::SmallVector<std::pair<Edge, int>, 4> edges;  // with the place of the argument
+  c10::SmallVector<std::pair<at::Tensor, int>, 4> leaves;
 
-  explicit Given(const std::vector<const at::Tensor*>& tensors) {
+  explicit Given(const Tensors& tensors) {
     for (size_t place = 0; place < tensors.size(); place++) {
       const at::Tensor& tensor = *tensors[place];
       if (!tensor.requires_grad()) continue;
@@ -54,25 +54,28 @@ enum class Work { computes, idle, reshapes };
 
 // Nodes whose gradient is a view of what comes in compute nothing; see timed.py.
 inline Work work_of(const Node& node) {
-  thread_local std::unordered_map<std::type_index, Work> known;
-  const auto found = known.find(typeid(node));
+  thread_local std::unordered_map<const std::type_info*, Work> known;
+  const auto found = known.find(&typeid(node));
   if (found != known.end()) return found->second;
   static const std::unordered_set<std::string> idle{"TBackward0", "TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "AliasBackward0"};
   static const std::unordered_set<std::string> reshapes{"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"};
   const std::string name = node.name();
   const Work work = idle.count(name) ? Work::idle : reshapes.count(name) ? Work::reshapes : Work::computes;
-  return known[typeid(node)] = work;
+  return known[&typeid(node)] = work;
 }
+
+using Places = c10::SmallVector<int, 4>;
+using Stretches = c10::SmallVector<std::pair<Node*, Node*>, 4>;
 
 // The nodes that a call made, and the places of the arguments that they lead to.
 struct Part {
-  std::vector<Node*> nodes, outputs;
-  std::vector<int> places;
+  c10::SmallVector<Node*, 8> nodes, outputs;
+  Places places;
 
   bool made(const Node* node) const { return std::find(nodes.begin(), nodes.end(), node) != nodes.end(); }
 
-  Part(const Given& given, const std::vector<const at::Tensor*>& results, uint64_t sequence) {
-    std::vector<Node*> stack;
+  Part(const Given& given, const Tensors& results, uint64_t sequence) {
+    c10::SmallVector<Node*, 8> stack;
     for (const at::Tensor* tensor : results) {
       Node* node = tensor->grad_fn().get();
       if (node == nullptr || given.argument(node, uint32_t(tensor->output_nr())) >= 0) continue;
@@ -97,14 +100,14 @@ struct Part {
   }
 
   // The nodes that compute, as pairs of the first and the last of a row of them; see timed.py.
-  std::vector<std::pair<Node*, Node*>> stretches() const {
-    std::vector<std::pair<Node*, Node*>> found;
-    std::vector<const Node*> joined;
+  Stretches stretches() const {
+    Stretches found;
+    c10::SmallVector<const Node*, 4> joined;
     for (Node* node : outputs) {
       if (!made(node) || work_of(*node) != Work::reshapes) continue;
       Node* following = node->next_edges().empty() ? nullptr : node->next_edges()[0].function.get();
       if (following == nullptr || !made(following) || work_of(*following) != Work::computes) continue;
-      joined.insert(joined.end(), {node, following});
+      joined.push_back(node), joined.push_back(following);
       found.emplace_back(node, following);
     }
     for (Node* node : nodes) {

@@ -5,12 +5,14 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <c10/util/SmallVector.h>
+
 #include <cstring>
-#include <vector>
 
 namespace op_tools {
 
-using Words = std::vector<uint64_t>;  // what a value is, for comparison
+using Words = c10::SmallVector<uint64_t, 40>;  // what a value is, for comparison
+using Tensors = c10::SmallVector<const at::Tensor*, 8>;
 
 struct WordsHash {
   size_t operator()(const Words& words) const {
@@ -23,7 +25,7 @@ struct WordsHash {
 // What is read from a call's arguments, or from its result, in one pass.
 struct Seen {
   Words words;
-  std::vector<const at::Tensor*> tensors;
+  Tensors tensors;
   bool plain = true;  // nothing among them that Python has to look at
   bool brief = false;  // of a list, its ends stand for the rest, and the value of a float does not count
   bool work = false;   // what tells two kinds of work apart: strides count, and the value of a float does not

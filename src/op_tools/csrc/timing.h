@@ -2,12 +2,12 @@
 #pragma once
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <dlfcn.h>
 
 #include <chrono>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -97,7 +97,7 @@ struct Row {
   int group = 0, result = 0, grads = 0;  // numbers of what is the same for many rows
   std::shared_ptr<Clock> clock;
   Mark start, end;
-  std::vector<std::pair<Mark, Mark>> spans;
+  c10::SmallVector<std::pair<Mark, Mark>, 2> spans;
   std::weak_ptr<Nodes> nodes;
   std::mutex lock;
   bool closed = false;  // nobody is to be told any more

@@ -1,10 +1,9 @@
 // OpTimeMeasure around a call, for the calls that are like one that Python has seen: device, shapes
 // and where they are made are known by comparison, and nothing is put into words before the end.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#include "timer.h"
 
-#include "graph.h"
-#include "seen.h"
+#include <pybind11/stl.h>
+#include <structmember.h>
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
@@ -12,186 +11,29 @@
 #include <torch/csrc/Device.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include <cmath>
-#include <cstdio>
-#include <map>
-
-namespace py = pybind11;
+#include <optional>
 
 namespace op_tools {
-namespace {
 
-// Numbers for values that are the same, and the values.
-template <class Key, class Hash = std::hash<Key>>
-struct Numbers {
-  std::unordered_map<Key, int, Hash> of;
-  std::vector<PyObject*> values;  // held
+Timer::Timer(py::object host, size_t limit)
+    : limit(limit), works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
+      shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
+      paths_(host.attr("paths")), ids_(host.attr("ids")), settle_at_(std::min(kSettle, limit)) {}
 
-  int add(const Key& key, PyObject* value) {
-    values.push_back(value);
-    return of[key] = int(values.size()) - 1;
-  }
-  void clear() {
-    of.clear();
-    for (PyObject* value : values) Py_XDECREF(value);
-    values.clear();
-  }
-};
+void Timer::close() {
+  keys_.clear();
+  groups_.clear();
+  results_.clear();
+}
 
-// The times of some calls, as `Times` of timings.py keeps them.
-struct Sums {
-  int64_t count = 0;
-  double total = 0, first = 0, least = INFINITY, most = 0;  // least: of those after the first
-  std::map<int, int64_t> classes;
-
-  void add(double ms) {
-    if (count == 0) first = ms;
-    else least = std::min(least, ms);
-    most = std::max(most, ms);
-    count++;
-    total += ms;
-    classes[ms > 0 ? int(std::nearbyint(std::log(ms) * 50)) : -1'000'000]++;
-  }
-  py::tuple told() const { return py::make_tuple(count, total, first, least, most, classes); }
-};
-
-}  // namespace
-
-// One run of the tool. Everything but the hooks is done under the GIL.
-class Timer {
- public:
-  // `host` has what Python gives to it by name; see timer.py.
-  Timer(py::object host, size_t limit)
-      : limit(limit), works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
-        shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), counted_(host.attr("counted")),
-        local_(host.attr("local")), paths_(host.attr("paths")), forward_(host.attr("forward")), trim_(host.attr("trim")),
-        ids_(host.attr("ids")) {}
-
-  ~Timer() { close(); }
-
-  PyObject* run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
-
-  // Of the rows that are over: [(id, its line)], {group: (sums of forward, of backward)}. The cells
-  // are Python's, once for each kind: cells(group, result, grads or None) -> (before, after the times).
-  py::tuple take(bool everything, const py::function& cells) {
-    std::deque<std::shared_ptr<Row>> rows, kept;
-    rows.swap(rows_);
-    std::vector<Done> done;
-    {
-      py::gil_scoped_release release;  // what a device waits for may need it
-      for (auto& row : rows) {
-        if (everything || (row->complete() && row->ready())) done.push_back(resolved(*row));
-        else kept.push_back(row);
-      }
-    }
-    rows_.insert(rows_.begin(), kept.begin(), kept.end());
-    std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
-    py::list lines;
-    std::map<int, std::pair<Sums, Sums>> times;
-    for (const Done& row : done) {
-      auto& [forward, backward] = times[row.group];
-      forward.add(row.forward);
-      if (row.spans != 0) backward.add(row.backward);
-      lines.append(py::make_tuple(row.id, line_of(row, cells)));
-    }
-    py::dict sums;
-    for (const auto& [group, pair] : times) sums[py::int_(group)] = py::make_tuple(pair.first.told(), pair.second.told());
-    return py::make_tuple(lines, sums);
-  }
-
-  // name, key of shapes, module, site
-  py::tuple group(int number) const { return py::reinterpret_borrow<py::tuple>(groups_.values[number]); }
-  py::object result(int number) const { return py::reinterpret_borrow<py::object>(results_.values[number]); }
-  py::tuple grads(int number) const { return py::cast(grads_list_[number]); }
-  int64_t spent() const { return *cost_; }
-  size_t waiting() const { return rows_.size(); }
-
-  void close() {
-    keys_.clear();
-    groups_.clear();
-    results_.clear();
-  }
-
-  size_t limit;
-
- private:
-  struct GroupKey {
-    int key;
-    PyObject *path, *site;
-    bool operator==(const GroupKey& o) const { return key == o.key && path == o.path && site == o.site; }
-  };
-  struct GroupHash {
-    size_t operator()(const GroupKey& k) const { return size_t(k.key) * 0x9E3779B97F4A7C15ull ^ size_t(k.path) * 31 ^ size_t(k.site); }
-  };
-
-  struct Done {
-    int64_t id;
-    int group, result, grads;
-    size_t spans;
-    double forward, backward;
-  };
-
-  std::string line_of(const Done& row, const py::function& cells) {
-    const auto [at, fresh] = cells_.try_emplace({row.group, row.result, row.spans == 0 ? -1 : row.grads});
-    if (fresh) {
-      py::object grads = row.spans == 0 ? py::object(py::none()) : py::object(py::int_(row.grads));
-      at->second = cells(row.group, row.result, grads).cast<std::pair<std::string, std::string>>();
-    }
-    char times[128];
-    if (row.spans == 0) std::snprintf(times, sizeof times, ",%lld,%.8f,-,ms,", static_cast<long long>(row.id), row.forward);
-    else std::snprintf(times, sizeof times, ",%lld,%.8f,%.8f,ms,", static_cast<long long>(row.id), row.forward, row.backward);
-    return at->second.first + times + at->second.second + "\r\n";
-  }
-
-  static Done resolved(Row& row) {
-    std::lock_guard hold(row.lock);
-    row.closed = true;  // a second backward pass has nobody to tell
-    Done done{row.id, row.group, row.result, row.grads, row.spans.size(), row.clock->between(row.start, row.end), 0};
-    for (const auto& [start, end] : row.spans) {
-      done.backward += row.clock->between(start, end);
-      row.clock->free(start);
-      row.clock->free(end);
-    }
-    row.clock->free(row.start);
-    row.clock->free(row.end);
-    return done;
-  }
-
-  // What times the calls on a device.
-  struct By {
-    std::shared_ptr<Clock> clock;  // null: Python's, or
-    bool nobody = false;           // the tool does not work there
-  };
-
-  const By& by(c10::Device device) {
-    const auto key = std::make_pair(int(device.type()), int(device.index()));
-    const auto found = clocks_.find(key);
-    if (found != clocks_.end()) return found->second;
-    const py::object ours = works_on_(py::reinterpret_steal<py::object>(THPDevice_New(device)));
-    if (ours.is_none()) return clocks_[key] = {nullptr, true};
-    return clocks_[key] = {ours.cast<bool>() ? std::make_shared<Clock>(device) : nullptr};
-  }
-
-  PyObject* site();  // borrowed; null: none
-  PyObject* path();  // new; null with an error
-  void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
-  void note(PyObject* path, PyObject* site, uint64_t sequence);
-  int group_of(int key, PyObject* name, PyObject* path, PyObject* site);
-  int result_of(Seen& made, PyObject* result);
-  void tell(PyObject* name, const char* what);
-
-  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, counted_, local_, paths_, forward_, trim_, ids_;
-  std::map<std::pair<int, int>, By> clocks_;
-  std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
-  std::deque<std::shared_ptr<Row>> rows_;
-  std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);
-  Numbers<Words, WordsHash> keys_;  // null: not for us
-  Numbers<GroupKey, GroupHash> groups_;
-  Numbers<Words, WordsHash> results_;
-  std::map<std::vector<int>, int> grads_of_;
-  std::vector<std::vector<int>> grads_list_;
-  std::unordered_map<PyObject*, PyObject*> codes_;  // code -> dict of sites by instruction, or None
-};
+const Timer::By& Timer::by(c10::Device device) {
+  const auto key = std::make_pair(int(device.type()), int(device.index()));
+  const auto found = clocks_.find(key);
+  if (found != clocks_.end()) return found->second;
+  const py::object ours = works_on_(py::reinterpret_steal<py::object>(THPDevice_New(device)));
+  if (ours.is_none()) return clocks_[key] = {nullptr, true};
+  return clocks_[key] = {ours.cast<bool>() ? std::make_shared<Clock>(device) : nullptr};
+}
 
 namespace {
 PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
@@ -211,17 +53,12 @@ PyObject* Timer::site() {
   while (frame != nullptr && found == nullptr) {
     Owned code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
     auto known = codes_.find(code.object);
-    if (known == codes_.end()) {
-      py::object places = places_of_(py::handle(code.object));  // held, with the code, by Python
-      known = codes_.emplace(code.object, places.ptr()).first;
-    }
-    if (known->second != Py_None) {
-      Owned at(PyLong_FromLong(PyFrame_GetLasti(frame)));
-      found = PyDict_GetItem(known->second, at.object);  // borrowed
-      if (found == nullptr) {
-        py::object made = new_site_(py::handle(code.object), PyFrame_GetLasti(frame), PyFrame_GetLineNumber(frame));
-        found = made.ptr();  // held by that dict
-      }
+    if (known == codes_.end()) known = codes_.emplace(code.object, Code{!places_of_(py::handle(code.object)).is_none(), {}}).first;
+    if (known->second.programs) {
+      const int at = PyFrame_GetLasti(frame);
+      PyObject*& site = known->second.sites[at];
+      if (site == nullptr) site = new_site_(py::handle(code.object), at, PyFrame_GetLineNumber(frame)).ptr();
+      found = site;
     }
     PyFrameObject* back = found == nullptr ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);
@@ -243,10 +80,10 @@ PyObject* Timer::path() {
 }
 
 // For what the backward pass calls: which module and line it comes from; see modules.py.
-void Timer::note(PyObject* path, PyObject* site, uint64_t sequence) {
-  Owned number(PyLong_FromUnsignedLongLong(sequence)), pair(PyTuple_Pack(2, path, site));
-  if (PyObject_SetItem(forward_.ptr(), number.object, pair.object) < 0) throw py::error_already_set();
-  if (PyDict_Size(forward_.ptr()) > 50'000) trim_();
+py::object Timer::made(uint64_t sequence) const {
+  const auto& [number, group] = made_[sequence % kRemembered];
+  if (number != sequence || size_t(group) >= groups_.values.size()) return py::none();
+  return py::make_tuple(py::handle(PyTuple_GET_ITEM(groups_.values[group], 2)), py::handle(PyTuple_GET_ITEM(groups_.values[group], 3)));
 }
 
 int Timer::group_of(int key, PyObject* name, PyObject* path, PyObject* site) {
@@ -299,12 +136,57 @@ void Timer::tell(PyObject* name, const char* what) {
 namespace {
 bool inside_functorch() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
 
-struct Begun {  // what is known of a call before it is made
+// The arguments; and the device, that of the first tensor that is not the CPU's.
+c10::Device see_call(PyObject* name, PyObject* args, PyObject* kwargs, Seen& seen) {
+  seen.words.push_back(uint64_t(name));  // held by the plan
+  see(args, seen);
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; seen.plain && PyDict_Next(kwargs, &at, &key, &value);) {
+    see_hashed(key, 10, seen);
+    see(value, seen);
+  }
+  for (const at::Tensor* tensor : seen.tensors)
+    if (!tensor->is_cpu()) return tensor->device();
+  return c10::kCPU;
+}
+}  // namespace
+
+struct Timer::Begun {
   std::shared_ptr<Row> row;
-  std::unique_ptr<Given> given;
+  std::optional<Given> given;
   uint64_t sequence = 0;
 };
-}  // namespace
+
+std::shared_ptr<Row> Timer::begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence) {
+  auto row = std::make_shared<Row>();
+  row->clock = clock;
+  Owned where(path());
+  row->group = group_of(key, name, where.object, site());
+  made_[sequence % kRemembered] = {sequence, row->group};
+  Owned id(PyIter_Next(ids_.ptr()));
+  row->id = PyLong_AsLongLong(id.object);
+  counted_++;
+  return row;
+}
+
+void Timer::finish(Begun& begun, bool brief, PyObject* result) {
+  Seen made;
+  made.brief = brief;
+  see(result, made);
+  begun.row->result = result_of(made, result);
+  if (begun.given.has_value() && begun.given->wanted()) {
+    begun.given->find_leaves();
+    follow(*begun.given, made, begun.sequence, begun.row);
+  }
+  size_t rows;
+  {
+    std::lock_guard hold(lock_);
+    rows_.push_back(std::move(begun.row));
+    rows = rows_.size();
+  }
+  if (rows < settle_at_) return;
+  if (settle(false) >= limit) collect_();
+}
 
 PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
   const int64_t entered = now();
@@ -316,19 +198,7 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
     if (busy.object != Py_False) return PyObject_Call(func, args, kwargs);
     Seen seen;
     seen.brief = brief;
-    seen.words.push_back(uint64_t(name));  // held by the plan
-    see(args, seen);
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; seen.plain && PyDict_Next(kwargs, &at, &key, &value);) {
-      see_hashed(key, 10, seen);
-      see(value, seen);
-    }
-    c10::Device device(c10::kCPU);
-    for (const at::Tensor* tensor : seen.tensors)
-      if (!tensor->is_cpu()) {
-        device = tensor->device();
-        break;
-      }
+    const c10::Device device = see_call(name, args, kwargs, seen);
     const bool by_python = !seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() ||
                            torch::autograd::get_current_graph_task_id() != -1;
     if (!by_python && by(device).nobody) return PyObject_Call(func, args, kwargs);
@@ -346,17 +216,9 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
         return result;
       }
       if (keys_.values[known->second] != nullptr) {
-        begun.row = std::make_shared<Row>();
-        begun.row->clock = marks;
         begun.sequence = at::sequence_number::peek();
-        if (!brief && c10::GradMode::is_enabled()) begun.given = std::make_unique<Given>(seen.tensors);
-        Owned where(path());
-        PyObject* line = site();
-        note(where.object, line, begun.sequence);
-        begun.row->group = group_of(known->second, name, where.object, line);
-        Owned id(PyIter_Next(ids_.ptr()));
-        begun.row->id = PyLong_AsLongLong(id.object);
-        counted_();
+        if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
+        begun.row = begin(name, known->second, marks, begun.sequence);
         *cost_ += now() - entered;
         begun.row->start = marks->mark();
       }
@@ -364,7 +226,6 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
     PyErr_Clear();
     tell(name, error.what());
-    begun.row = nullptr;
     return PyObject_Call(func, args, kwargs);
   }
   if (begun.row == nullptr) {
@@ -379,16 +240,7 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
   try {
     begun.row->end = begun.row->clock->mark();
     const int64_t returned = now();
-    Seen made;
-    made.brief = brief;
-    see(result, made);
-    begun.row->result = result_of(made, result);
-    if (begun.given != nullptr && begun.given->wanted()) {
-      begun.given->find_leaves();
-      follow(*begun.given, made, begun.sequence, begun.row);
-    }
-    rows_.push_back(begun.row);
-    if (rows_.size() >= limit) collect_();
+    finish(begun, brief, result);
     *cost_ += now() - returned;
   } catch (std::exception& error) {
     PyErr_Clear();
@@ -402,20 +254,20 @@ namespace {
 // What a plan calls: `timed(func, args, kwargs)`, for one operator.
 struct Timed {
   PyObject_HEAD
+  vectorcallfunc call;
   std::shared_ptr<Timer>* timer;
   PyObject *name, *admit, *python;
   bool brief;
 };
 
-PyObject* timed_call(PyObject* self, PyObject* args, PyObject*) {
+PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
   auto* timed = reinterpret_cast<Timed*>(self);
-  if (PyTuple_GET_SIZE(args) != 3) {
+  if (PyVectorcall_NARGS(count) != 3 || names != nullptr) {
     PyErr_SetString(PyExc_TypeError, "a function, its arguments and those by name");
     return nullptr;
   }
   auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run(timed->name, timed->brief, timed->admit, timed->python, PyTuple_GET_ITEM(args, 0), PyTuple_GET_ITEM(args, 1),
-                    PyTuple_GET_ITEM(args, 2));
+  return timer->run(timed->name, timed->brief, timed->admit, timed->python, args[0], args[1], args[2]);
 }
 
 void timed_free(PyObject* self) {
@@ -430,8 +282,12 @@ void timed_free(PyObject* self) {
 }
 
 PyObject* timed_type() {
-  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(timed_call)}, {Py_tp_dealloc, reinterpret_cast<void*>(timed_free)}, {0, nullptr}};
-  static PyType_Spec spec{"op_tools._C.Timed", sizeof(Timed), 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Timed, call), READONLY}, {nullptr}};
+  static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_members, members},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(timed_free)},
+                                {0, nullptr}};
+  static PyType_Spec spec{"op_tools._C.Timed", sizeof(Timed), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
   static PyObject* type = PyType_FromSpec(&spec);
   return type;
 }
@@ -440,6 +296,7 @@ py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, py::
   auto* type = reinterpret_cast<PyTypeObject*>(timed_type());
   PyObject* made = type->tp_alloc(type, 0);
   auto* own = reinterpret_cast<Timed*>(made);
+  own->call = timed_call;
   own->timer = new std::shared_ptr<Timer>(std::move(timer));
   own->name = name.release().ptr();
   own->admit = admit.release().ptr();
@@ -454,7 +311,11 @@ void bind_timing(py::module_& m) {
   py::class_<Timer, std::shared_ptr<Timer>>(m, "Timer")
       .def(py::init<py::object, size_t>())
       .def("timed", &timed)
-      .def("take", &Timer::take)
+      .def("settle", &Timer::settle)
+      .def("lines", &Timer::lines)
+      .def("sums", &Timer::sums)
+      .def("made", &Timer::made)
+      .def("counted", &Timer::counted)
       .def("group", &Timer::group)
       .def("result", &Timer::result)
       .def("grads", &Timer::grads)

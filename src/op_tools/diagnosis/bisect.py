@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, cast
 
 from deeplink.losses import Loss
 from op_tools.diagnosis import formats, reproduction
-from op_tools.diagnosis.checks import Check, LossCheck, Seen, tolerance_of
+from op_tools.diagnosis.checks import Check, LossCheck, Seen, judged, tolerance_of
 from op_tools.diagnosis.formats import Bisect, BisectRun, Guilty, Place
 from op_tools.diagnosis.rerouting import WIDE_ON_CPU, Plan, Where
 from op_tools.diagnosis.running import Runner
@@ -69,6 +69,7 @@ class Bisection:
         self._begun = time.monotonic()
         self._left = 0
         self._made: list[tuple[Seen, BisectRun]] = []
+        self._most = 0  # losses of a run
         self._places: Counter[Where] = Counter()
         folder.mkdir(parents=True, exist_ok=True)
         self.found: Bisect = {
@@ -99,11 +100,12 @@ class Bisection:
     def _search(self) -> None:
         plain = self._once("as it is", Plan(level=self._asked.level), self._asked.suspects)
         self._must_run(plain, "")
-        if self._check is not None and self._passes(plain):
+        doubtful = plain.ended and self._check is not None and self._check.by_losses
+        if self._check is not None and not doubtful and self._passes(plain):
             self._nothing()
         everything = self._once("everything", self._plan(everything=True))
-        self._must_run(everything, " with everything on the CPU")
-        self._places = plain.counts.could
+        self._must_run(everything, " with everything on the CPU", len(plain.losses))
+        self._places = plain.counts.could or everything.counts.could  # a crash leaves none
         by_name: Counter[str] = Counter()
         for where, count in self._places.items():
             by_name[where[0]] += count
@@ -115,7 +117,7 @@ class Bisection:
         self._check = check
         self.found["check"] = check.described()
         if not self._passes(everything):
-            raise Ended("program", _is_the_programs(check(everything)[1]))
+            raise Ended("program", _is_the_programs(judged(check, everything, self._most)[1]))
         ops = self._by_bits(plain) if self._passes(plain) else self._guilty_ops()
         self._must_fail_again()
         self.found["guilty"] = [
@@ -149,7 +151,7 @@ class Bisection:
             return exact
         wide_plan = self._plan(everything=True, instead=WIDE_ON_CPU)
         again = self._once("rounding", wide_plan)
-        self._must_run(again, " with everything on the CPU in float64")
+        self._must_run(again, " with everything on the CPU in float64", len(plain.losses))
         allowed = tolerance_of(everything.losses, again.losses) or [0.0]
         made = LossCheck(reference, allowed, source)
         size = max(abs(loss.value) for loss in reference)
@@ -160,9 +162,7 @@ class Bisection:
 
     def _passes(self, seen: Seen) -> bool:
         assert self._check is not None  # it is made before
-        passed, reason = self._check(seen)
-        if seen.problem and self._check.kind != "exit":
-            passed, reason = False, seen.problem
+        passed, reason = judged(self._check, seen, self._most)
         self._note(seen, "passed" if passed else "failed", reason)
         return passed
 
@@ -171,7 +171,10 @@ class Bisection:
         bare = self._once("as it is, without tools", None)
         if not self._passes(bare):
             assert self._check is not None
-            raise Ended("unclear", ONLY_BARE.format(self._check(bare)[1], self._asked.level))
+            raise Ended(
+                "unclear",
+                ONLY_BARE.format(judged(self._check, bare, self._most)[1], self._asked.level),
+            )
         raise Ended("nothing", "Nothing to find: the program is well as it is.")
 
     def _by_bits(self, plain: Seen) -> list[str]:
@@ -257,6 +260,7 @@ class Bisection:
         left = f", at least {self._left} more after it" if self._left > 1 else ""
         self._tell(f"run {number}: {what}{left}")
         seen = self._runner(plan, number, suspects)
+        self._most = max(self._most, len(seen.losses))
         chosen = [] if plan is None else [_place(w, 0) for w in plan.places or ()]
         outcome = ("timeout" if seen.exit == 124 else "broken") if seen.problem else "passed"
         self.found["runs"].append(
@@ -279,17 +283,19 @@ class Bisection:
     def _note(self, seen: Seen, outcome: str, reason: str) -> None:
         """What the check says of a run."""
         for made, run in self._made:
-            if made is seen and not seen.problem:
+            if made is seen and run["outcome"] != "timeout":
                 run["outcome"], run["reason"] = cast("Any", outcome), reason
         self._tell(f"  {outcome}: {reason}")
         self._save()
 
-    def _must_run(self, seen: Seen, when: str) -> None:
-        if self._asked.check is not None and self._asked.check.kind == "exit":
+    def _must_run(self, seen: Seen, when: str, losses: int = 1) -> None:
+        """Unless a run came to so many losses, how it ended is the end of the search."""
+        asked = self._asked.check
+        if asked is not None and asked.kind == "exit":
             return
-        if seen.problem or (not seen.losses and seen.exit):
-            why = seen.problem or f"it ended with status {seen.exit}"
-            raise Ended("broken", f"The program does not run{when}: {why}.{_tail(seen)}")
+        by_losses = asked is None or asked.by_losses
+        if (seen.problem and not by_losses) or (seen.ended and len(seen.losses) < max(1, losses)):
+            raise Ended("broken", f"The program does not run{when}: {seen.ended}.{_tail(seen)}")
 
     def _set_left(self, count: int) -> None:
         self._left = count

@@ -37,12 +37,19 @@ class Seen:
     def values(self) -> list[float]:
         return [loss.value for loss in self.losses]
 
+    @property
+    def ended(self) -> str:
+        """How, where it was not well; "" is status 0."""
+        return self.problem or (f"it ended with status {self.exit}" if self.exit else "")
+
 
 class Check(Protocol):
     """Says whether a run is well, and why not."""
 
     @property
     def kind(self) -> str: ...
+    @property
+    def by_losses(self) -> bool: ...  # a run that ends badly behind its last loss may be well
     def __call__(self, seen: Seen) -> tuple[bool, str]: ...
     def described(self) -> dict[str, Any]: ...
 
@@ -55,6 +62,7 @@ class LossCheck:
     tolerance: Sequence[float]  # of each
     source: str = "everything on the CPU"
     kind: str = field(default="loss", init=False)
+    by_losses: bool = field(default=True, init=False)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
@@ -85,6 +93,18 @@ def _near(one: float, right: float, allowed: float) -> bool:
     return one == right or abs(one - right) <= allowed
 
 
+def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
+    """What a check says of a run, when there are runs with `most` losses: one that was ended by a
+    signal, or raised, is well if it had all of its losses by then.
+    """
+    passed, reason = check(seen)
+    if not check.by_losses:
+        return (False, seen.problem) if seen.problem and check.kind != "exit" else (passed, reason)
+    if seen.ended and len(seen.losses) < most:
+        return False, f"{len(seen.losses)} losses of {most}, then {seen.ended}"
+    return passed, f"{reason}; then {seen.ended}" if seen.ended else reason
+
+
 def tolerance_of(reference: Sequence[Loss], again: Sequence[Loss]) -> list[float]:
     """What rounding may do to each loss: by two runs that are right, and round differently."""
     found, worst = [], 0.0
@@ -100,6 +120,7 @@ class NanCheck:
     """No loss is nan or infinite."""
 
     kind: str = field(default="nan", init=False)
+    by_losses: bool = field(default=True, init=False)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
@@ -118,6 +139,7 @@ class ExitCheck:
     """The program ends with status 0."""
 
     kind: str = field(default="exit", init=False)
+    by_losses: bool = field(default=False, init=False)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         return seen.exit == 0, f"status {seen.exit}"
@@ -132,6 +154,10 @@ class ExpressionCheck:
 
     expression: str
     kind: str = field(default="expression", init=False)
+
+    @property
+    def by_losses(self) -> bool:
+        return "status" not in self.expression
 
     def __post_init__(self) -> None:
         try:
@@ -169,6 +195,7 @@ class ScriptCheck:
 
     script: str
     kind: str = field(default="script", init=False)
+    by_losses: bool = field(default=False, init=False)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         assert seen.log is not None  # of a command there is one

@@ -1,7 +1,8 @@
 """The collectives of a run of several ranks: is what the ranks got what they gave, added up?
 
 At the level `api` a call that waits has its result in the record. At the level `aten` it has not
-(the work goes on), and the result is looked for among what later calls were given.
+(the work goes on): the first call that is given the memory tells what came. Where nobody was, the
+result is looked for among what later calls were given.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from op_tools.diagnosis.values import step_of
 LATER = 200  # calls behind a collective among which its result is looked for
 BEHIND = 2.0  # seconds: the times of calls are whole ones
 _REDUCTION = re.compile(r"\b(SUM|AVG|MAX|MIN|PRODUCT)\b")
+Group = tuple[int, ...]
+NOT_READ = (
+    "its result is not in the record: the call did not wait, and no kernel that was recorded has "
+    "read it; record with --level api where the program waits in Python"
+)
 CHECKED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
@@ -48,15 +54,16 @@ def check(run: Recording, side: str) -> list[Collective]:
 
 
 def rounds(run: Recording) -> list[_Round]:
-    """The n-th call of a collective on each rank belongs together."""
-    by_key: dict[tuple[str, int], dict[int, tuple[int, Entry]]] = defaultdict(dict)
+    """The n-th call of a collective on each rank of a group belongs together."""
+    by_key: dict[tuple[str, Group, int], dict[int, tuple[int, Entry]]] = defaultdict(dict)
     for rank, entries in run.ranks.items():
-        counts: dict[str, int] = defaultdict(int)
+        counts: dict[tuple[str, Group], int] = defaultdict(int)
         for at, entry in enumerate(entries):
-            if kind_of(entry.op) in CHECKED:
-                by_key[entry.op, counts[entry.op]][rank] = (at, entry)
-                counts[entry.op] += 1
-    made = [_Round(op, kind_of(op), n, calls) for (op, n), calls in by_key.items()]
+            if kind_of(entry.op) in CHECKED and len(entry.group) != 1:
+                key = entry.op, entry.group
+                by_key[*key, counts[key]][rank] = (at, entry)
+                counts[key] += 1
+    made = [_Round(op, kind_of(op), n, calls) for (op, _, n), calls in by_key.items()]
     return sorted(made, key=lambda each: (each.first.step, each.calls[min(each.calls)][0]))
 
 
@@ -75,7 +82,8 @@ def _checked(run: Recording, each: _Round, side: str) -> Collective:
 
 
 def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
-    absent = [rank for rank in run.ranks if rank not in each.calls]
+    group = each.first.group or (*run.ranks, *run.missing)
+    absent = [rank for rank in run.ranks if rank in group and rank not in each.calls]
     if absent:
         few = "they have made fewer, or it is another group's"
         return (
@@ -83,8 +91,9 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
             absent[0],
             f"rank {', '.join(map(str, absent))} has no such call: {few}",
         )
-    if run.missing:
-        return "not checked", None, f"rank {', '.join(map(str, run.missing))} is missing"
+    missing = [rank for rank in run.missing if rank in group]
+    if missing:
+        return "not checked", None, f"rank {', '.join(map(str, missing))} is missing"
     given = {rank: _given(each.kind, entry) for rank, (_, entry) in each.calls.items()}
     if any(value is None for value in given.values()):
         return "not checked", None, "its tensors were not kept"
@@ -96,7 +105,7 @@ def _verdict(run: Recording, each: _Round) -> tuple[str, int | None, str]:
         wanted = _wanted(each, inputs, place)
         off = _off(run, each, rank, wanted, inputs[place])
         if off is None:
-            return "not checked", None, "its result is not in the record: the call did not wait"
+            return "not checked", None, NOT_READ
         offs[rank] = off
     bound = _bound(each.first, len(offs))
     bad = [rank for rank, off in offs.items() if not off <= bound]
@@ -168,6 +177,12 @@ def _off(
         if made.numel() != wanted[0].numel():
             return None
         return min(_distance(made, right) for right in wanted)
+    read = _read(run.ranks[rank][at + 1 :], entry.id)
+    if read is not None:
+        part, offset = read
+        rights = [right[offset : offset + part.numel()] for right in wanted]
+        same = all(right.numel() == part.numel() for right in rights)
+        return min(_distance(part, right) for right in rights) if same else None
     bound = _bound(entry, len(each.calls))
     for later in run.ranks[rank][at + 1 : at + 1 + LATER]:
         for value in later.inputs:
@@ -175,6 +190,16 @@ def _off(
                 off = min(_distance(_flat(value), right) for right in wanted)
                 if off <= bound:
                     return off
+    return None
+
+
+def _read(later: list[Entry], collective: int) -> tuple[Tensor, int] | None:
+    """What the first that read a collective's result was given of it, and where that begins."""
+    for entry in later:
+        for call, place, offset in entry.awaited:
+            if call == collective and place < len(entry.inputs):
+                value = entry.inputs[place]
+                return (_flat(value), offset) if value.bytes is not None else None
     return None
 
 

@@ -118,13 +118,13 @@ class Repetition:
         }
         seen = self._runner.start({**common, **values}, number)
         self.found["runs"].append(_run(number, what, seen))
-        if seen.problem:
+        if seen.problem and seen.exit >= 0:  # a signal leaves what was recorded until then
             self.found["verdict"] = f"The program does not run: {seen.problem}."
             return None
         try:
             return recordings.read(place / "recorded")
         except RecordingError as error:
-            status = f"it ended with status {seen.exit}" if seen.exit else "it called none"
+            status = seen.ended or "it called none"
             self.found["verdict"] = f"No operator of a device was seen ({status}): {error.message}"
             return None
 

@@ -291,9 +291,7 @@ def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
     if not found and not costs:
         style = "yellow" if broken else "green"
         say("nothing wrong was found" + (", as far as it went" if broken else ""), style=style)
-    output = folder / "report.html"
-    page.write(content, output, Path())
-    say(f"report: {output}", soft_wrap=True)
+    page.offer(content, folder / "report.html")
     if stopped:
         return 130
     return 1 if found else 2 if broken else 0

@@ -131,7 +131,7 @@ class WhyNan(Observer):
             return
         sizes = looks.greatest(numbers)
         if seen:
-            record.largest = _largest(_read(sizes))
+            record.largest = _largest(looks.numbers(sizes))
             if record.bad:
                 self._judge(record, given, made, self._sizes(given), by_value)
             return
@@ -172,7 +172,7 @@ class WhyNan(Observer):
         waiting, self._unread, self._held = self._unread, [], 0
         if not waiting:
             return
-        values = iter(_read([size for one in waiting for size in one.sizes]))
+        values = iter(looks.numbers([size for one in waiting for size in one.sizes]))
         for one in waiting:
             count = sum(looks.has_numbers(tensor) for tensor in one.made)
             one.record.largest = _largest([next(values) for _ in range(count)])
@@ -305,19 +305,6 @@ def _from_outside(origin: Record) -> bool:
         if math.isnan(size) or (math.isinf(size) and not math.isnan(origin.largest))
     ]
     return bool(bad) and not any(bad)
-
-
-def _read(sizes: Sequence[Tensor]) -> list[float]:
-    """Numbers of devices, with one copy for each device and type: not all have float64."""
-    places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for at, size in enumerate(sizes):
-        places.setdefault((size.device, size.dtype), []).append(at)
-    found = [0.0] * len(sizes)
-    for here in places.values():
-        values = torch.stack([sizes[at].reshape(()) for at in here]).tolist()
-        for at, value in zip(here, values, strict=True):
-            found[at] = value
-    return found
 
 
 def _largest(values: Sequence[float]) -> float:

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import (
@@ -33,21 +32,25 @@ from deeplink import settings
 from deeplink.table import console
 from op_tools import diagnostics, interception, looks, results, statistics
 from op_tools.call import tensor_list
-from op_tools.diagnosis import roots, stacks
+from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Budget, Figures, Signals, Usual
+from op_tools.diagnosis.signals import Budget, Signals, Usual
 
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
 MEMORY_EVERY = 8  # steps at most: a leak shows however short they are
 ARMED = 2  # steps that are recorded whole after an event
 EVENTS = 4  # that are kept in a file of their own; the rest are lines
+TOGETHER = 8  # parameters, of which a device is asked at once: its calls are what costs
 AT_LEAST = 1.0  # seconds between two writes at most
 PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
+TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
 PERIOD = 1.0  # seconds between two looks of the watchdog
 
 
 class FlightRecorder:
     """`with FlightRecorder(): …`, or `deeplink run --recorder train.py`."""
+
+    waits = True  # for the loss, before the backward pass: it frees what tells who made a NaN
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -64,9 +67,8 @@ class FlightRecorder:
             return self
         self._active = True
         folder = results.folder("recorder")
-        rank = f"rank{settings.rank()}_" if settings.world() > 1 else ""
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        stem = folder / f"recorder_{rank}pid{results.owner(folder)}_{stamp}"
+        stem = folder / f"recorder_pid{results.owner(folder)}_{stamp}{results.rank()}"
         self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
         self.budget, self.signals = Budget(), Signals()
         self.steps, self.events = 0, []
@@ -201,7 +203,7 @@ class FlightRecorder:
             if made:
                 count = len(self._line["modules"])
                 name = f"{count} {self._paths[module]}"
-                self.signals.take([name], made, self._line["modules"])
+                self.signals.take([(self._line["modules"], name)], made)
 
     def _name(self, root: nn.Module) -> None:
         """Modules and parameters by their paths; a root that comes later knows more of them."""
@@ -218,11 +220,18 @@ class FlightRecorder:
         first = next((t for t in started if isinstance(t, Tensor) and t.numel() == 1), None)
         if first is None:
             return
-        value = first.detach()
+        value, into = first.detach(), self._line["loss"]
         if statistics.is_seen(value):
-            self._line["loss"]["loss"] = value.item()
+            into["loss"] = value.item()
         else:
-            self.signals.ask_value(value, self._line["loss"])
+            wait = self.signals.ask_value(value, into)
+            if not self.waits:
+                return
+            self.budget.without(wait)
+            self.signals.arrived()
+        found = into.get("loss", 0.0)
+        if not (math.isfinite(found) or self._bad or len(self.ring.copies) >= EVENTS):
+            self._line["origin"] = str(graph.origin(first, self._names) or "")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._first is None:
@@ -230,14 +239,20 @@ class FlightRecorder:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with_gradients = [p for p in parameters if p.grad is not None]
         count = len(with_gradients)
-        for offset in range(count):
-            if not (self._armed or self.budget.open):
-                break
-            parameter = with_gradients[(self._turn + offset) % count]
-            name = self._names.get(id(parameter)) or f"[{(self._turn + offset) % count}]"
-            self.signals.take([name], [parameter.grad], self._line["grads"])
-            self.signals.take([name], [parameter], self._line["params"])
-        self._turn += max(1, len(self._line["grads"]))
+        names = [self._names.get(id(p)) or f"[{at}]" for at, p in enumerate(with_gradients)]
+        grads, params = self._line["grads"], self._line["params"]
+        taken, many = 0, 1 if count and statistics.is_seen(with_gradients[0]) else TOGETHER
+        while taken < count and (self._armed or self.budget.open):
+            ats = [(self._turn + at) % count for at in range(taken, min(taken + many, count))]
+            places = [(part, names[at]) for part in (grads, params) for at in ats]
+            some = [with_gradients[at] for at in ats]
+            self.signals.take(places, [*(p.grad for p in some), *some])
+            taken += len(ats)
+        self._turn += max(1, taken)
+        if lines.bad_names(grads) and not self._bad and "origin" not in self._line:
+            gradients = [parameter.grad for parameter in with_gradients]
+            self.signals.take([(grads, name) for name in names], gradients)
+            self._line["origin"] = lines.edge(names, grads)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._first not in (None, id(optimizer)):
@@ -249,7 +264,7 @@ class FlightRecorder:
         line, self._line = self._line, self._new_line()
         line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
         if self.budget.open or self.steps % MEMORY_EVERY == 0:
-            line |= {"memory": _memory(), "share": round(self.budget.share, 5)}
+            line |= {"memory": lines.memory(), "share": round(self.budget.share, 5)}
         self._pending.append(line)
         self.steps += 1
         self._armed = max(0, self._armed - 1)
@@ -262,7 +277,7 @@ class FlightRecorder:
     def _flush(self, everything: bool = False) -> None:
         """Writes the lines whose figures have come; many at once where time is short."""
         with self._lock:
-            waiting = {id(later.into) for later in self.signals.waiting}
+            waiting = self.signals.pending()
             while self._pending:
                 line = self._pending[0]
                 if waiting and any(id(line[part]) in waiting for part in PARTS):
@@ -273,17 +288,22 @@ class FlightRecorder:
             late = self._last - self._written > AT_LEAST
             if everything or late or self._armed or self.budget.open:
                 self._written = self._last
-                self.ring.add_all([_shown(line) for line in self._lines])
+                self.ring.add_all([lines.shown(line) for line in self._lines])
                 self._lines.clear()
 
     def _look(self, line: dict[str, Any]) -> None:
         """Whether this step is an event."""
         step, loss = line["step"], line["loss"].get("loss")
-        grads, bad_loss = _bad_names(line["grads"]), loss is not None and not math.isfinite(loss)
+        grads, bad_loss = (
+            lines.bad_names(line["grads"]),
+            loss is not None and not math.isfinite(loss),
+        )
         was_bad, self._bad = self._bad, bad_loss or bool(grads)
         if self._bad and not was_bad:  # the first of a row of them
             bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
-            self._event("nan", f"{bad} is not finite in step {step}{_first_bad(line)}")
+            text = f"{bad} is not finite in step {step}{lines.first_bad(line)}"
+            origin = line.get("origin")
+            self._event("nan", f"{text}; {origin}" if origin else text, step=step)
         if bad_loss:
             return
         if loss is not None and self._usual.leaps(loss):
@@ -292,17 +312,21 @@ class FlightRecorder:
 
     # Events.
 
-    def _event(self, kind: str, text: str, stack: Sequence[str] = ()) -> None:
+    def _event(self, kind: str, text: str, stack: Sequence[str] = (), step: int = 0) -> None:
         """A line about it, a copy of what led to it, and the next steps whole."""
         with self._lock:
-            self.ring.add_all([_shown(line) for line in self._lines])
+            self.ring.add_all([lines.shown(line) for line in self._lines])
             self._lines.clear()
             known = sum(event.startswith(f"{kind}: ") for event in self.events)
             if known >= EVENTS and kind in ("nan", "spike"):
                 return
             self.events.append(f"{kind}: {text}")
             event = {"event": kind, "step": self.steps, "at": time.time(), "text": text}
+            if kind == "nan":
+                event["next"] = lines.next_command(step)
             self.ring.add(event | ({"stack": list(stack)} if stack else {}))
+            if kind in TOLD:
+                lines.tell(event)
             if len(self.ring.copies) < EVENTS:
                 self.ring.keep(f"{kind}-step{self.steps}")
             if kind in ("nan", "spike"):
@@ -318,37 +342,3 @@ class FlightRecorder:
                 told = self._last
                 text = f"no step for {since:.0f} s, after {self.steps}"
                 self._event("hang", text, stacks.of_threads())
-
-
-def _memory() -> dict[str, int]:
-    """Bytes of the process, and of the device where it tells without waiting."""
-    found = {}
-    try:
-        with open("/proc/self/statm") as file:
-            found["process"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        pass
-    accelerator = torch.accelerator.current_accelerator()
-    module = torch.get_device_module(accelerator.type) if accelerator is not None else None
-    if module is not None and hasattr(module, "memory_allocated") and module.is_initialized():
-        found["device"] = int(module.memory_allocated())
-    return found
-
-
-def _bad_names(figures: dict[str, Figures]) -> list[str]:
-    return [name for name, found in figures.items() if found[2]]
-
-
-def _first_bad(line: dict[str, Any]) -> str:
-    """The first module whose result is bad: they are in the order of the step."""
-    bad = _bad_names(line["modules"])
-    return f"; the first module with a bad result: {bad[0].partition(' ')[2]}" if bad else ""
-
-
-def _shown(line: dict[str, Any]) -> dict[str, Any]:
-    """A line as it is written: without what it has not, and nan and inf as null."""
-    found = {key: value for key, value in line.items() if value != {}}
-    if "loss" in found:
-        loss = line["loss"].get("loss")
-        found["loss"] = loss if loss is not None and math.isfinite(loss) else None
-    return found

@@ -21,6 +21,7 @@ from torch import Tensor
 from deeplink.errors import DeeplinkError
 from op_tools import folders, snapshot
 from op_tools.archive import SUFFIX, Archive
+from op_tools.awaited import Read
 from op_tools.call import tensors
 from op_tools.store import TAG, Recorded
 
@@ -71,6 +72,8 @@ class Entry:
     time: str = ""
     device: str = ""
     load: Callable[[], Recorded] | None = None
+    group: tuple[int, ...] = ()  # the ranks of a collective; empty: all, or not known
+    awaited: tuple[Read, ...] = ()  # its arguments that are results of collectives before it
 
 
 @dataclass
@@ -217,6 +220,8 @@ def _of_header(
         time=header.get("time", ""),
         device=header.get("device", ""),
         load=load,
+        group=tuple(header.get("group", ())),
+        awaited=tuple(map(tuple, header.get("awaited", ()))),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ SHARE = 0.02  # of the program's time; what is not seen by these clocks has the 
 WARM = 16  # losses before a leap can be told
 MEMORY = 32  # steps that count
 LEAP = 4.0  # times the usual loss
+HALVES = (torch.float16, torch.bfloat16)
 Figures = list[Any]  # largest magnitude, norm, values that are not finite, hash
 
 
@@ -38,6 +39,12 @@ class Budget:
     def enter(self) -> None:
         """Something of ours begins."""
         self._entered = perf_counter_ns()
+
+    def without(self, wait: Callable[[], None]) -> None:
+        """Waits for the device: what it computes meanwhile is the program's."""
+        begun = perf_counter_ns()
+        wait()
+        self._entered += perf_counter_ns() - begun
 
     def leave(self) -> None:
         used = perf_counter_ns() - self._entered
@@ -77,12 +84,15 @@ class Usual:
         return leap
 
 
+Place = tuple[dict[str, Any], str]  # a part of a line, and a name in it
+
+
 @dataclass
 class _Later:
-    """Figures that a device was asked for, and has not given yet."""
+    """Figures that a device was asked for, and has not given yet; without places, a loss."""
 
-    names: list[str]
-    into: dict[str, Any]
+    places: list[Place]
+    into: list[dict[str, Any]]
     values: Tensor
     event: Any
 
@@ -93,33 +103,42 @@ class Signals:
 
     waiting: deque[_Later] = field(default_factory=deque)
 
-    def take(
-        self, names: Sequence[str], tensors: Sequence[Tensor], into: dict[str, Figures]
-    ) -> None:
-        """Adds the figures of tensors to a line, now or later."""
-        pairs = [
-            (n, t.detach()) for n, t in zip(names, tensors, strict=True) if looks.has_numbers(t)
-        ]
-        seen = [(n, t) for n, t in pairs if statistics.is_seen(t)]
-        for name, tensor in seen:
-            into[name] = figures(tensor)
-        others = [(n, t) for n, t in pairs if not statistics.is_seen(t)]
+    def take(self, places: Sequence[Place], tensors: Sequence[Tensor | None]) -> None:
+        """Adds the figures of tensors to lines, now or later; what a device is asked for at once
+        costs it little more than one of them.
+        """
+        others: list[tuple[Place, Tensor]] = []
+        for place, tensor in zip(places, tensors, strict=True):
+            if tensor is None or not looks.has_numbers(tensor):
+                continue
+            if statistics.is_seen(tensor):
+                into, name = place
+                into[name] = figures(tensor.detach())
+            else:
+                others.append((place, tensor.detach()))
         if others:
-            self._ask([n for n, _ in others], [t for _, t in others], into)
+            self._ask([place for place, _ in others], [tensor for _, tensor in others])
 
-    def _ask(self, names: list[str], tensors: list[Tensor], into: dict[str, Figures]) -> None:
-        largest = torch._foreach_norm(tensors, math.inf)
-        norms = torch._foreach_norm(tensors, 2)
-        both = torch.stack([value.float() for value in (*largest, *norms)])
+    def _ask(self, places: list[Place], tensors: list[Tensor]) -> None:
+        wide = torch.float32 if all(t.dtype in HALVES for t in tensors) else None
+        largest = torch._foreach_norm(tensors, math.inf, wide)
+        norms = torch._foreach_norm(tensors, 2, wide)
+        found = [*largest, *norms]
+        if len({value.dtype for value in found}) > 1:
+            found = [value.float() for value in found]
+        both = torch.stack(found)
         host = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
         host.copy_(both, non_blocking=True)
-        self.waiting.append(_Later(names, into, host, _event(both.device)))
+        into = [part for part, _ in places]
+        self.waiting.append(_Later(places, into, host, _event(both.device)))
 
-    def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
-        """One number of a device, for a line: it is there when it has come."""
+    def ask_value(self, value: Tensor, into: dict[str, Any]) -> Callable[[], None]:
+        """One number of a device, for a line: it is there when it has come, or was waited for."""
         host = torch.empty((), dtype=value.dtype, pin_memory=True)
         host.copy_(value.reshape(()), non_blocking=True)
-        self.waiting.append(_Later([], into, host, _event(value.device)))
+        event = _event(value.device)
+        self.waiting.append(_Later([], [into], host, event))
+        return cast("Callable[[], None]", event.synchronize)
 
     def arrived(self, wait: bool = False) -> None:
         """Fills in what has come; `wait`: what has not, too."""
@@ -130,13 +149,17 @@ class Signals:
             elif not later.event.query():
                 return
             self.waiting.popleft()
-            if not later.names:
-                later.into["loss"] = later.values.item()
+            if not later.places:
+                later.into[0]["loss"] = later.values.item()
                 continue
-            values, count = later.values.tolist(), len(later.names)
-            for at, name in enumerate(later.names):
+            values, count = later.values.tolist(), len(later.places)
+            for at, (into, name) in enumerate(later.places):
                 largest, norm = values[at], values[count + at]
-                later.into[name] = _line(largest, norm, int(not math.isfinite(largest)), "")
+                into[name] = _line(largest, norm, int(not math.isfinite(largest)), "")
+
+    def pending(self) -> set[int]:
+        """The parts of lines that are still to be filled in, by identity."""
+        return {id(part) for later in self.waiting for part in later.into}
 
 
 def _event(device: torch.device) -> Any:

@@ -58,7 +58,5 @@ def _end(folder: Path, status: int) -> int:
     first = found[0]
     if len(found) > 1 and first["status"] == "found":
         say(f"why-nan: it began on rank {first['rank']}: {first['verdict']}", soft_wrap=True)
-    output = folder / "report.html"
-    page.write(readers.read(folder), output, Path())
-    say(f"report: {output}", soft_wrap=True)
+    page.offer(readers.read(folder), folder / "report.html")
     return 1 if first["status"] == "found" else status

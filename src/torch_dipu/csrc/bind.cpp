@@ -1,5 +1,6 @@
 // What Python sees of the core: torch_dipu._C.
 #include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -99,11 +100,23 @@ static py::list adopt_outputs(
   return results;
 }
 
+// Autograd's threads, one for each device, which the first backward pass of a process makes.
+struct AutogradThreads : torch::autograd::Engine {
+  static size_t count() { return (get_default_engine().*&AutogradThreads::device_ready_queues_).size(); }
+
+  // A pass before this device came made none for it, and no later one would.
+  static void make_missing() {
+    auto& engine = get_default_engine();
+    if (engine.*&AutogradThreads::thread_pool_shared_ && count() == 0) (engine.*&AutogradThreads::start_device_threads)();
+  }
+};
+
 // A backward pass through nothing on each device: when it is done, autograd's threads have let go
 // of what earlier passes gave them. At exit they could not: they would die waiting for the GIL.
 static void drain_autograd() {
   if (!is_initialized()) return;
-  for (int i = 0; i < device_count(); i++) {
+  const int used = std::min(device_count(), static_cast<int>(AutogradThreads::count()));  // none before the first pass
+  for (int i = 0; i < used; i++) {
     auto leaf = at::ones({1}, at::TensorOptions().device(dipu_device(i))).set_requires_grad(true);
     leaf.sum().backward();
   }
@@ -130,6 +143,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("run_on_host", &run_on_host_py);
   m.def("adopt_outputs", &adopt_outputs);
+  m.def("make_missing_autograd_threads", &AutogradThreads::make_missing, py::call_guard<py::gil_scoped_release>());
   m.def("drain_autograd", &drain_autograd, py::call_guard<py::gil_scoped_release>());
   m.def("refuse_dtype", [](std::optional<at::ScalarType> dtype) { refuse_dtype(dtype); });
   bind_routes(m);

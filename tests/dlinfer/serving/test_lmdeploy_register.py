@@ -83,3 +83,11 @@ def test_an_unknown_release_is_told_and_the_self_check_decides(
         adaptor.register()
     with pytest.raises(AssertionError, match="invalid device_type"):  # it was taken back
         _config()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_model_of_latent_attention_is_told() -> None:
+    from lmdeploy.pytorch.configurations import deepseek_v2
+
+    with pytest.raises(DeeplinkError, match=r"latent attention \(DeepSeek\): device type"):
+        deepseek_v2.flash_mla_available()

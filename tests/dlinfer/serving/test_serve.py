@@ -75,7 +75,7 @@ def test_a_request_is_answered(framework: str, tmp_path: Path) -> None:
         pytest.importorskip(name, reason=f"not installed: scripts/frameworks {framework}")
     from tests.dlinfer.serving import tiny
 
-    model = tiny.make("llama", tmp_path)
+    model = tiny.make("llama", tmp_path, hidden_size=128)  # vLLM has heads of 32 at least
     with _serving("--model", str(model), "--framework", framework) as address:
         answer = _asked(address, model)
     assert answer["usage"]["completion_tokens"] == 5

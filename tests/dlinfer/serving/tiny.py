@@ -33,25 +33,29 @@ SMALL: dict[str, Any] = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
-MORE: dict[str, dict[str, Any]] = {
-    "Llama": {},
-    "Qwen2": {},
-    "Mistral": {"sliding_window": 24},
-    "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "Qwen2Moe": {
-        "num_experts": 6,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 64,
-        "decoder_sparse_step": 1,
-    },
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
 }
-FAMILIES = {
-    "llama": "Llama",
-    "qwen2": "Qwen2",
-    "mistral": "Mistral",
-    "mixtral": "Mixtral",
-    "qwen2_moe": "Qwen2Moe",
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "decoder_sparse_step": 1,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 16}),
+    "mistral": ("Mistral", {"sliding_window": 24}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 64}),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
 }
 
 
@@ -62,15 +66,16 @@ def make(name: str, folder: Path, **sizes: Any) -> Path:
         if name == "internlm2":
             _internlm2(make("llama", folder, **sizes), here)
         else:
-            model = _internvl() if name == "internvl" else _text(FAMILIES[name], **sizes)
+            model = _internvl() if name == "internvl" else _text(name, **sizes)
             _saved(model, here)
             if name == "internvl":
                 _processor(here)
     return here
 
 
-def _text(family: str, **sizes: Any) -> Any:
-    config = getattr(transformers, f"{family}Config")(**{**SMALL, **MORE[family], **sizes})
+def _text(name: str, **sizes: Any) -> Any:
+    family, more = FAMILIES[name]
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **more, **sizes})
     return getattr(transformers, f"{family}ForCausalLM")(config)
 
 

@@ -1,4 +1,6 @@
-"""vLLM, a process: `… vllm_worker FOLDER FILE` writes prompts and tokens as JSON: it logs a lot."""
+"""vLLM, a process: `… vllm_worker FOLDER FILE eager|graph` writes prompts and tokens as JSON, to a
+file: it logs a lot.
+"""
 
 import json
 import sys
@@ -8,11 +10,11 @@ from typing import Any
 from tests.dlinfer.serving.prompts import END, NEW, PROMPTS
 
 
-def main(folder: str, result: str) -> None:
+def main(folder: str, result: str, mode: str) -> None:
     import vllm
 
     sizes: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 8}
-    llm = vllm.LLM(model=folder, dtype="float32", enforce_eager=True, **sizes)
+    llm = vllm.LLM(model=folder, dtype="float32", enforce_eager=mode == "eager", **sizes)
     how = vllm.SamplingParams(
         max_tokens=NEW, temperature=0, ignore_eos=True, logit_bias={END: -100}
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import torch_dipu  # noqa: F401
 from op_tools import host
 from op_tools.diagnosis import checks, command, formats
 from op_tools.diagnosis.bisect import Asked, Bisection
+from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.rerouting import Plan
 from op_tools.diagnosis.running import Command, Function
 from tests.op_tools.diagnosis.programs import training
@@ -147,7 +151,15 @@ if plan:
     could = [[name, "m", "x.py:1", "forward", 2] for name in names]
     json.dump({"could": could, "did": {}}, open(plan["counts"] + "/counts-0-1.json", "w"))
 well = plan.get("everything") or "aten.op17.default" in plan.get("ops", [])
-print("loss:", 0.5 if well else 0.75)
+ends = os.path.join(here, "ends")
+ends = open(ends).read() if os.path.exists(ends) else ""
+if ends == "early":  # the faulty one ends the program
+    print("loss: 0.7", flush=True)
+    if not well:
+        os.kill(os.getpid(), 11)
+print("loss:", 0.5 if well or ends == "early" else 0.75, flush=True)
+if ends == "late":
+    os.kill(os.getpid(), 11)
 """
 
 
@@ -191,6 +203,28 @@ def test_what_was_run_is_not_run_again_after_a_stop(program: Path) -> None:
     assert guilty(found_by(program)) == ["aten.op17.default"]
 
 
+def test_after_kill_9_the_search_goes_on_where_it_was(program: Path) -> None:
+    run_command(program)
+    alone = len((program.parent / "runs").read_text())
+    shutil.rmtree(program.parent / "out")
+    (program.parent / "runs").unlink()
+    search = os.fork()
+    if not search:
+        run_command(program)
+        os._exit(0)
+    deadline = time.monotonic() + 120
+    while not (program.parent / "out" / "run-04").exists():
+        assert time.monotonic() < deadline
+    os.kill(search, signal.SIGKILL)
+    os.waitpid(search, 0)
+    left = found_by(program)
+    assert (left["status"], len(left["runs"]) >= 3) == ("running", True)
+    assert readers.read(program.parent / "out").findings  # a page says how far it came
+    assert run_command(program, "--resume") == 1
+    assert guilty(found_by(program)) == ["aten.op17.default"]
+    assert len((program.parent / "runs").read_text()) <= alone + 2  # what was cut short, again
+
+
 def test_a_command_that_does_not_run_is_told_with_its_last_lines(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +234,20 @@ def test_a_command_that_does_not_run_is_told_with_its_last_lines(
     out = capsys.readouterr().out
     assert "ended with status 1" in out
     assert "out of order" in out
+
+
+@pytest.mark.parametrize("check", ["loss", "nan"])
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_run_that_a_signal_ends_is_judged_by_its_losses(
+    program: Path, when: str, check: str
+) -> None:
+    """Behind the last of them it does no harm; before, the operator that does it is found."""
+    (program.parent / "ends").write_text(when)
+    healthy = (when, check) == ("late", "nan")
+    assert run_command(program, "--check", check) == (0 if healthy else 1)
+    found = found_by(program)
+    assert guilty(found) == ([] if healthy else ["aten.op17.default"])
+    assert "it was ended by SIGSEGV" in found["runs"][0]["reason"]
 
 
 def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:

@@ -116,6 +116,10 @@ def test_the_command_writes_what_it_shows(
     found = formats.read(tmp_path / "found.json")
     assert found["first"]["op"] == "aten.mm.default"
     assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
+    assert command.main("diff", [*line[:3], str(tmp_path / "none" / "found.json")]) == 2
+    shown = capsys.readouterr()
+    assert "cannot be written" in shown.err  # and what was found is shown all the same
+    assert "aten.mm.default" in shown.out
 
 
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,6 +220,31 @@ def test_other_collectives_are_checked_too(op: str, results: list[list[float]]) 
     assert row["status"] == "wrong"
 
 
+def later(rank: int, data: Any, read: Any) -> list[Entry]:
+    """A collective that did not wait, and the call that read its result."""
+    given, found = value_of(torch.tensor(data)), value_of(torch.tensor(read))
+    call = Entry(7, "c10d.allreduce_.default", "forward", 0, "", "", (given,), (given,), rank)
+    return [call, Entry(8, "aten.add.Tensor", "forward", 0, "", "", (found,), (), rank,
+                        awaited=((7, 0, 1),))]  # fmt: skip
+
+
+def test_a_result_that_came_later_is_judged_by_the_first_that_read_it() -> None:
+    """Also where it read a part: of a bucket of gradients, say."""
+    right = {0: later(0, [1.0, 2.0], [6.0]), 1: later(1, [3.0, 4.0], [6.0])}
+    assert [row["status"] for row in collectives.check(Recording(Path(), [], right), "a")] == [
+        "right"
+    ]
+    right[1] = later(1, [3.0, 4.0], [7.0])
+    (row,) = collectives.check(Recording(Path(), [], right), "a")
+    assert (row["status"], row["rank"]) == ("wrong", 1)
+
+
+def test_groups_of_ranks_are_told_apart() -> None:
+    rows = [gave(r, [[1.0 + r]], [[3.0 if r < 2 else 7.0]]) for r in range(4)]
+    run = ranks(*(replace(e, group=(0, 1) if e.rank < 2 else (2, 3)) for e in rows))
+    assert [row["status"] for row in collectives.check(run, "a")] == ["right", "right"]
+
+
 def test_a_missing_rank_is_told_and_the_rest_is_shown() -> None:
     full = ranks(gave(0, [[1.0]], [[3.0]]), gave(1, [[2.0]], [[3.0]]))
     lone = ranks(gave(0, [[1.0]], [[3.0]]), missing=(1,))
@@ -295,3 +324,30 @@ def test_what_a_collective_wrote_is_recorded(
     entries = recordings.read(tmp_path).ranks[0]
     reduced = [entry for entry in entries if entry.op.endswith("all_reduce")]
     assert [len(entry.outputs) for entry in reduced] == [1, 0]  # the second is not waited for
+
+
+def test_who_reads_the_result_of_a_collective_first_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view has not waited for it, and what torch writes without a kernel is taken as it is."""
+    import torch.distributed as dist
+
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with op_tools.OpCapture(level="aten", format="packed", devices=("cpu",)):
+            x = torch.zeros(4)
+            x.numpy()[:] = 3.0
+            work = dist.all_reduce(x, async_op=True)
+            part = x.view(2, 2)[1]
+            work.wait()
+            part + 1
+    finally:
+        dist.destroy_process_group()
+    entries = recordings.read(tmp_path).ranks[0]
+    (reduced,) = (entry for entry in entries if entry.op.startswith("c10d.allreduce_"))
+    (reader,) = (entry for entry in entries if entry.awaited)
+    assert (reduced.group, reader.op) == ((0,), "aten.add.Tensor")
+    assert reader.awaited == ((reduced.id, 0, 2),)
+    given = reduced.inputs[0].tensor()
+    assert given is not None and given.tolist() == [3.0] * 4

@@ -22,15 +22,7 @@ def causal_mask(device: torch.device) -> Tensor:
 
 
 def _fillable(
-    k: Tensor,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots: Tensor,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, k_scales: Tensor | None
 ) -> bool:
     dense = k_cache.is_contiguous() and v_cache.is_contiguous()
     return k_scales is None and dense and same(FLOATS, k, v, k_cache, v_cache)
@@ -78,15 +70,11 @@ def _packs(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cu_q: Tensor,
-    cu_kv: Tensor,
     max_q: int,
     max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
+    window: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
 ) -> bool:
     return _plain(q, k, v, softcap, alibi_slopes) and not window and max_q <= max_kv and max_q > 0
 
@@ -142,17 +130,10 @@ def _decodes(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    block_table: Tensor,
-    kv_lens: Tensor,
-    max_kv: int,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    window: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    k_scales: Tensor | None,
 ) -> bool:
     plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes) and q.shape[0] > 0
     return plain and _held(k_cache, v_cache, 16) and not window and k_scales is None
@@ -196,20 +177,11 @@ def _paged_prefills(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    block_table: Tensor,
-    cu_q: Tensor,
-    kv_lens: Tensor,
     max_q: int,
-    max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    window: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    k_scales: Tensor | None,
 ) -> bool:
     plain = _plain(q, k_cache, v_cache, softcap, alibi_slopes) and max_q > 0
     return plain and _held(k_cache, v_cache, 128) and not window and k_scales is None
@@ -260,13 +232,7 @@ def paged_prefill_attention(
 
 
 def _dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float = 0.0,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, softcap: float
 ) -> bool:
     masked = mask is None or (mask.dtype == torch.bool and not causal and mask.shape[1:2] == (1,))
     return _plain(q, k, v, softcap, None) and masked and q.numel() > 0

@@ -24,14 +24,7 @@ def dynamic_quant(x: Tensor) -> tuple[Tensor, Tensor]:
     return numbers, scale.unsqueeze(-1)
 
 
-def _exact(
-    a: Tensor,
-    b: Tensor,
-    a_scale: Tensor,
-    b_scale: Tensor,
-    out_dtype: torch.dtype,
-    bias: Tensor | None = None,
-) -> bool:
+def _exact(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out_dtype: torch.dtype) -> bool:
     scales = a_scale.dtype == b_scale.dtype == torch.float32
     return scales and out_dtype in HALF and a.numel() > 0 and a.dtype == b.dtype == torch.int8
 
@@ -57,14 +50,7 @@ def linear_w8a8(
     return made.reshape(*a.shape[:-1], -1)
 
 
-def _restores(
-    x: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    offset: Tensor | None = None,
-    bias: Tensor | None = None,
-    group_size: int = 0,
-) -> bool:
+def _restores(x: Tensor, weight: Tensor, scale: Tensor, offset: Tensor | None) -> bool:
     return weight.dtype == torch.int8 and same(HALF, x, scale, offset) and x.numel() > 0
 
 
@@ -89,16 +75,7 @@ def weight_quant_matmul(
     return made.reshape(*x.shape[:-1], -1)
 
 
-def _gates(
-    logits: Tensor,
-    top_k: int,
-    renormalize: bool = False,
-    scoring: str = "softmax",
-    groups: int = 1,
-    top_groups: int = 1,
-    bias: Tensor | None = None,
-    scale: float = 1.0,
-) -> bool:
+def _gates(logits: Tensor, scoring: str, groups: int, bias: Tensor | None) -> bool:
     plain = scoring == "softmax" and groups == 1 and bias is None
     return plain and logits.dtype in FLOATS and logits.numel() > 0
 
@@ -121,14 +98,7 @@ def moe_gating(
     return weights * scale, experts.long()
 
 
-def _mixes(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    weights: Tensor,
-    experts: Tensor,
-    activation: str = "silu",
-) -> bool:
+def _mixes(x: Tensor, gate_up: Tensor, down: Tensor, activation: str) -> bool:
     return same(HALF, x, gate_up, down) and activation == "silu" and x.shape[0] > 0
 
 

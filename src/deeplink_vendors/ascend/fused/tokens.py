@@ -9,12 +9,12 @@ from deeplink_vendors.ascend.fused.sdk import FLOATS, HALF, same, torch_npu
 from diopi.resolve import limited
 
 
-def _normal(x: Tensor, weight: Tensor, eps: float) -> bool:
+def _normal(x: Tensor, weight: Tensor) -> bool:
     return same(FLOATS, x, weight) and x.dim() >= 2 and x.numel() > 0
 
 
-def _added(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> bool:
-    return _normal(x, weight, eps) and same(FLOATS, x, residual) and x.shape == residual.shape
+def _added(x: Tensor, residual: Tensor, weight: Tensor) -> bool:
+    return _normal(x, weight) and same(FLOATS, x, residual) and x.shape == residual.shape
 
 
 @limited(_normal)
@@ -31,14 +31,14 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return normed, total
 
 
-@limited(lambda x, weight, eps: _normal(x, weight, eps) and x.dtype in HALF)
+@limited(lambda x, weight: _normal(x, weight) and x.dtype in HALF)
 def rms_norm_w8a8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """npu_rms_norm, then npu_dynamic_quant, whose scale has no last dimension."""
     numbers, scale = torch_npu.npu_dynamic_quant(torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0])
     return numbers, scale.unsqueeze(-1)
 
 
-@limited(lambda x, residual, weight, eps: _added(x, residual, weight, eps) and x.dtype in HALF)
+@limited(lambda x, residual, weight: _added(x, residual, weight) and x.dtype in HALF)
 def add_rms_norm_w8a8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,7 +55,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return gated
 
 
-def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> bool:
+def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
     return (
         same(FLOATS, q, k, cos, sin)
         and q.numel() > 0

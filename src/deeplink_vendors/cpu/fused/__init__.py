@@ -50,15 +50,7 @@ def bypass(on: bool) -> None:
     parts.load_extension(__name__).bypass(on)
 
 
-def _takes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float = 0.0,
-) -> bool:
+def _takes(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
     """torch's own knows no softcap, and has the first query see the first key."""
     return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
 

@@ -1,3 +1,4 @@
 """Graphs as ONNX, for the compilers of the CPU that read it: types and emitter, then conversions by
-family (elementwise, reduction, shape, indexing, matmul, norm, pooling, fused, decomposed).
+family (elementwise, operands, reduction, shape, indexing, matmul, norm, pooling, fused,
+decomposed).
 """

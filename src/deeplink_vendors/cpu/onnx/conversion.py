@@ -124,6 +124,11 @@ def operand(emitter: OnnxEmitter, argument: Any, dtype: torch.dtype) -> str:
     return emitter.number(argument, dtype)
 
 
+def as_result(emitter: OnnxEmitter, node: fx.Node, argument: Any) -> str:
+    """A tensor or a number in the type in which the node's result is computed."""
+    return operand(emitter, argument, computed_in(node.meta["val"].dtype))
+
+
 def dims_of(x: Value, dims: int | Sequence[int] | None) -> list[int]:
     """Dimensions as numbers from 0; none, or an empty list, means all."""
     if dims is None or (not isinstance(dims, int) and not dims):

@@ -167,7 +167,8 @@ class OnnxEmitter:
         if isinstance(value, Value):
             return self.cast(value, dtype).name
         if dtype == torch.bfloat16:
-            return self.op("Cast", self.array(value, torch.float32), to=ELEMENT[dtype])
+            rounded = torch.tensor(value, dtype=torch.float32).to(dtype).item()
+            return self.op("Cast", self.array(rounded, torch.float32), to=ELEMENT[dtype])
         if not dtype.is_floating_point:
             return self.array(torch.tensor(value).to(dtype).numpy(), dtype)
         return self.array(np.float64(value).astype(NUMPY[dtype]), dtype)

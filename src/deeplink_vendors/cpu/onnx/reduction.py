@@ -28,28 +28,17 @@ def _in_result(e: OnnxEmitter, node: fx.Node, x: Value) -> Value:
     return e.cast(x, computed_in(node.meta["val"].dtype))
 
 
-@computes(aten.sum.dim_IntList)
-def total(
-    e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False, **_: Any
-) -> Name:
-    return reduced(e, "ReduceSum", _in_result(e, node, x), dims_of(x, dim), keep)
+def _folded(kind: str, *targets: Any) -> None:
+    @computes(*targets)
+    def convert(
+        e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False, **_: Any
+    ) -> Name:
+        return reduced(e, kind, _in_result(e, node, x), dims_of(x, dim), keep)
 
 
-@computes(aten.sum.default)
-def total_of_all(e: OnnxEmitter, node: fx.Node, x: Value, **_: Any) -> Name:
-    return reduced(e, "ReduceSum", _in_result(e, node, x), dims_of(x, None), False)
-
-
-@computes(aten.mean.dim)
-def mean(
-    e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False, **_: Any
-) -> Name:
-    return reduced(e, "ReduceMean", _in_result(e, node, x), dims_of(x, dim), keep)
-
-
-@computes(aten.mean.default)
-def mean_of_all(e: OnnxEmitter, node: fx.Node, x: Value, **_: Any) -> Name:
-    return reduced(e, "ReduceMean", _in_result(e, node, x), dims_of(x, None), False)
+_folded("ReduceSum", aten.sum.default, aten.sum.dim_IntList)
+_folded("ReduceMean", aten.mean.default, aten.mean.dim)
+_folded("ReduceProd", aten.prod.default, aten.prod.dim_int)
 
 
 def _extreme(target: Any, kind: str) -> None:
@@ -71,13 +60,6 @@ def any_(e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool =
     whole = e.cast(e.cast(x, torch.bool), torch.int32)
     made = reduced(e, "ReduceMax", whole, dims_of(x, dim), keep)
     return e.op("Greater", made, e.number(0, torch.int32))
-
-
-@computes(aten.prod.default, aten.prod.dim_int)
-def product(
-    e: OnnxEmitter, node: fx.Node, x: Value, dim: Dims = None, keep: bool = False, **_: Any
-) -> Name:
-    return reduced(e, "ReduceProd", _in_result(e, node, x), dims_of(x, dim), keep)
 
 
 @computes(aten.var.correction)

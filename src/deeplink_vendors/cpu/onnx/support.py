@@ -17,6 +17,7 @@ from deeplink_vendors.cpu.onnx import (  # noqa: F401  # they fill the table
     indexing,
     matmul,
     norm,
+    operands,
     pooling,
     reduction,
     shape,

@@ -6,8 +6,12 @@ then what is missing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
+from deeplink_vendors.cpu.onnx.conversion import known
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.passes import tidy
 from deeplink_vendors.cpu.onnx.support import KEPT, apart
@@ -15,9 +19,25 @@ from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
 from dicp.backend import Backend, Executable, Loading
 
+LARGE = 2.0**110  # beyond it a number is left as it is: 65537 times as much may be none
+
 
 class OpenvinoEmitter(OnnxEmitter):
     """Weights are inputs of the model; they become constants on torch's memory, when it is read."""
+
+    def cast(self, value: Value, dtype: torch.dtype) -> Value:
+        """The value in another type. Where sizes change, OpenVINO (2026.4) rounds to bfloat16 by
+        the last bit that stays alone: what is nearer to the next number is cut off if that bit is
+        0. So the number is rounded before, to (x - 65537 x) + 65537 x, each step in float32.
+        """
+        if dtype != torch.bfloat16 or value.dtype == dtype or known(*value.shape):
+            return super().cast(value, dtype)
+        x = super().cast(value, torch.float32)
+        near = self.op("Clip", x, *(self.array(v, torch.float32) for v in (-LARGE, LARGE)))
+        far = self.op("Mul", near, self.array(65537.0, torch.float32))
+        head = self.op("Add", self.op("Sub", near, far), far)
+        rest = self.op("Sub", near, head)
+        return super().cast(replace(x, name=self.op("Sub", x, rest)), dtype)
 
     def constant(self, name: str, tensor: Tensor) -> Value:
         value = Value(name, tensor, tensor.dtype)

@@ -56,11 +56,19 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _cached(
-    q: Tensor, k: Tensor, v: Tensor, table: Tensor, lens: Tensor, scales: tuple[Tensor | None, ...]
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    kv_lens: Tensor,
+    k_scales: Tensor | None,
+    v_scales: Tensor | None,
+    k_zeros: Tensor | None,
+    v_zeros: Tensor | None,
 ) -> bool:
     """Whether the kernels read such a cache."""
-    quantised = scales[0] is not None
-    alike = quantised == (scales[1] is not None) and (scales[2] is None) == (scales[3] is None)
+    k, v, quantised = k_cache, v_cache, k_scales is not None
+    alike = quantised == (v_scales is not None) and (k_zeros is None) == (v_zeros is None)
     kinds = k.dtype == v.dtype == torch.int8 and same(q) if quantised else same(q, k, v)
     return (
         alike
@@ -69,9 +77,9 @@ def _cached(
         and k.shape[:2] == v.shape[:2]
         and _sizes(q, k, v)
         and k.stride(3) == v.stride(3) == 1
-        and table.dtype in WHOLE
-        and lens.dtype in WHOLE
-        and table.dim() == 2
+        and block_table.dtype in WHOLE
+        and kv_lens.dtype in WHOLE
+        and block_table.dim() == 2
     )
 
 
@@ -82,26 +90,6 @@ def _precision(x: Tensor) -> str:
 def _even(*sizes: int) -> bool:
     """Whether heads fill their tiles, so that nothing is masked along them."""
     return all(size == power(size, 16) for size in sizes)
-
-
-def _decodes(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    kv_lens: Tensor,
-    max_kv: int,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
-) -> bool:
-    scales = (k_scales, v_scales, k_zeros, v_zeros)
-    return _cached(q, k_cache, v_cache, block_table, kv_lens, scales)
 
 
 def steps(item: int, largest: int) -> tuple[int, int, int]:
@@ -123,7 +111,7 @@ def parts_of(programs: int, longest: int, keys: int, device: torch.device) -> in
     return min(range(1, min(count, PARTS) + 1), key=cost)
 
 
-@limited(_decodes)
+@limited(_cached)
 def paged_decode_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -227,20 +215,7 @@ def tiles(item: int, largest: int, max_q: int) -> tuple[int, int, int, int]:
     return 128, 64, 8, 3
 
 
-def _prefills(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_q: Tensor,
-    cu_kv: Tensor,
-    max_q: int,
-    max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-) -> bool:
+def _prefills(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return same(q, k, v) and k.dim() == v.dim() == 3 and _sizes(q, k, v)
 
 
@@ -294,30 +269,7 @@ def prefill_attention(
     return _prefill(q, k, v, cu_q, cu_kv, None, max_q, scale, causal, seen)
 
 
-def _paged_prefills(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_table: Tensor,
-    cu_q: Tensor,
-    kv_lens: Tensor,
-    max_q: int,
-    max_kv: int,
-    scale: float,
-    causal: bool = True,
-    window: int = 0,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
-) -> bool:
-    scales = (k_scales, v_scales, k_zeros, v_zeros)
-    return _cached(q, k_cache, v_cache, block_table, kv_lens, scales)
-
-
-@limited(_paged_prefills)
+@limited(_cached)
 def paged_prefill_attention(
     q: Tensor,
     k_cache: Tensor,
@@ -342,15 +294,7 @@ def paged_prefill_attention(
     return _prefill(q, k_cache, v_cache, cu_q, kv_lens, block_table, max_q, scale, causal, seen)
 
 
-def _is_torchs(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float = 0.0,
-) -> bool:
+def _is_torchs(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, softcap: float) -> bool:
     """torch's own knows no softcap, and has the first query see the first key."""
     return not softcap and not (causal and (mask is not None or q.shape[1] != k.shape[1]))
 

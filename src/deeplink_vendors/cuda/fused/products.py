@@ -27,14 +27,7 @@ def _precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
-def _restores(
-    x: Tensor,
-    weight: Tensor,
-    scale: Tensor,
-    offset: Tensor | None = None,
-    bias: Tensor | None = None,
-    group_size: int = 0,
-) -> bool:
+def _restores(x: Tensor, weight: Tensor, scale: Tensor, offset: Tensor | None) -> bool:
     return (
         x.dtype in FLOATS
         and weight.dtype in (torch.int8, torch.uint8)
@@ -79,14 +72,7 @@ def weight_quant_matmul(
     return y
 
 
-def _exact(
-    a: Tensor,
-    b: Tensor,
-    a_scale: Tensor,
-    b_scale: Tensor,
-    out_dtype: torch.dtype,
-    bias: Tensor | None = None,
-) -> bool:
+def _exact(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out_dtype: torch.dtype) -> bool:
     scales = a_scale.dtype == b_scale.dtype == torch.float32
     return scales and a.dtype == b.dtype == torch.int8 and b.dim() == 2 and out_dtype in FLOATS
 
@@ -117,16 +103,7 @@ def linear_w8a8(
     return y
 
 
-def _gates(
-    logits: Tensor,
-    top_k: int,
-    renormalize: bool = False,
-    scoring: str = "softmax",
-    groups: int = 1,
-    top_groups: int = 1,
-    bias: Tensor | None = None,
-    scale: float = 1.0,
-) -> bool:
+def _gates(logits: Tensor, top_k: int, groups: int) -> bool:
     experts = logits.shape[-1]
     even = groups == 1 or (experts == power(experts) and groups == power(groups) < experts)
     return logits.dim() == 2 and logits.dtype in FLOATS and even and top_k <= 32 and experts <= 4096
@@ -158,12 +135,7 @@ def moe_gating(
 
 
 def _mixes(
-    x: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
-    weights: Tensor,
-    experts: Tensor,
-    activation: str = "silu",
+    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
 ) -> bool:
     return (
         same(x, gate_up, down)

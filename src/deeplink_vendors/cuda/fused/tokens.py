@@ -19,12 +19,12 @@ from deeplink_vendors.cuda.fused.shapes import (
 from diopi.resolve import limited
 
 
-def _normal(x: Tensor, weight: Tensor, eps: float) -> bool:
+def _normal(x: Tensor, weight: Tensor) -> bool:
     return same(x, weight) and 0 < x.shape[-1] <= LONGEST and weight.shape == x.shape[-1:]
 
 
-def _added(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> bool:
-    return _normal(x, weight, eps) and same(x, residual) and x.shape == residual.shape
+def _added(x: Tensor, residual: Tensor, weight: Tensor) -> bool:
+    return _normal(x, weight) and same(x, residual) and x.shape == residual.shape
 
 
 def _norm(
@@ -101,7 +101,7 @@ def _gated(x: Tensor, kind: str) -> Tensor:
     return y
 
 
-def _halves(x: Tensor, approximate: str = "none") -> bool:
+def _halves(x: Tensor) -> bool:
     return x.dtype in FLOATS and x.shape[-1] % 2 == 0
 
 
@@ -117,7 +117,7 @@ def gelu_and_mul(x: Tensor, approximate: str = "none") -> Tensor:
     return _gated(x, "gelu" if approximate == "none" else "gelu_tanh")
 
 
-def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> bool:
+def _turnable(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> bool:
     shapes = q.dim() == k.dim() == 3 and cos.dim() == 2 and cos.shape == sin.shape
     return (
         shapes
@@ -153,10 +153,10 @@ def _fillable(
     k_cache: Tensor,
     v_cache: Tensor,
     slots: Tensor,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
-    k_zeros: Tensor | None = None,
-    v_zeros: Tensor | None = None,
+    k_scales: Tensor | None,
+    v_scales: Tensor | None,
+    k_zeros: Tensor | None,
+    v_zeros: Tensor | None,
 ) -> bool:
     quantised = k_scales is not None
     alike = quantised == (v_scales is not None) and (k_zeros is None) == (v_zeros is None)

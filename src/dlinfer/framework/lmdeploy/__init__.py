@@ -108,6 +108,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
         patches.set(importlib.import_module(name), "torch", shown)
     for name in sites.words:
         patches.word(name, TORCH, vendor.device)
+    patches.replace(sites.latent, lambda stock: lambda: _no_latent_cache())
     patches.replace(sites.to_device, functools.partial(_moving, vendor.device))
     patches.replace(sites.memory, lambda stock: lambda device_id=None: device.memory(vendor.device))
 
@@ -167,6 +168,14 @@ def _refuse(config: Any) -> None:
             "values as the model computes them.",
             "leave quant_policy out.",
         )
+
+
+def _no_latent_cache() -> bool:
+    raise DeeplinkError(
+        f"latent attention (DeepSeek): device type {DEVICE_TYPE!r} has caches of keys and of "
+        "values, and LMDeploy one for both.",
+        "transformers serves such a model on dlinfer's ops: `dlinfer.apply(model)`.",
+    )
 
 
 def _selecting(vendor: Vendor, stock: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -130,6 +131,9 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
                 causal=spec.causal,
                 use_flash_mla=spec.use_flash_mla,
             )
+        if getattr(spec, "llama3_params", None):  # LMDeploy takes the length that it is scaled to
+            scaled_from = spec.llama3_params.original_max_position_embeddings
+            spec = dataclasses.replace(spec, max_position_embeddings=scaled_from)
         return super().build_op(spec, **named)
 
     @classmethod

@@ -31,6 +31,7 @@ class Sites:
     dtype: str  # from what the user asks for to the type of the weights
     dispatcher: str  # its table of device types
     arguments: str  # the command line's `--device`
+    latent: str  # asks CUDA for its kernels when it reads the config of a model with such attention
     process: str  # the class whose `_mp_proc` is an engine in a process of its own
 
 
@@ -66,6 +67,7 @@ RELEASES: dict[str, Sites] = {
         dtype="lmdeploy.pytorch.config:_update_torch_dtype",
         dispatcher="lmdeploy.pytorch.kernels.dispatcher:FunctionDispatcher",
         arguments="lmdeploy.cli.utils:ArgumentHelper.device",
+        latent="lmdeploy.pytorch.configurations.utils:flash_mla_available",
         process=f"{ENGINE}.mp_engine.zmq_engine:ZMQMPEngine",
     ),
 }
@@ -80,4 +82,6 @@ MODELS = (
     "MixtralForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
 )

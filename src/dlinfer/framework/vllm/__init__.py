@@ -1,7 +1,8 @@
 """vLLM with dlinfer's ops: a plugin that vLLM loads in each of its processes.
 
-It does nothing unless DLINFER_VLLM asks for it. Then RMSNorm and SiluAndMul are ours, by vLLM's own
-registry of layers, and so is its CPU attention where it is causal and plain; the rest stays vLLM's.
+It does nothing unless DLINFER_VLLM asks for it. Then, once they are checked, RMSNorm and SiluAndMul
+are ours, by vLLM's own registry of layers, and so is its CPU attention where it is causal and
+plain; the rest stays vLLM's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ def register() -> None:
         return
     version = _version()
     if not version.startswith(TESTED):
-        log.warning("vLLM %s; dlinfer is tested with %s", version, ", ".join(TESTED))
+        told = "dlinfer is tested with vLLM %s, not %s: the check decides whether it is used"
+        log.warning(told, ", ".join(TESTED), version)
+    from dlinfer.framework.vllm import attention, check, layers  # need vLLM
+
+    check.check(layers.Norm, layers.Gate, attention.Attention)
     registry: Any = importlib.import_module("vllm.v1.attention.backends.registry")
     registry.register_backend(
         registry.AttentionBackendEnum.CPU_ATTN, "dlinfer.framework.vllm.attention.Backend"
     )
-    importlib.import_module("dlinfer.framework.vllm.layers")  # registers them
+    layers.register()
 
 
 def _version() -> str:

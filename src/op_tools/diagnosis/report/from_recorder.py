@@ -48,7 +48,8 @@ def _finding(event: dict[str, Any], taken: list[dict[str, Any]]) -> Finding:
     stack = [str(each).strip() for each in event.get("stack", [])]
     said = stack[:24] if hangs else stack[-12:]
     title = TITLES.get(event["event"], event["event"])
-    lines = (*said, *_after(event, taken))
+    then = [f"for the line, from the last checkpoint: {event['next']}"] if "next" in event else []
+    lines = (*said, *then, *_after(event, taken))
     return Finding("bad", f"{title}: {event['text']}", lines, stacks.site(stack, hangs))
 
 

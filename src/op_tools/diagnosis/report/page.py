@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import math
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from deeplink import __version__
+from deeplink.errors import DeeplinkError
+from deeplink.table import console
 from op_tools.diagnosis.report import source, summary
 from op_tools.diagnosis.report.content import STATES, Content, Row
 
@@ -43,10 +46,28 @@ def write(content: Content, path: Path, root: Path) -> int:
     """Writes the page, whole or not at all; its size. Source lines are looked for under `root`."""
     text = render(content, root).encode()
     fresh = path.with_name(f".{path.name}.new")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh.write_bytes(text)
-    fresh.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(text)
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise DeeplinkError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "what the run wrote is still there; say `deeplink report RUN -o FILE` elsewhere.",
+        ) from None
     return len(text)
+
+
+def offer(content: Content, path: Path) -> None:
+    """Writes the page and says where it is; a disk that is full costs the page alone."""
+    try:
+        write(content, path, Path())
+    except DeeplinkError as error:
+        console(stderr=True).print(str(error), style="red", soft_wrap=True)
+        return
+    console().print(f"report: {path}", soft_wrap=True)
 
 
 def render(content: Content, root: Path) -> str:

@@ -31,6 +31,7 @@ READERS: tuple[tuple[str, str, Reader], ...] = (
 # A run in progress has thousands of small files of tensors: they are named by their folder alone.
 SKIPPED = {".owners", "device", "cpu"}
 STAMP = re.compile(r"\d{4}(-\d\d){5}")  # in a name: when its process began to write
+RANK = re.compile(r"-rank(\d+)of(\d+)")
 TOGETHER = timedelta(seconds=90)  # between the starts of a run's ranks at most
 
 
@@ -43,8 +44,10 @@ def read(run: Path) -> Content:
         )
     content = Content(title=run.resolve().name)
     files = list(_files(run)) if run.is_dir() else [run]
-    for file in _last(files, content):
+    kept = _last(files, content)
+    for file in kept:
         _one(file, run, content)
+    content.problems += _missing(kept)
     if run.is_dir():
         from_tools.folders(run, content)
     if content.empty:
@@ -83,6 +86,15 @@ def _last(files: list[Path], content: Content) -> list[Path]:
         text = f"{left} files of earlier runs in this folder are left out; name one to see it"
         content.notes.append(text)
     return kept
+
+
+def _missing(files: list[Path]) -> list[str]:
+    """The ranks of which there is no file, where there are some of others."""
+    found = [match for file in files if (match := RANK.search(file.name))]
+    world = max((int(match[2]) for match in found), default=0)
+    missing = sorted(set(range(world)) - {int(match[1]) for match in found})
+    names = ", ".join(map(str, missing))
+    return [f"rank {names} of {world} is missing; the rest is shown"] if missing else []
 
 
 def _stamp(file: Path) -> datetime | None:

@@ -322,8 +322,41 @@ void attend(const Attend& call) {
   for (; head < call.group; head++) attend_heads<T, 1>(call, head);
 }
 
+template <class T>
+__attribute__((noinline)) float rest_of_row(const float* x, const T* w, int64_t n) {
+  float total = 0;
+  for (int64_t k = 0; k < n; k++) total += one(w + k) * x[k];
+  return total;
+}
+
+// y[n] = x . w[n] + bias[n] for one row of x, R rows of w at a time: nothing but memory is waited for, so rows to come are
+// asked for meanwhile, into the second cache; the processor by itself does not look beyond a page. A function of its own,
+// with registers for all these addresses.
+template <class T, int R>
+__attribute__((noinline)) int64_t one_row(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t from, int64_t to,
+                                          int64_t inner) {
+  const int64_t whole = inner / W * W;
+  int64_t n = from;
+  for (; n + R <= to; n += R) {
+    const T *here = w + n * w_row, *next = here + 2 * R * w_row;
+    F sums[R] = {};
+    for (int64_t k = 0; k < whole; k += W) {
+      const F value = load(x + k);
+      for (int r = 0; r < R; r++) {
+        __builtin_prefetch(next + r * w_row + k, 0, 2);
+        sums[r] += load(here + r * w_row + k) * value;
+      }
+    }
+    for (int r = 0; r < R; r++) {
+      float total = sum(sums[r]);
+      if (whole < inner) total += rest_of_row(x + whole, here + r * w_row + whole, inner - whole);
+      put(y + n + r, total + (bias ? one(bias + n + r) : 0.f));
+    }
+  }
+  return n;
+}
+
 // Rows of w that are taken together for M rows of x: sums enough to hide how long an addition takes.
-// One row of x needs nothing but memory, which several streams read faster.
 template <int M>
 constexpr int together() {
   return M == 1 ? 8 : WIDTH == 16 ? (M < 4 ? 4 : M < 16 ? 2 : 1) : (M < 8 ? 8 / M : 1);
@@ -373,6 +406,11 @@ void linear(const float* x, const void* w_, int64_t w_row, const void* bias, voi
             int64_t to, int64_t inner, int64_t outer) {
   const T* w = (const T*)w_;
   T* y = (T*)y_;
+  if (rows == 1) {
+    const int64_t done = one_row<T, 4>(x, w, w_row, (const T*)bias, y, from, to, inner);
+    one_row<T, 1>(x, w, w_row, (const T*)bias, y, done, to, inner);
+    return;
+  }
   const int64_t step = rows > 8 ? 2 : 8;  // rows of w that stay at hand for all rows of x
   for (int64_t n = from; n < to; n += step) {
     const int64_t last = n + step < to ? n + step : to;

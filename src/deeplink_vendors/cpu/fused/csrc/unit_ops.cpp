@@ -176,6 +176,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::str
   return product(x, weight, bias);
 }
 
+Tensor few_rows(const Tensor& x, const Tensor& weight) { return product(x, weight, std::nullopt); }
+
 std::string not_fill(const Tensor& rows, const Tensor& cache, const Tensor& slots, const Maybe& scales) {
   if (scales) return "its kernel does not quantise";
   const std::string why = mixed({&rows, &cache});
@@ -210,6 +212,8 @@ TORCH_LIBRARY_IMPL(dlinfer, CPU, m) {
   m.impl("fill_kv_cache", TORCH_FN(fill_kv_cache));
   m.impl("linear", TORCH_FN(linear));
 }
+
+TORCH_LIBRARY_IMPL(dicp, CPU, m) { m.impl("few_rows", TORCH_FN(few_rows)); }
 
 }  // namespace dlinfer
 

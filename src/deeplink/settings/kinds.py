@@ -1,0 +1,231 @@
+"""What a setting is, and its kinds: how a text becomes a value."""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from deeplink.errors import SettingError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """One environment variable: its name, how its text is read, its default and its meaning."""
+
+    name: str
+    parse: Callable[[str], T]  # raises ValueError, with a reason, for a text it does not allow
+    default: Callable[[], T]
+    doc: str
+    allowed: str
+    show: Callable[[T], str] = str
+    empty_counts: bool = False  # set to nothing is a value of its own, as an empty list is
+
+    def get(self) -> T:
+        """The value in force now; SettingError for a text that is not allowed."""
+        text = os.environ.get(self.name, "").strip()
+        if not text and not (self.empty_counts and self.name in os.environ):
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(
+                f"{self.name}={text!r} is not allowed: {error}; allowed: {self.allowed}.",
+                f"unset {self.name} for the default, {self.show(self.default()) or 'empty'!r}.",
+            ) from None
+
+    def is_set(self) -> bool:
+        """Whether the environment gives a value."""
+        if self.empty_counts:
+            return self.name in os.environ
+        return bool(os.environ.get(self.name, "").strip())
+
+
+def text(name: str, default: str, doc: str, allowed: str = "any text") -> Setting[str]:
+    """A text, taken as it is."""
+    return Setting(name, str, lambda: default, doc, allowed)
+
+
+def integer(
+    name: str, default: int, doc: str, minimum: int | None = None, maximum: int | None = None
+) -> Setting[int]:
+    """A whole number, between the bounds when there are any."""
+    allowed = "a whole number" + _bounds(minimum, maximum, str)
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("it is not a whole number") from None
+        return _within(number, minimum, maximum, str)
+
+    return Setting(name, parse, lambda: default, doc, allowed)
+
+
+def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
+    """Yes or no, in the usual spellings."""
+    spellings = {"1": True, "true": True, "yes": True, "on": True}
+    spellings |= {"0": False, "false": False, "no": False, "off": False}
+
+    def parse(value: str) -> bool:
+        if value.lower() not in spellings:
+            raise ValueError("it is neither yes nor no")
+        return spellings[value.lower()]
+
+    return Setting(
+        name, parse, lambda: default, doc, ", ".join(spellings), lambda b: "1" if b else "0"
+    )
+
+
+def size(name: str, default: int, doc: str, minimum: int = 0) -> Setting[int]:
+    """A number of bytes, plain or with a unit; units are powers of 1024."""
+    allowed = "bytes, such as 16GiB, 512M or 1048576" + _bounds(minimum or None, None, show_size)
+    return Setting(
+        name,
+        lambda value: _within(parse_size(value), minimum, None, show_size),
+        lambda: default,
+        doc,
+        allowed,
+        show_size,
+    )
+
+
+def words(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
+    """A list with commas between; blanks around a word and empty words are dropped."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+
+    return Setting(name, parse, lambda: tuple(default), doc, "words, with commas between", ",".join)
+
+
+def operators(name: str, default: Sequence[str], doc: str) -> Setting[tuple[str, ...]]:
+    """A list of operators; set to nothing it is the empty list, which no operator is in."""
+    allowed = "full names or regular expressions, with commas between"
+    return Setting(name, split_list, lambda: tuple(default), doc, allowed, ",".join, True)
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The entries of a list, trimmed; a comma inside brackets belongs to its entry."""
+    entries, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth <= 0:
+            entries.append(text[start:at])
+            start = at + 1
+    entries.append(text[start:])
+    return tuple(entry.strip() for entry in entries if entry.strip())
+
+
+def tolerance(name: str, doc: str) -> Setting[tuple[float, float] | None]:
+    """`atol,rtol`, as the classic tools write it; None when it is not set."""
+
+    def parse(value: str) -> tuple[float, float]:
+        try:
+            atol, rtol = (float(part) for part in value.split(","))
+        except ValueError:
+            raise ValueError("it is not two numbers with a comma between") from None
+        if not (atol >= 0 and rtol >= 0):
+            raise ValueError("a tolerance is not negative")
+        return atol, rtol
+
+    return Setting(name, parse, lambda: None, doc, "atol,rtol, such as 1e-3,1e-4", _show_tolerance)
+
+
+def _show_tolerance(pair: tuple[float, float] | None) -> str:
+    return "" if pair is None else f"{pair[0]:g},{pair[1]:g}"
+
+
+def casts(name: str, default: str, doc: str) -> Setting[dict[str, str]]:
+    """`torch.float16->torch.float32,…` as a dict of names of types, without their "torch."."""
+
+    def parse(value: str) -> dict[str, str]:
+        pairs = [part.split("->") for part in value.split(",") if part.strip()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise ValueError("it is not pairs of types with -> between")
+        return {_dtype(a): _dtype(b) for a, b in pairs}
+
+    def show(pairs: dict[str, str]) -> str:
+        return ",".join(f"torch.{a}->torch.{b}" for a, b in pairs.items())
+
+    allowed = "torch.float16->torch.float32 and the like, with commas between"
+    return Setting(name, parse, lambda: parse(default), doc, allowed, show)
+
+
+# Types by the names that torch gives them; `deeplink` reads settings before torch is imported.
+_DTYPES = (
+    "float16 bfloat16 float32 float64 complex32 complex64 complex128 int8 int16 int32 int64 uint8 "
+    "bool float8_e4m3fn float8_e5m2"
+).split()
+_SHORT = {"half": "float16", "float": "float32", "double": "float64", "long": "int64"}
+_SHORT |= {"int": "int32", "short": "int16", "cfloat": "complex64", "cdouble": "complex128"}
+
+
+def _dtype(text: str) -> str:
+    name = text.strip().removeprefix("torch.")
+    name = _SHORT.get(name, name)
+    if name not in _DTYPES:
+        near = difflib.get_close_matches(name, _DTYPES, n=1)
+        raise ValueError(f"no type {text.strip()!r}" + (f", meant {near[0]}?" if near else ""))
+    return name
+
+
+def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
+    """A path; `~` is the home directory. The default is a function: it may depend on others."""
+    return Setting(name, lambda value: Path(value).expanduser(), default, doc, "a path")
+
+
+def choice(name: str, default: str, doc: str, choices: Sequence[str]) -> Setting[str]:
+    """One word out of a few, in any case of letters."""
+
+    def parse(value: str) -> str:
+        if value.lower() in choices:
+            return value.lower()
+        meant = difflib.get_close_matches(value.lower(), choices, n=1)
+        raise ValueError("no such choice" + (f", did you mean {meant[0]!r}?" if meant else ""))
+
+    return Setting(name, parse, lambda: default, doc, ", ".join(choices))
+
+
+UNITS = ("", "K", "M", "G", "T", "P")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGTP]?)(?:iB|B)?)", re.IGNORECASE)
+
+
+def parse_size(value: str) -> int:
+    """Bytes of a text such as "16GiB", "1.5g" or "4096"; ValueError when it is none."""
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("it is not a size")
+    number, unit = match.groups()
+    return int(Decimal(number) * 1024 ** UNITS.index(unit.upper()))
+
+
+def show_size(count: int) -> str:
+    """The shortest exact spelling of a size: "16GiB", or "1000" when no unit divides it."""
+    for power in range(len(UNITS) - 1, 0, -1):
+        if count and count % 1024**power == 0:
+            return f"{count // 1024**power}{UNITS[power]}iB"
+    return str(count)
+
+
+def _bounds(minimum: int | None, maximum: int | None, show: Callable[[int], str]) -> str:
+    if minimum is not None and maximum is not None:
+        return f" from {show(minimum)} to {show(maximum)}"
+    if minimum is not None:
+        return f", at least {show(minimum)}"
+    return f", at most {show(maximum)}" if maximum is not None else ""
+
+
+def _within(
+    number: int, minimum: int | None, maximum: int | None, show: Callable[[int], str]
+) -> int:
+    if minimum is not None and number < minimum:
+        raise ValueError(f"it is less than {show(minimum)}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"it is more than {show(maximum)}")
+    return number

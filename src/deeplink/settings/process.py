@@ -1,0 +1,102 @@
+"""The environment of this process and of those that it starts: what is written, and other
+programs' variables.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from deeplink.settings.kinds import Setting
+from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH
+
+
+@contextmanager
+def asking_for(vendor: str) -> Iterator[None]:
+    """DEEPLINK_VENDOR names the vendor inside the block, for processes started there, too."""
+    before = os.environ.get(DEEPLINK_VENDOR.name)
+    os.environ[DEEPLINK_VENDOR.name] = vendor
+    try:
+        yield
+    finally:
+        os.environ.pop(DEEPLINK_VENDOR.name)
+        if before is not None:
+            os.environ[DEEPLINK_VENDOR.name] = before
+
+
+def activate_children() -> None:
+    """DITORCH is on in processes started from here (torchrun's workers, spawned ones), unless the
+    environment says otherwise.
+    """
+    os.environ.setdefault(DITORCH.name, "1")
+
+
+def watch_children(values: Mapping[str, str]) -> None:
+    """Settings of op_tools in this process and in those started from here."""
+    os.environ.update(values)
+
+
+def environment(values: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of a process that is to have these settings, and not those `without`."""
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    return {**kept, **values}
+
+
+_WATCHED: dict[str, list[Callable[[], None]]] = {}
+
+
+def watch(setting: Setting[Any], changed: Callable[[], None]) -> None:
+    """Calls `changed` after this program sets or unsets the variable by `os.environ`."""
+    _WATCHED.setdefault(setting.name, []).append(changed)
+    if type(os.environ) is not _Watched:
+        os.environ.__class__ = _Watched
+
+
+class _Watched(type(os.environ)):  # type: ignore[misc]  # os._Environ has no public name
+    """The environment, telling who asked of changes; reading it costs what it did."""
+
+    def __setitem__(self, name: str, value: str) -> None:
+        super().__setitem__(name, value)
+        for changed in _WATCHED.get(name, ()):
+            changed()
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        for changed in _WATCHED.get(name, ()):
+            changed()
+
+
+def hide_cuda() -> None:
+    """Keeps CUDA's devices from this process, by a variable that is not ours: CUDA reads it when
+    it starts, and offers no other way.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def leave_out_amx() -> str:
+    """Keeps oneDNN from AMX in processes started from here, by a variable of oneDNN's own that a
+    user's value goes before; returns the assignment.
+    """
+    name = "ONEDNN_MAX_CPU_ISA"
+    return f"{name}={os.environ.setdefault(name, 'AVX512_CORE_FP16')}"
+
+
+def columns() -> int:
+    """The width that the environment gives to what is printed; 0 when it gives none."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() else 0
+
+
+def rank() -> int:
+    """The rank that a launcher gave this process, by torchrun's variable; 0 without one."""
+    return int(os.environ.get("RANK", "0") or 0)
+
+
+def world() -> int:
+    """How many ranks a launcher started, by torchrun's variable; 1 without one."""
+    return int(os.environ.get("WORLD_SIZE", "1") or 1)
+
+
+def label() -> str:
+    """Free text in the name of the process monitor's file, by the classic variable `label`."""
+    return os.environ.get("label", "")  # noqa: SIM112 (as the classic tools write it)

@@ -1,0 +1,94 @@
+"""Results of collectives that come later than their calls: who reads one first, has it.
+
+A call of c10d gives its buffer back at once, and the work goes on. When a kernel is given that
+memory, the program has waited; what it is given is what the collective made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from op_tools import names
+from op_tools.call import Call
+from op_tools.collectives import is_collective
+
+# Of these the record tells who gave what, and the results are the tensors in their order.
+WAITED_FOR = frozenset(
+    """
+    c10d.allreduce_ c10d.broadcast_ c10d.allgather_ c10d._allgather_base_
+    c10d._reduce_scatter_base_ _c10d_functional.all_reduce _c10d_functional.all_reduce_
+    _c10d_functional.broadcast _c10d_functional.all_gather_into_tensor
+    _c10d_functional.reduce_scatter_tensor
+    """.split()
+)
+MOST = 256  # of which nobody has read anything yet
+Read = tuple[int, int, int]  # the collective's call, which of the tensors given, at which element
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A tensor that a collective writes; its storage is not kept alive, but known."""
+
+    storage: StorageWeakRef
+    start: int  # address
+    bytes: int
+    call: int
+    base: int  # elements of the collective's results before it
+
+
+class Awaited:
+    """The buffers of collectives until they are read."""
+
+    def __init__(self) -> None:
+        self._buffers: list[_Buffer] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._buffers)
+
+    def begin(self, call: Call, made: Sequence[Tensor]) -> None:
+        """A collective was called, and gave these back."""
+        if call.level != "aten" or call.name.rpartition(".")[0] not in WAITED_FOR:
+            return
+        base = 0
+        for tensor in made:
+            if tensor.is_contiguous() and tensor.numel():
+                size = tensor.numel() * tensor.element_size()
+                kept = StorageWeakRef(tensor.untyped_storage())
+                self._buffers.append(_Buffer(kept, tensor.data_ptr(), size, call.id, base))
+            base += tensor.numel()
+        del self._buffers[:-MOST]
+
+    def read_by(
+        self, call: Call, given: Sequence[Tensor], forget: Callable[[Tensor], None]
+    ) -> list[Read]:
+        """Which of its tensors are results that nobody has read before; what was known of their
+        values is forgotten.
+        """
+        if is_collective(call.name) or getattr(call.func, "is_view", False):
+            return []
+        if names.last(call.name) in names.VIEWS:
+            return []
+        found = []
+        for place, tensor in enumerate(given):
+            buffer = self._buffer(tensor)
+            if buffer is not None:
+                forget(tensor)
+                self._buffers = [each for each in self._buffers if each is not buffer]
+                offset = (tensor.data_ptr() - buffer.start) // tensor.element_size()
+                found.append((buffer.call, place, buffer.base + offset))
+        return found
+
+    def _buffer(self, tensor: Tensor) -> _Buffer | None:
+        if not tensor.is_contiguous() or not tensor.numel():
+            return None
+        mine, start = StorageWeakRef(tensor.untyped_storage()), tensor.data_ptr()
+        end = start + tensor.numel() * tensor.element_size()
+        for buffer in reversed(self._buffers):  # the last that wrote it
+            inside = buffer.start <= start and end <= buffer.start + buffer.bytes
+            if inside and buffer.storage == mine and not buffer.storage.expired():
+                return buffer
+        return None

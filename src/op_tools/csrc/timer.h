@@ -1,0 +1,143 @@
+// One run of OpTimeMeasure, as far as it is native: the calls that it times, and what comes of them.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "graph.h"
+
+#include <cmath>
+#include <map>
+
+namespace op_tools {
+
+namespace py = pybind11;
+
+// Numbers for values that are the same, and the values.
+template <class Key, class Hash = std::hash<Key>>
+struct Numbers {
+  std::unordered_map<Key, int, Hash> of;
+  std::vector<PyObject*> values;  // held
+
+  int add(const Key& key, PyObject* value) {
+    values.push_back(value);
+    return of[key] = int(values.size()) - 1;
+  }
+  void clear() {
+    of.clear();
+    for (PyObject* value : values) Py_XDECREF(value);
+    values.clear();
+  }
+};
+
+// The times of some calls, as `Times` of timings.py keeps them.
+struct Sums {
+  int64_t count = 0;
+  double total = 0, first = 0, least = INFINITY, most = 0;  // least: of those after the first
+  std::map<int, int64_t> classes;
+
+  void add(double ms) {
+    if (count == 0) first = ms;
+    else least = std::min(least, ms);
+    most = std::max(most, ms);
+    count++;
+    total += ms;
+    classes[ms > 0 ? int(std::nearbyint(std::log(ms) * 50)) : -1'000'000]++;
+  }
+};
+
+// A call that is over: what its line in the file says.
+struct Done {
+  int64_t id;
+  int group, result, grads;
+  bool backward;  // whether there was one
+  double forward_ms, backward_ms;
+};
+
+// Everything but the hooks and `settle` is done under the GIL.
+class Timer {
+ public:
+  // `host` has what Python gives to it by name; see timer.py.
+  Timer(py::object host, size_t limit);
+  ~Timer() { close(); }
+
+  PyObject* run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
+
+  // Asks for the times of the calls that are over, so that their events are used again; everything: of
+  // all, and waits for the device. How many are to be written.
+  size_t settle(bool everything);
+
+  // The lines of the calls that are over, with those of others among them, by their ids. The cells are
+  // Python's, once for each kind: cells(group, result, grads or None) -> (before, after the times).
+  py::bytes lines(const std::vector<std::pair<int64_t, std::string>>& others, const py::function& cells);
+
+  // {group: (sums of forward, of backward)}, of the calls that are over and were not told yet.
+  py::dict sums();
+
+  py::object made(uint64_t sequence) const;  // (module, site) of the call that made a node
+  py::tuple group(int number) const { return py::reinterpret_borrow<py::tuple>(groups_.values[number]); }  // name, key of shapes, module, site
+  py::object result(int number) const { return py::reinterpret_borrow<py::object>(results_.values[number]); }
+  py::tuple grads(int number) const;
+  int64_t spent() const { return *cost_; }
+  int64_t counted() { return std::exchange(counted_, 0); }
+  size_t waiting() const { return rows_.size(); }
+  void close();
+
+  size_t limit;
+
+ private:
+  struct GroupKey {
+    int key;
+    PyObject *path, *site;
+    bool operator==(const GroupKey& o) const { return key == o.key && path == o.path && site == o.site; }
+  };
+  struct GroupHash {
+    size_t operator()(const GroupKey& k) const { return size_t(k.key) * 0x9E3779B97F4A7C15ull ^ size_t(k.path) * 31 ^ size_t(k.site); }
+  };
+
+  // What times the calls on a device.
+  struct By {
+    std::shared_ptr<Clock> clock;  // null: Python's, or
+    bool nobody = false;           // the tool does not work there
+  };
+
+  struct Begun;  // what is known of a call before it is made
+
+  const By& by(c10::Device device);
+  PyObject* site();  // borrowed
+  PyObject* path();  // new; null with an error
+  std::shared_ptr<Row> begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence);
+  void finish(Begun& begun, bool brief, PyObject* result);
+  void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
+  int group_of(int key, PyObject* name, PyObject* path, PyObject* site);
+  int result_of(Seen& made, PyObject* result);
+  void tell(PyObject* name, const char* what);
+  void write(const Done& row, const py::function& cells, std::string& text);
+
+  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_, ids_;
+  std::map<std::pair<int, int>, By> clocks_;
+  Numbers<Words, WordsHash> keys_;  // null: not for us
+  Numbers<GroupKey, GroupHash> groups_;
+  Numbers<Words, WordsHash> results_;
+  std::map<Places, int> grads_of_;
+  std::vector<Places> grads_list_;
+  struct Code {
+    bool programs;  // and not a library's
+    std::unordered_map<int, PyObject*> sites;  // by instruction; Python holds them, and the code
+  };
+  std::unordered_map<PyObject*, Code> codes_;
+
+  static constexpr size_t kRemembered = 1 << 16;
+  std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
+
+  static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
+  std::mutex settling_, lock_;            // the second is of what follows
+  std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
+  size_t settle_at_;                        // when there are so many
+  std::vector<Done> done_;
+  std::map<int, std::pair<Sums, Sums>> sums_;
+
+  std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
+  int64_t counted_ = 0;
+  std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);
+};
+
+}  // namespace op_tools

@@ -1,0 +1,136 @@
+"""What is written of tensors where every kernel is seen, kept until one writes their memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from op_tools.snapshot import is_dense
+from op_tools.statistics_device import Later
+
+SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten
+LAYOUTS = 100_000  # that are known at most
+NUMBERS = 1 << 40  # of layouts: more than there will be
+MARK = "\x01"  # around the number of what a device is still asked for
+WEAK = "weak"
+
+Numbers = str | Later  # in JSON, or where they will be
+# Of one storage: a weak reference to it (no other has its address meanwhile), the texts of its
+# views, the numbers of its places. No tuples: what Python's collector has to look at costs more.
+Memory = dict[int | str, int | str | Later]
+
+_free, _expired = torch.UntypedStorage._free_weak_ref, torch.UntypedStorage._expired
+
+
+class _Layout:
+    """Of views: what they are, apart from where."""
+
+    __slots__ = ("dense", "kept", "number", "place", "start")
+
+    def __init__(self, tensor: Tensor, number: int, places: dict[object, int]) -> None:
+        if tensor.is_quantized:
+            raise NotImplementedError("a quantized tensor")
+        plain = not (tensor.is_complex() or tensor.is_neg())
+        self.number = number
+        self.kept = plain and tensor.numel() > 0
+        self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
+        same = (tensor.dtype, tensor.numel()) if self.dense else number
+        self.place = places.setdefault(same, number)  # of all views of the same values
+        self.start = start_of(tensor.dtype, tensor.shape)
+
+
+class Views:
+    """The texts of tensors; `measured` gives the numbers of one, and is told whether its values
+    lie one after the other, as they are. Any thread.
+    """
+
+    def __init__(self, measured: Callable[[Tensor, bool], Numbers]) -> None:
+        self._measured = measured
+        self._known: dict[int, Memory] = {}
+        self._layouts: dict[object, _Layout] = {}
+        self._places: dict[object, int] = {}
+        self._numbers = itertools.count()
+        self._sweep_at = SWEEP
+
+    def text(self, tensor: Tensor, fresh: bool = False) -> str:
+        """Hot path. `fresh`: autograd may be about to count the write that has made it.
+
+        RuntimeError: it has no plain memory, or nothing counts its writes.
+        """
+        storage = tensor.untyped_storage()
+        memory = self._known.get(storage._cdata)
+        if memory is None:
+            memory = self._new(storage)
+        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg())
+        layout = self._layouts.get(kind)
+        if layout is None:
+            layout = self._layouts[kind] = _Layout(tensor, next(self._numbers), self._places)
+        at = (tensor.storage_offset() << 32 | tensor._version) * NUMBERS
+        made = memory.get(at + layout.number)
+        if made is None:
+            made = self._made(memory, layout, at, tensor, fresh)
+        if type(made) is str:
+            return made
+        return f"{layout.start}{marked(made)}}}"  # type: ignore[arg-type]
+
+    def _made(
+        self, memory: Memory, layout: _Layout, at: int, tensor: Tensor, fresh: bool
+    ) -> Numbers:
+        numbers = memory.get(~(at + layout.place)) if layout.kept else None
+        if numbers is None:
+            numbers = self._measured(tensor, layout.dense)
+        made = f"{layout.start}{numbers}}}" if type(numbers) is str else numbers
+        if layout.kept:
+            for place in (at, at + NUMBERS) if fresh else (at,):
+                memory[place + layout.number] = made
+                memory[~(place + layout.place)] = numbers
+        return made  # type: ignore[return-value]
+
+    def _new(self, storage: torch.UntypedStorage) -> Memory:
+        if len(self._known) > self._sweep_at:
+            self._sweep()
+        made: Memory = {WEAK: storage._weak_ref()}
+        kept = self._known.setdefault(storage._cdata, made)
+        if kept is not made:  # another thread was first
+            _free(made[WEAK])
+        return kept
+
+    def _sweep(self) -> None:
+        for at, memory in list(self._known.items()):
+            if _expired(memory[WEAK]):
+                self._drop(at)
+        self._sweep_at = len(self._known) + SWEEP
+        if len(self._layouts) > LAYOUTS:
+            self._layouts, self._places = {}, {}
+
+    def _drop(self, at: int) -> None:
+        memory = self._known.pop(at, None)
+        if memory is not None:
+            _free(memory[WEAK])
+
+    def forget(self, tensor: Tensor) -> None:
+        """A call has written it, and so every view of its memory; autograd may count that only
+        later, or (where a list is written) not at all.
+        """
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            self._drop(tensor.untyped_storage()._cdata)
+
+    def __del__(self) -> None:
+        for at in list(self._known):
+            self._drop(at)
+
+
+def marked(numbers: Later) -> str:
+    """What was found, or a mark that stands for it in a line until the device was asked."""
+    return numbers.text or f"{MARK}{numbers.number}{MARK}"
+
+
+@lru_cache(10_000)
+def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
+    """What a tensor is, in front of its numbers."""
+    kind = str(dtype).removeprefix("torch.")
+    return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'
