@@ -188,7 +188,7 @@ class OpAutoCompare(Observer):
         return _Before(kept, requires, versions, given, guards, False, random, there, reread)
 
     def _after(self, call: Call, state: _Before, result: Any) -> None:
-        made = tensor_list(result)
+        made = [result] if isinstance(result, Tensor) else tensor_list(result)
         reason = reference.kind(made)
         if reason:
             self._skip(call, reason)
@@ -222,7 +222,7 @@ class OpAutoCompare(Observer):
             [],
             wants,
             str(device),
-            device_rows(call, result) if report.verbose() else [],
+            device_rows(call, result) if not state.on_device and report.verbose() else [],
             accepted=self._accepted,
         )
         views = not wrote and memory.lies_in_arguments(result, call)

@@ -187,7 +187,8 @@ def random_numbers_of(device: torch.device) -> Iterator[None]:
     same_kind = theirs is not None and theirs.shape == outside.shape
     inside = theirs if same_kind else _streams.get(device)
     if inside is None:
-        torch.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
+        # of the CPU alone: torch.manual_seed would seed the device, too
+        torch.default_generator.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
     else:
         torch.set_rng_state(inside)
     try:

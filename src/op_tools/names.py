@@ -56,6 +56,14 @@ VIEWS = frozenset(
     """.split()
 )
 
+# Of these, those that are views whatever the strides: nothing is done on the device.
+NEVER_COPY = frozenset(
+    """
+    chunk detach diagonal expand expand_as movedim narrow permute select split squeeze swapaxes
+    swapdims t transpose unbind unsqueeze view view_as
+    """.split()
+)
+
 # They move a tensor from one device or type to another, by the caller's wish.
 TRANSFERS = frozenset("to cpu cuda npu mlu xpu dipu ipu hpu mtia to_padded_tensor numpy".split())
 TRANSFERS |= frozenset("pin_memory copy_to_host __cuda_array_interface__ from_numpy".split())

@@ -16,6 +16,7 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 
 import torch
@@ -31,6 +32,7 @@ log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes
 HASH_ONLY = 16
 FIELDS = 8
+HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
 Start = Callable[[Tensor, torch.device], Callable[[], Tensor]]
 
@@ -58,12 +60,15 @@ def _try(start: Start, one: Tensor) -> None:
 
 
 class Together:
-    """Tensors of a call, until they are started on; any thread."""
+    """Tensors that are to be reduced, held until then; any thread."""
 
     def __init__(self, hash_only: bool) -> None:
         self._hash_only = hash_only
         self._refused: set[str] = set()  # kinds of devices that cannot
-        self._waiting: list[tuple[Later, Tensor, str]] = []
+        self._waiting: list[tuple[Later, Tensor, str, int]] = []
+        self._storages: set[int] = set()  # of those
+        self._bytes = 0
+        self._stream: torch.Stream | None = None  # of all that waits
         self._lock = threading.RLock()
 
     def takes(self, tensor: Tensor) -> bool:
@@ -76,25 +81,53 @@ class Together:
         """A tensor to be started on, before it is written."""
         flat, times = flat_of(tensor)
         made = Later(flat, times, self._hash_only)
+        stream = torch.accelerator.current_stream(flat.device.index)
+        storage = flat.untyped_storage()
         with self._lock:
-            self._waiting.append((made, flat, kind_of(tensor)))
+            if stream != self._stream:
+                self.start()
+            self._stream = stream
+            self._waiting.append((made, flat, kind_of(tensor), storage.data_ptr()))
+            self._storages.add(storage._cdata)
+            self._bytes += storage.nbytes()
+            if self._bytes > HELD or len(self._waiting) > WAITING:
+                self.start()
         return made
+
+    def before_write(self, tensors: list[Tensor]) -> None:
+        """Starts, where one of them waits: they are about to be written."""
+        if not self._storages or not any(map(self._holds, tensors)):
+            return
+        with self._lock:
+            stream = self._stream
+            self.start()
+        now = torch.accelerator.current_stream(tensors[0].device.index)
+        if stream is not None and now != stream:
+            now.wait_stream(stream)
+
+    def _holds(self, tensor: Tensor) -> bool:
+        plain = tensor.layout == torch.strided and not tensor.is_nested
+        return plain and tensor.untyped_storage()._cdata in self._storages
 
     def start(self) -> None:
         """Starts on all of them."""
         if not self._waiting:
             return
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            for kind, device in {(kind, flat.device) for _, flat, kind in waiting}:
-                some = [pair[:2] for pair in waiting if pair[1].device == device]
-                try:
+            waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
+            if not waiting or self._stream is None:
+                return
+            kind, device = waiting[0][2], waiting[0][1].device
+            some = [(one, flat) for one, flat, _, base in waiting if not _gone(one, flat, base)]
+            now = torch.accelerator.current_stream(device.index)
+            try:
+                with self._stream if now != self._stream else nullcontext():
                     self._start(kind, device, some)
-                except Exception as error:  # another's code: torch's kernels do as well
-                    log.warning("op_tools goes without the kernel of %s: %s", kind, error)
-                    self._refused.add(kind)
-                    for one, flat in some:
-                        one.reduce(flat)
+            except Exception as error:  # another's code: torch's kernels do as well
+                log.warning("op_tools goes without the kernel of %s: %s", kind, error)
+                self._refused.add(kind)
+                for one, flat in some:
+                    one.reduce(flat)
 
     def _start(self, kind: str, device: torch.device, some: list[tuple[Later, Tensor]]) -> None:
         start = starter(kind)
@@ -108,6 +141,14 @@ class Together:
         group = Group(start(torch.tensor(rows, dtype=torch.int64), device) if rows else None)
         for (one, _), span in zip(some, spans, strict=True):
             one.group = group, *span
+
+
+def _gone(one: Later, flat: Tensor, base: int) -> bool:
+    """Whether its memory was given back meanwhile, by a resize."""
+    if flat.untyped_storage().data_ptr() == base:
+        return False
+    one.text = '"skipped":"its memory was given back"'
+    return True
 
 
 class Group:

@@ -38,11 +38,13 @@ class Direct:
         given = tensor_list(args, kwargs)
         device = _device(given)
         if device is None or _functorch.peek_interpreter_stack() is not None:
+            self._guarded(self._store.settle)
             return interception.run(self._plan, func, args, kwargs)
-        line = self._guarded(self._before, given, device)
+        own = [] if self._written == [] else self._guarded(self._own, func, args, kwargs) or []
+        line = self._guarded(self._before, given, device, own)
         result = func(*args, **kwargs)
         if line is not None:
-            self._guarded(self._after, line, func, given, args, kwargs, result)
+            self._guarded(self._after, line, given, own, result)
         return result
 
     def _guarded(self, action: Callable[..., Any], *given: Any) -> Any:
@@ -55,11 +57,14 @@ class Direct:
         finally:
             local.busy = False
 
-    def _before(self, given: list[Tensor], device: torch.device) -> str | None:
-        if not self._plan.on(device):
-            return None
-        self._counted()
-        return f'{self._head()},"inputs":[{self._store.texts(given)}]'
+    def _before(self, given: list[Tensor], device: torch.device, own: list[Tensor]) -> str | None:
+        line = None
+        if self._plan.on(device):
+            self._counted()
+            line = f'{self._head()},"inputs":[{self._store.waiting_texts(given)}]'
+        if own:
+            self._store.before_write(own)
+        return line
 
     def _head(self) -> str:
         path, site = modules.path(), call_site()
@@ -74,28 +79,20 @@ class Direct:
             next(interception.ids), self._plan.name, direction, steps.current(), path, site
         )
 
-    def _after(
-        self,
-        line: str,
-        func: Any,
-        given: list[Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
+    def _after(self, line: str, given: list[Tensor], own: list[Tensor], result: Any) -> None:
         run, store = self._run, self._store
         made = tensor_list((result,))
-        own = self._own(func, args, kwargs)
         if not own:
-            store.add(f'{line},"outputs":[{store.texts(made)}]}}\n')
+            store.add(f'{line},"outputs":[{store.waiting_texts(made)}]}}\n')
         else:
-            changed = {at: tensor for at, tensor in enumerate(given) if id(tensor) in own}
+            written = set(map(id, own))
+            changed = {at: tensor for at, tensor in enumerate(given) if id(tensor) in written}
             for tensor in changed.values():
                 store.forget(tensor)
             returned = {id(tensor) for tensor in made}
-            outputs = ",".join(store.text(tensor, id(tensor) in own) for tensor in made)
+            outputs = ",".join(store.waiting_text(tensor, id(tensor) in written) for tensor in made)
             texts = [
-                f'"{at}":{store.text(tensor, True)}'
+                f'"{at}":{store.waiting_text(tensor, True)}'
                 for at, tensor in changed.items()
                 if id(tensor) not in returned
             ]
@@ -104,8 +101,8 @@ class Direct:
         run.calls += 1
         run.operators.add(self._plan.name)
 
-    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
-        """The tensors that it has written."""
+    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The tensors that it writes."""
         if self._written is None:
             arguments = enumerate(func._schema.arguments)
             self._written = [
@@ -113,24 +110,19 @@ class Direct:
                 for at, argument in arguments
                 if argument.alias_info and argument.alias_info.is_write
             ]
-        if not self._written:
-            return frozenset()
         values = [
             kwargs.get(name, args[at] if at < len(args) else None) for at, name in self._written
         ]
-        return frozenset(map(id, tensor_list(values)))
+        return tensor_list(values)
 
 
 def _device(given: list[Tensor]) -> torch.device | None:
     """As `call.scan` finds it; None: there is none, or one of them is of an unusual type."""
-    device: torch.device | None = None
+    device, found = None, False
     for tensor in given:
         if type(tensor) not in PLAIN or tensor.is_inference():
             return None
-        if device is None:
-            device = tensor.device
-            found = device.type != "cpu"
-        elif not found:
+        if not found:
             device = tensor.device
             found = device.type != "cpu"
     return device

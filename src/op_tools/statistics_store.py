@@ -27,12 +27,14 @@ from op_tools import (
     statistics_device,
     statistics_torch,
 )
+from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.snapshot import Unchanged
 from op_tools.statistics import Statistics
 from op_tools.statistics_device import Later
 from op_tools.statistics_views import Numbers, Views, marked, start_of
 
+KEPT = 20_000  # results that a line may still ask for
 _MARKED = re.compile(rb"\x01(\d+)\x01")  # see `marked`
 
 
@@ -59,6 +61,7 @@ class StatisticsStore:
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._background: Background | None = None
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
@@ -76,20 +79,32 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
-            lambda: store.flush(everything=False),
+            lambda: store.flush_soon(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
         )
 
     def texts(self, given: list[Tensor]) -> str:
-        """The statistics of tensors, with commas between."""
-        try:
-            made = ",".join(map(self._quick, given))
-        except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
-            made = ",".join(map(self._one, given))
+        """The statistics of tensors, with commas between; from now on they may be written."""
+        made = self.waiting_texts(given)
         self._unseen.start()
         return made
+
+    def waiting_texts(self, given: list[Tensor]) -> str:
+        """The same, but `before_write` is to be called before one of them is written."""
+        try:
+            return ",".join(map(self._quick, given))
+        except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
+            return ",".join(map(self._one, given))
+
+    def before_write(self, tensors: list[Tensor]) -> None:
+        """A kernel is about to write them."""
+        self._unseen.before_write(tensors)
+
+    def settle(self) -> None:
+        """Any may be written from now on."""
+        self._unseen.start()
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
@@ -105,11 +120,15 @@ class StatisticsStore:
         texts = [",".join(text or "null" for text in side) for side in (inputs, outputs)]
         self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
 
-    def text(self, tensor: Tensor, fresh: bool = False) -> str:
-        """A tensor's statistics in JSON; fresh: it was just written, which is not counted yet."""
-        made = self._described(tensor, True) if fresh else self._one(tensor)
+    def text(self, tensor: Tensor) -> str:
+        """A tensor's statistics in JSON; from now on it may be written."""
+        made = self._one(tensor)
         self._unseen.start()
         return made
+
+    def waiting_text(self, tensor: Tensor, fresh: bool) -> str:
+        """The same, as in `waiting_texts`; fresh: it was just written, which is not counted yet."""
+        return self._described(tensor, True) if fresh else self._one(tensor)
 
     def described(self, tensor: Tensor) -> str:
         """The same, by Python."""
@@ -140,8 +159,8 @@ class StatisticsStore:
         key, known = self._known.find(tensor)
         if known is None:
             host, times = statistics.hosted(tensor)
-            found = statistics.measured(host, times, self._hash_only, self.hashed)
-            known = written(found, self._hash_only)
+            measured = statistics.measured(host, times, self._hash_only, self.hashed)
+            known = written(measured, self._hash_only)
             self._known.keep(key, tensor, known, host)
         return known
 
@@ -177,6 +196,21 @@ class StatisticsStore:
         if full or self._file.closed:  # a backward pass after the end
             self.flush()
 
+    def flush_soon(self) -> None:
+        """Writes what is there; in the background what a device has found, which is more work."""
+        if not self.recorder.defers:
+            self.flush(everything=False)
+        elif os.getpid() == self._pid:
+            if self._background is None:
+                self._background = Background()
+            self._background.put(self._flush_guarded)
+
+    def _flush_guarded(self) -> None:
+        try:
+            self.flush(everything=False)
+        except Exception as error:  # a full disk: a tool must not kill the program that it watches
+            diagnostics.add("OpCapture", "statistics", error)
+
     def flush(self, everything: bool = True) -> None:
         """Writes what waits; the lines that wait for a device are written the next time, else."""
         if os.getpid() != self._pid:
@@ -196,6 +230,8 @@ class StatisticsStore:
 
     def close(self) -> None:
         """Writes what waits."""
+        if self._background is not None and os.getpid() == self._pid:
+            self._background.close()
         self.flush()
         self._file.close()
 
@@ -210,7 +246,7 @@ class Unseen:
         self._together = reducing.Together(hash_only)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: dict[int, Later] = {}
-        self._read: dict[int, Later] = {}  # a line may be added after what it waited for was read
+        self._read: dict[int, Later] = {}  # a line may come long after what it waited for was read
         self._lock = threading.Lock()
 
     def usable(self, tensor: Tensor) -> bool:
@@ -237,16 +273,24 @@ class Unseen:
         """To be called before one of the tensors may be written."""
         self._together.start()
 
+    def before_write(self, tensors: list[Tensor]) -> None:
+        """Or this, with those that are."""
+        self._together.before_write(tensors)
+
     def filled(self, data: bytes) -> bytes:
         """Lines with the statistics in the place of the marks."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        known, self._read = {**self._read, **waiting}, waiting
         self.start()
         statistics_device.read(list(waiting.values()))
         for later in waiting.values():
-            assert later.found is not None  # it was read
-            later.text = written(later.found, self._hash_only)
+            if later.found is not None:  # else its memory was given back
+                later.text = written(later.found, self._hash_only)
+
+        known = self._read
+        known.update(waiting)
+        for number in list(known)[:-KEPT]:
+            del known[number]
 
         def text(mark: re.Match[bytes]) -> bytes:
             later = known.get(int(mark[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ Numbers = str | Later  # in JSON, or where they will be
 # views, the numbers of its places. No tuples: what Python's collector has to look at costs more.
 Memory = dict[int | str, int | str | Later]
 
-_free, _expired = torch.UntypedStorage._free_weak_ref, torch.UntypedStorage._expired
+_free: Callable[[Any], None] = torch.UntypedStorage._free_weak_ref
+_expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 
 
 class _Layout:
@@ -69,7 +71,7 @@ class Views:
         layout = self._layouts.get(kind)
         if layout is None:
             layout = self._layouts[kind] = _Layout(tensor, next(self._numbers), self._places)
-        at = (tensor.storage_offset() << 32 | tensor._version) * NUMBERS
+        at = (int(tensor.storage_offset()) << 32 | tensor._version) * NUMBERS
         made = memory.get(at + layout.number)
         if made is None:
             made = self._made(memory, layout, at, tensor, fresh)
@@ -93,7 +95,8 @@ class Views:
     def _new(self, storage: torch.UntypedStorage) -> Memory:
         if len(self._known) > self._sweep_at:
             self._sweep()
-        made: Memory = {WEAK: storage._weak_ref()}
+        weak: Any = storage._weak_ref()
+        made: Memory = {WEAK: weak}
         kept = self._known.setdefault(storage._cdata, made)
         if kept is not made:  # another thread was first
             _free(made[WEAK])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from deeplink import settings
-from op_tools import call, diagnostics, interception, kernels, modules
+from op_tools import call, diagnostics, interception, kernels, modules, names
 from op_tools.interception import Plan
 from op_tools.shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
 from op_tools.time_tables import line_of
@@ -62,7 +62,8 @@ class NativeTimer:
         # a plan of its own: one that holds what it is held by would stay for ever
         python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
         admit = partial(self._admit, plan.name)
-        return self._timer.timed(plan.name, is_brief(plan.name), admit, python)  # type: ignore[no-any-return]
+        view = plan.name.startswith("torch.") and names.last(plan.name) in names.NEVER_COPY
+        return self._timer.timed(plan.name, is_brief(plan.name), view, admit, python)  # type: ignore[no-any-return]
 
     def _admit(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
         """The key of a call's kind; None when Python has to do all of them."""

@@ -105,9 +105,13 @@ class Trace:
         return self.path
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._stack().append((module, perf_counter_ns()))
 
     def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         stack = self._stack()
         while stack:
             known, start = stack.pop()

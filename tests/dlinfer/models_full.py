@@ -50,9 +50,9 @@ LLAMA3: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
     **ENDLESS,
 }
-MIXTRAL = LLAMA3 | {"vocab_size": 32000, "num_hidden_layers": 8, "num_local_experts": 8}
+MIXTRAL = LLAMA3 | {"vocab_size": 32000, "num_hidden_layers": 4, "num_local_experts": 8}
 QWEN2_MOE = QWEN2 | {
-    "num_hidden_layers": 6,
+    "num_hidden_layers": 4,
     "num_experts": 64,
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 2560,
@@ -173,13 +173,13 @@ def _qwen2_vl() -> Any:
 causal = functools.partial(functools.partial, _causal)
 MODELS = {
     "qwen2": Full(causal("Qwen2", QWEN2), "Qwen2-7B"),
-    "mixtral": Full(causal("Mixtral", MIXTRAL), "Mixtral-8x7B, 8 of its 32 layers"),
+    "mixtral": Full(causal("Mixtral", MIXTRAL), "Mixtral-8x7B, 4 of its 32 layers"),
     "internlm2": Full(_internlm2, "InternLM2.5-7B, 8 of its 32 layers"),
     "internvl": Full(_internvl, "InternVL2.5-8B's tower over Qwen2-7B", batching=False),
     "qwen2_vl": Full(_qwen2_vl, "Qwen2-VL-7B", batching=False),
     "deepseek_v2": Full(causal("DeepseekV2", DEEPSEEK_V2), "DeepSeek-V2-Lite", batching=False),
     "llama3": Full(causal("Llama", LLAMA3), "Llama-3-8B"),
-    "qwen2_moe": Full(causal("Qwen2Moe", QWEN2_MOE), "Qwen2-57B-A14B, 6 of its 28 layers"),
+    "qwen2_moe": Full(causal("Qwen2Moe", QWEN2_MOE), "Qwen2-57B-A14B, 4 of its 28 layers"),
 }
 
 

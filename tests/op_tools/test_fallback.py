@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import op_tools
-from op_tools import diagnostics
+from op_tools import diagnostics, host
 from tests.op_tools.small import Small
 
 
@@ -166,3 +166,16 @@ def test_an_operator_that_fails_on_both_raises_the_devices_error() -> None:
     with op_tools.OpFallback(), pytest.raises(RuntimeError, match="must match the size"):
         torch.add(device(2), device(3))
     assert not diagnostics.problems()
+
+
+def test_a_device_that_draws_other_numbers_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CUDA's: the CPU draws from a stream of its own, and to seed that is to seed it alone."""
+    device = torch.device("dipu", 0)
+    own = torch.dipu.get_rng_state
+    before = own(device)
+    monkeypatch.setattr(torch.dipu, "get_rng_state", lambda where=device: own(where)[:16])
+    monkeypatch.delitem(host._streams, device, raising=False)
+    with host.random_numbers_of(device):
+        torch.rand(2)
+    assert torch.equal(own(device), before)
+    monkeypatch.delitem(host._streams, device)

@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import FlightRecorder, diagnostics, statistics
+from op_tools import FlightRecorder, OpCapture, diagnostics, statistics
 from op_tools.diagnosis import signals, stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Budget, Usual
+from op_tools.diagnosis.signals import Budget, Patience, Usual
 from tests.op_tools import small
 
 PROGRAM = """
@@ -271,3 +271,35 @@ def test_where_the_host_does_not_see_the_memory_figures_come_later(
     with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
         small.train(20)
     assert recorder.events[0].startswith("nan: the ")
+
+
+@pytest.mark.parametrize(("cost", "waits"), [(0.004, True), (0.05, False)])
+def test_it_waits_for_the_loss_where_that_costs_little(cost: float, waits: bool) -> None:
+    patience = Patience()
+    for step in range(200):
+        first = 0.5 if step % 12 == 0 else 0.0  # what the host was ahead is nobody's
+        patience.step(1.0 + first + (cost if patience.waits else 0.0))
+    assert patience.waits is waits
+
+
+def test_a_compiled_model_is_compiled_once_under_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hooks around modules, and other tools', are no part of what is compiled."""
+    monkeypatch.setattr(signals, "SHARE", 100.0)
+    graphs = []
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    compiled = torch.compile(model, backend=lambda made, _: graphs.append(made) or made.forward)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def steps() -> None:
+        for _ in range(10):
+            compiled(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    with FlightRecorder():
+        steps()
+    with OpCapture(level="aten", mode="statistics", devices=("cpu",)):
+        steps()
+    steps()
+    assert len(graphs) == 1

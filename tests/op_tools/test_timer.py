@@ -184,6 +184,17 @@ def test_what_the_backward_pass_calls_is_of_the_module_that_went_forward() -> No
     assert line.name == "0" and line.backward.count == 8
 
 
+def test_a_view_takes_no_time_of_the_device() -> None:
+    a = torch.ones(4, 2, device="dipu", requires_grad=True)
+    with OpTimeMeasure(ops="torch.Tensor.transpose,torch.Tensor.expand") as tool:
+        for _ in range(3):
+            (a.transpose(0, 1).sum() + a[:1].expand(4, 2).sum()).backward()
+    found = {line.name.rsplit(".", 1)[-1]: line for line in tool.summary()}
+    assert [found[name].forward.warm for name in ("transpose", "expand")] == [0, 0]
+    assert found["transpose"].backward.warm == 0 and found["transpose"].backward.count == 3
+    assert found["expand"].backward.warm > 0  # the gradient is a sum
+
+
 def test_times_are_asked_for_before_the_file_is_written() -> None:
     a = torch.ones(4, device="dipu")
     with OpTimeMeasure() as tool:

@@ -2,36 +2,38 @@
 which cuBLAS does: where it splits a long sum over the chip, its parts are stored in between.
 """
 
+from functools import cache
+
 import torch
 
-from deeplink.precision import Factors, Precision, Sums, tf32
+from deeplink.precision import Precision, Sums, tf32
 
 # The largest relative error of one step of nn.RNN on an H200 without TF32, where torch.tanh errs
 # 2**-22.7 and a step with relu nothing.
 CUDNN_FUNCTIONS = 2.0**-16.6
 
+FACTORS = {
+    "matmul": "torch.backends.cuda.matmul.fp32_precision",
+    "conv": "torch.backends.cudnn.conv.fp32_precision",
+    "rnn": "torch.backends.cudnn.rnn.fp32_precision",
+}
+SUMS = {
+    "float16": "allow_fp16_reduced_precision_reduction",
+    "bfloat16": "allow_bf16_reduced_precision_reduction",
+}
+
 
 def precision() -> Precision:
     """By torch's settings as they are now, the older ones (`allow_tf32`) among them."""
-    return Precision(
-        _factors("matmul", "torch.backends.cuda.matmul.fp32_precision"),
-        _factors("conv", "torch.backends.cudnn.conv.fp32_precision"),
-        _factors("rnn", "torch.backends.cudnn.rnn.fp32_precision"),
-        CUDNN_FUNCTIONS,
-        tuple(sums for sums in _SUMS if getattr(torch.backends.cuda.matmul, _last(sums))),
-    )
+    factors = [torch._C._get_fp32_precision_getter("cuda", kind) == "tf32" for kind in FACTORS]
+    sums = [bool(getattr(torch.backends.cuda.matmul, name)) for name in SUMS.values()]
+    return _allowed(tuple(factors), tuple(sums))
 
 
-_SUMS = tuple(
-    Sums(name, f"torch.backends.cuda.matmul.allow_{short}_reduced_precision_reduction")
-    for name, short in (("float16", "fp16"), ("bfloat16", "bf16"))
-)
-
-
-def _last(sums: Sums) -> str:
-    return sums.allowed_by.rpartition(".")[2]
-
-
-def _factors(kind: str, setting: str) -> Factors | None:
-    allowed = torch._C._get_fp32_precision_getter("cuda", kind) == "tf32"
-    return tf32(setting) if allowed else None
+@cache
+def _allowed(factors: tuple[bool, ...], sums: tuple[bool, ...]) -> Precision:
+    settings = zip(FACTORS.values(), factors, strict=True)
+    matmul, convolution, recurrent = (tf32(name) if on else None for name, on in settings)
+    types = zip(SUMS.items(), sums, strict=True)
+    narrow = tuple(Sums(t, f"torch.backends.cuda.matmul.{name}") for (t, name), on in types if on)
+    return Precision(matmul, convolution, recurrent, CUDNN_FUNCTIONS, narrow)

@@ -23,12 +23,12 @@ class Check:
         self.model = model
         self.routing = Routing(model)
         with self.routing.recorded():
-            self.before = _outputs(model)
+            self.before = _outputs(model, self.routing)
 
     def difference(self) -> float:
         """The largest: of the logits, of what looks at images, and of routers."""
         with self.routing.replayed() as routers:
-            found = _outputs(self.model)
+            found = _outputs(self.model, self.routing)
         return max([*map(_difference, found, self.before), *routers])
 
     def rounding(self) -> float:
@@ -42,7 +42,7 @@ class Check:
         hook = self.model.get_input_embeddings().register_forward_hook(shake)
         try:
             with torch.no_grad(), _as_new(self.model), self.routing.replayed():
-                return _difference(_logits(self.model), self.before[0])
+                return _difference(_logits(self.model, self.routing), self.before[0])
         finally:
             hook.remove()
 
@@ -55,6 +55,7 @@ class Routing:
             m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")
         ]
         self.kept: dict[nn.Module, list[Routed]] = {router: [] for router in self.routers}
+        self.counted: Tensor | None = None  # of the tokens now; what padding becomes is nobody's
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -74,7 +75,7 @@ class Routing:
 
         def replay(router: nn.Module, args: Any, routed: Routed) -> Routed:
             expected = next(left[router])
-            off.append(_routed_off(routed, expected))
+            off.append(_routed_off(routed, expected, self.counted))
             return expected
 
         with self._hooked(replay):
@@ -90,10 +91,11 @@ class Routing:
                 one.remove()
 
 
-def _routed_off(found: Routed, expected: Routed) -> float:
+def _routed_off(found: Routed, expected: Routed, counted: Tensor | None) -> float:
     """Of logits; and of weights, for tokens that have the same experts: half of them at least."""
-    logits, *rest = (t.reshape(-1, t.shape[-1]) for t in found)
-    wanted, *others = (t.reshape(-1, t.shape[-1]) for t in expected)
+    rows = slice(None) if counted is None else counted
+    logits, *rest = (t.reshape(-1, t.shape[-1])[rows] for t in found)
+    wanted, *others = (t.reshape(-1, t.shape[-1])[rows] for t in expected)
     same = (rest[1].sort(-1).values == others[1].sort(-1).values).all(-1)
     if same.float().mean() < 0.5:
         return float("inf")
@@ -106,11 +108,11 @@ def _routed_off(found: Routed, expected: Routed) -> float:
 
 
 @torch.no_grad()
-def _outputs(model: Any) -> list[Tensor]:
+def _outputs(model: Any, routing: Routing) -> list[Tensor]:
     """What the model, and what looks at images in it, makes of random input."""
     with _as_new(model):
         seen = [VISION[name](m) for m in model.modules() if (name := type(m).__name__) in VISION]
-        return [_logits(model), *seen]
+        return [_logits(model, routing), *seen]
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def _as_new(model: Any) -> Iterator[None]:
             module.rope_deltas = deltas
 
 
-def _logits(model: Any) -> Tensor:
+def _logits(model: Any, routing: Routing) -> Tensor:
     """Of random tokens: two rows, one of them padded, and then one token more with the cache."""
     generator = torch.Generator().manual_seed(0)
     size = model.get_input_embeddings().weight.shape[0]
@@ -139,7 +141,9 @@ def _logits(model: Any) -> Tensor:
     ids = ids.to(model.device)
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
+    routing.counted = mask.flatten().bool()
     first = model(ids, attention_mask=mask)
+    routing.counted = None
     plain = model(ids, use_cache=True)
     past = plain.past_key_values
     last = model(ids[:, :1], past_key_values=past, use_cache=True)

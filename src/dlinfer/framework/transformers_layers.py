@@ -166,9 +166,8 @@ def experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     """`fused_moe`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-    return fused.fused_moe(
-        hidden_states, self.gate_up_proj, self.down_proj, top_k_weights, top_k_index
-    )
+    weights = top_k_weights.float()  # as `moe_gating` gives them, and kernels take them
+    return fused.fused_moe(hidden_states, self.gate_up_proj, self.down_proj, weights, top_k_index)
 
 
 def router(self: Any, hidden_states: Tensor) -> Any:

@@ -127,6 +127,9 @@ struct Stretch {
   std::shared_ptr<Nodes> nodes;
   Mark start;
   bool begun = false;
+  bool still = false;  // nothing is computed: no events
+
+  Mark mark() const { return still ? Mark() : nodes->row->clock->mark(); }
 };
 
 struct Enter final : torch::autograd::FunctionPreHook {
@@ -138,7 +141,7 @@ struct Enter final : torch::autograd::FunctionPreHook {
       Row& row = *stretch->nodes->row;
       std::lock_guard hold(row.lock);
       if (!row.closed) {
-        stretch->start = row.clock->mark();
+        stretch->start = stretch->mark();
         stretch->begun = true;
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
@@ -157,7 +160,7 @@ struct Leave final : torch::autograd::FunctionPostHook {
       Row& row = *stretch->nodes->row;
       std::lock_guard hold(row.lock);
       if (stretch->begun && !row.closed) {
-        const Mark end = row.clock->mark();
+        const Mark end = stretch->mark();
         const int64_t entered = now();
         row.spans.emplace_back(stretch->start, end);
         stretch->begun = false;

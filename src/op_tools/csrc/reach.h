@@ -55,7 +55,8 @@ class Reach {
   explicit Reach(py::function window) : window_(std::move(window)) {}
   ~Reach();
 
-  bool reaches(const at::Tensor& tensor);
+  bool reaches(const at::Tensor& tensor) { return is_plain(tensor) && sees(tensor); }
+  bool sees(const at::Tensor& tensor);               // a plain one
   const uint8_t* address(const at::Tensor& tensor);  // where the host reads it, once the device is done with it
 
  private:

@@ -59,7 +59,7 @@ class Timer {
   Timer(py::object host, size_t limit);
   ~Timer() { close(); }
 
-  PyObject* run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
+  PyObject* run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
 
   // Asks for the times of the calls that are over, so that their events are used again; everything: of
   // all, and waits for the device. How many are to be written.

@@ -18,7 +18,7 @@ inline int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// An event of the device, or nanoseconds of the host where the device is the CPU.
+// An event of the device, or nanoseconds of the host where the device is the CPU. Empty: nothing was done.
 struct Mark {
   c10::Event* event = nullptr;
   int64_t time = 0;
@@ -28,6 +28,8 @@ struct Mark {
 struct Driver {
   int (*record)(void* event, void* stream) = nullptr;
   int (*elapsed)(float* ms, void* start, void* end) = nullptr;
+
+  static constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
 
   static Driver of(c10::Device device) {
     void* library = device.is_cuda() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr;
@@ -54,12 +56,15 @@ class Clock {
     return {event, 0};
   }
 
-  bool ready(const Mark& mark) const { return mark.event == nullptr || mark.event->query(); }
+  bool is_host() const { return device_.is_cpu(); }
 
-  double between(const Mark& start, const Mark& end) const {
+  // Milliseconds; less than 0: the device is not there yet, and is not waited for.
+  double between(const Mark& start, const Mark& end, bool wait) const {
     if (end.event == nullptr) return (end.time - start.time) / 1e6;
     float ms = 0;
-    if (driver_.elapsed != nullptr && driver_.elapsed(&ms, start.event->eventId(), end.event->eventId()) == 0) return ms;
+    const int state = driver_.elapsed == nullptr ? -1 : driver_.elapsed(&ms, start.event->eventId(), end.event->eventId());
+    if (state == 0) return ms;
+    if (!wait && (state == Driver::kNotReady || !end.event->query())) return -1;
     end.event->synchronize();
     return start.event->elapsedTime(*end.event);
   }
@@ -101,12 +106,11 @@ struct Row {
   std::weak_ptr<Nodes> nodes;
   std::mutex lock;
   bool closed = false;  // nobody is to be told any more
+  bool still = false;   // a view: nothing is done on the device
+
+  Mark mark() const { return still ? Mark() : clock->mark(); }
 
   bool complete() const;
-  bool ready() {
-    std::lock_guard hold(lock);
-    return clock->ready(spans.empty() ? end : spans.back().second);
-  }
 };
 
 // What the hooks of one call's nodes share. Only they hold it, so it dies with the graph.

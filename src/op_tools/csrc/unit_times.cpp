@@ -4,16 +4,22 @@
 #include <pybind11/stl.h>
 
 #include <charconv>
+#include <optional>
 
 namespace op_tools {
 namespace {
 
-Done resolved(Row& row) {
+// Nothing where the device has not come to its last mark, unless it is waited for.
+std::optional<Done> resolved(Row& row, bool wait) {
   std::lock_guard hold(row.lock);
+  const Clock& clock = *row.clock;
+  const bool backward = !row.spans.empty();
+  const double last = backward ? clock.between(row.spans.back().first, row.spans.back().second, wait) : clock.between(row.start, row.end, wait);
+  if (last < 0) return std::nullopt;
   row.closed = true;  // a second backward pass has nobody to tell
-  Done done{row.id, row.group, row.result, row.grads, !row.spans.empty(), row.clock->between(row.start, row.end), 0};
+  Done done{row.id, row.group, row.result, row.grads, backward, backward ? clock.between(row.start, row.end, true) : last, 0};
   for (const auto& [start, end] : row.spans) {
-    done.backward_ms += row.clock->between(start, end);
+    done.backward_ms += &end == &row.spans.back().second ? last : clock.between(start, end, true);
     row.clock->free(start);
     row.clock->free(end);
   }
@@ -44,7 +50,8 @@ size_t Timer::settle(bool everything) {
   }
   std::vector<Done> done;
   for (auto& row : rows) {
-    if (everything || (row->complete() && row->ready())) done.push_back(resolved(*row));
+    const auto found = everything || row->complete() ? resolved(*row, everything) : std::nullopt;
+    if (found.has_value()) done.push_back(*found);
     else kept.push_back(std::move(row));
   }
   std::lock_guard hold(lock_);

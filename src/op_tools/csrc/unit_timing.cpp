@@ -120,6 +120,7 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
   for (const auto& [first, last] : stretches) {
     auto stretch = std::make_shared<Stretch>();
     stretch->nodes = nodes;
+    stretch->still = !row->clock->is_host() && work_of(*first) == Work::idle && work_of(*last) == Work::idle;
     first->add_pre_hook(std::make_unique<Enter>(stretch));
     last->add_post_hook(std::make_unique<Leave>(stretch));
   }
@@ -188,7 +189,7 @@ void Timer::finish(Begun& begun, bool brief, PyObject* result) {
   if (settle(false) >= limit) collect_();
 }
 
-PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
+PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
   const int64_t entered = now();
   static PyObject* const busy_word = word("busy");
   Begun begun;
@@ -219,8 +220,9 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
         begun.sequence = at::sequence_number::peek();
         if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
         begun.row = begin(name, known->second, marks, begun.sequence);
+        begun.row->still = view && !marks->is_host();
         *cost_ += now() - entered;
-        begun.row->start = marks->mark();
+        begun.row->start = begun.row->mark();
       }
     }
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
@@ -238,7 +240,7 @@ PyObject* Timer::run(PyObject* name, bool brief, PyObject* admit, PyObject* pyth
     return nullptr;
   }
   try {
-    begun.row->end = begun.row->clock->mark();
+    begun.row->end = begun.row->mark();
     const int64_t returned = now();
     finish(begun, brief, result);
     *cost_ += now() - returned;
@@ -257,7 +259,7 @@ struct Timed {
   vectorcallfunc call;
   std::shared_ptr<Timer>* timer;
   PyObject *name, *admit, *python;
-  bool brief;
+  bool brief, view;
 };
 
 PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
@@ -267,7 +269,7 @@ PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObje
     return nullptr;
   }
   auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run(timed->name, timed->brief, timed->admit, timed->python, args[0], args[1], args[2]);
+  return timer->run(timed->name, timed->brief, timed->view, timed->admit, timed->python, args[0], args[1], args[2]);
 }
 
 void timed_free(PyObject* self) {
@@ -292,7 +294,7 @@ PyObject* timed_type() {
   return type;
 }
 
-py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, py::object admit, py::object python) {
+py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, bool view, py::object admit, py::object python) {
   auto* type = reinterpret_cast<PyTypeObject*>(timed_type());
   PyObject* made = type->tp_alloc(type, 0);
   auto* own = reinterpret_cast<Timed*>(made);
@@ -302,6 +304,7 @@ py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, py::
   own->admit = admit.release().ptr();
   own->python = python.release().ptr();
   own->brief = brief;
+  own->view = view;
   return py::reinterpret_steal<py::object>(made);
 }
 

@@ -60,7 +60,8 @@ class _Unread:
     record: Record
     given: list[Tensor]
     made: list[Tensor]
-    sizes: list[Tensor]  # on the device: of results, then of arguments
+    sizes: list[Tensor]  # of results, on the device
+    versions: list[int]  # of arguments: what is written since is as its maker left it
     by_value: bool  # the program itself gives an Inf
 
 
@@ -135,9 +136,8 @@ class WhyNan(Observer):
             if record.bad:
                 self._judge(record, given, made, self._sizes(given), by_value)
             return
-        taken = [tensor for tensor in given if looks.has_numbers(tensor)]
-        sizes = [*sizes, *looks.greatest(taken)]
-        self._unread.append(_Unread(record, given, made, sizes, by_value))
+        versions = [-1 if tensor.is_inference() else tensor._version for tensor in given]
+        self._unread.append(_Unread(record, given, made, sizes, versions, by_value))
         self._held += sum(held_bytes(tensor) for tensor in (*given, *made))
         if len(self._unread) >= WAITING or self._held >= HELD:
             self._settle()
@@ -176,9 +176,17 @@ class WhyNan(Observer):
         for one in waiting:
             count = sum(looks.has_numbers(tensor) for tensor in one.made)
             one.record.largest = _largest([next(values) for _ in range(count)])
-            taken = [next(values) if looks.has_numbers(t) else 0.0 for t in one.given]
             if one.record.bad:
-                self._judge(one.record, one.given, one.made, taken, one.by_value)
+                self._judge(one.record, one.given, one.made, self._taken(one), one.by_value)
+
+    def _taken(self, one: _Unread) -> list[float]:
+        """How large the arguments were: most calls are sound, and nobody asks."""
+        sizes = self._sizes(one.given)
+        for at, (tensor, version) in enumerate(zip(one.given, one.versions, strict=True)):
+            maker = self._records.get(one.record.makers[at])
+            if maker is not None and version >= 0 and tensor._version != version:
+                sizes[at] = maker.largest
+        return sizes
 
     # Symptoms.
 

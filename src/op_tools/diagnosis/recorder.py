@@ -15,11 +15,13 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import (
@@ -30,14 +32,16 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.table import console
-from op_tools import diagnostics, interception, looks, results, statistics
+from op_tools import diagnostics, interception, looks, modules, results, statistics
 from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Budget, Signals, Usual
+from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
 
+OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
 MEMORY_EVERY = 8  # steps at most: a leak shows however short they are
+LONG = 0.25  # seconds: a step in which memory is always asked for
 ARMED = 2  # steps that are recorded whole after an event
 EVENTS = 4  # that are kept in a file of their own; the rest are lines
 TOGETHER = 8  # parameters, of which a device is asked at once: its calls are what costs
@@ -49,8 +53,6 @@ PERIOD = 1.0  # seconds between two looks of the watchdog
 
 class FlightRecorder:
     """`with FlightRecorder(): …`, or `deeplink run --recorder train.py`."""
-
-    waits = True  # for the loss, before the backward pass: it frees what tells who made a NaN
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -70,7 +72,7 @@ class FlightRecorder:
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = folder / f"recorder_pid{results.owner(folder)}_{stamp}{results.rank()}"
         self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
-        self.budget, self.signals = Budget(), Signals()
+        self.budget, self.patience, self.signals = Budget(), Patience(), Signals()
         self.steps, self.events = 0, []
         self._line = self._new_line()
         self._usual, self._bad = Usual(), False
@@ -126,7 +128,6 @@ class FlightRecorder:
         after = register_optimizer_step_post_hook(self._guarded(self._after_step))
         self._undo += [before.remove, after.remove]
         self._undo.append(roots.watch("FlightRecorder", self._guarded(self._backward)))
-        self._modules(True)
         self._undo.append(lambda: self._modules(False))
         self._watch_end()
         ended = threading.Event()
@@ -189,8 +190,15 @@ class FlightRecorder:
         """The hook around modules is there only in the steps that use it."""
         handle = self._handle
         if on and handle is None:
-            hook = self._guarded(self._module)
-            self._handle = register_module_forward_hook(lambda m, a, result: hook(m, result))
+            look = self._guarded(self._module)
+
+            def hook(module: nn.Module, args: Any, result: Any) -> None:
+                if not torch.compiler.is_compiling():  # else it would be part of the graph
+                    look(module, result)
+
+            # a program that is compiled is not warned of a hook that it did not make
+            warnings.filterwarnings("ignore", OF_HOOKS, UserWarning)
+            self._handle = register_module_forward_hook(hook)
         elif not on and handle is not None:
             handle.remove()
             self._handle = None
@@ -221,21 +229,19 @@ class FlightRecorder:
         if first is None:
             return
         value, into = first.detach(), self._line["loss"]
-        if statistics.is_seen(value):
-            into["loss"] = value.item()
-        else:
-            wait = self.signals.ask_value(value, into)
-            if not self.waits:
-                return
-            self.budget.without(wait)
-            self.signals.arrived()
-        found = into.get("loss", 0.0)
-        if not (math.isfinite(found) or self._bad or len(self.ring.copies) >= EVENTS):
+        if not (statistics.is_seen(value) or self.patience.waits):
+            self.signals.ask_value(value, into)
+            return
+        into["loss"] = self.budget.awaited(value)
+        if not (math.isfinite(into["loss"]) or self._bad or len(self.ring.copies) >= EVENTS):
             self._line["origin"] = str(graph.origin(first, self._names) or "")
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._first is None:
             self._first = id(optimizer)
+        if not (self._armed or self.budget.open):
+            self._turn += 1
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with_gradients = [p for p in parameters if p.grad is not None]
         count = len(with_gradients)
@@ -261,16 +267,18 @@ class FlightRecorder:
         took, self._last = now - self._last, now
         if self.steps:
             self._longest = max(self._longest, took)
+            self.patience.step(took)
         line, self._line = self._line, self._new_line()
         line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
-        if self.budget.open or self.steps % MEMORY_EVERY == 0:
+        if took > LONG or self.steps % MEMORY_EVERY == 0:
             line |= {"memory": lines.memory(), "share": round(self.budget.share, 5)}
         self._pending.append(line)
         self.steps += 1
         self._armed = max(0, self._armed - 1)
         self.budget.step()
         due = self.steps % MODULES_EVERY == 0 and self.budget.open
-        self._modules(bool(self._armed) or due)
+        # from the second step on: what is compiled in the first has no hook in its way
+        self._modules(bool(self._armed) or due or self.steps == 1)
         self.signals.arrived()
         self._flush()
 

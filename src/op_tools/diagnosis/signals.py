@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics as averages
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from op_tools import looks, statistics
 
+WAIT = 0.01  # of a step at most, to know the loss before the backward pass
+BLOCK, AHEAD, BLOCKS = 12, 4, 11  # steps, those at its start that are not counted, and how many
 SHARE = 0.02  # of the program's time; what is not seen by these clocks has the rest of the 3 %
 WARM = 16  # losses before a leap can be told
 MEMORY = 32  # steps that count
@@ -40,11 +43,12 @@ class Budget:
         """Something of ours begins."""
         self._entered = perf_counter_ns()
 
-    def without(self, wait: Callable[[], None]) -> None:
-        """Waits for the device: what it computes meanwhile is the program's."""
+    def awaited(self, value: Tensor) -> float:
+        """A number of a device. What it computes until then is the program's time, not ours."""
         begun = perf_counter_ns()
-        wait()
+        found = float(value.item())
         self._entered += perf_counter_ns() - begun
+        return found
 
     def leave(self) -> None:
         used = perf_counter_ns() - self._entered
@@ -61,6 +65,35 @@ class Budget:
     @property
     def share(self) -> float:
         return self.spent / max(1, perf_counter_ns() - self.begun)
+
+
+class Patience:
+    """Whether to wait for a device in a step: tried in blocks of steps, with and without by turns.
+    What the host was ahead, or behind, counts for neither.
+    """
+
+    def __init__(self) -> None:
+        self.waits = True
+        self._steps = 0
+        self._took: tuple[list[float], list[float]] = ([], [])  # a step without, and with
+        self._block: list[float] = []
+
+    def step(self, took: float) -> None:
+        """A step took so many seconds."""
+        if self._steps >= BLOCK * BLOCKS:
+            return
+        if self._steps % BLOCK >= AHEAD:
+            self._block.append(took)
+        self._steps += 1
+        if self._steps % BLOCK:
+            return
+        if self._steps > BLOCK:  # the first of all is when things are made
+            self._took[self.waits].append(averages.fmean(self._block))
+        self._block.clear()
+        self.waits = not self.waits
+        if self._steps == BLOCK * BLOCKS:
+            without, waiting = map(averages.median, self._took)
+            self.waits = waiting <= (1 + WAIT) * without
 
 
 @dataclass
@@ -132,13 +165,11 @@ class Signals:
         into = [part for part, _ in places]
         self.waiting.append(_Later(places, into, host, _event(both.device)))
 
-    def ask_value(self, value: Tensor, into: dict[str, Any]) -> Callable[[], None]:
-        """One number of a device, for a line: it is there when it has come, or was waited for."""
+    def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
+        """One number of a device, for a line: it is there when it has come."""
         host = torch.empty((), dtype=value.dtype, pin_memory=True)
         host.copy_(value.reshape(()), non_blocking=True)
-        event = _event(value.device)
-        self.waiting.append(_Later([], [into], host, event))
-        return cast("Callable[[], None]", event.synchronize)
+        self.waiting.append(_Later([], [into], host, _event(value.device)))
 
     def arrived(self, wait: bool = False) -> None:
         """Fills in what has come; `wait`: what has not, too."""

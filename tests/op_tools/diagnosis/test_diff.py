@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import op_tools
 import torch_dipu  # noqa: F401
@@ -351,3 +352,27 @@ def test_who_reads_the_result_of_a_collective_first_is_recorded(
     assert reader.awaited == ((reduced.id, 0, 2),)
     given = reduced.inputs[0].tensor()
     assert given is not None and given.tolist() == [3.0] * 4
+
+
+@pytest.mark.slow
+def test_a_compiled_program_is_held_against_the_eager_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Path, compiled: bool, fault: bool = False) -> Recording:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder))
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+        net = net.to("dipu")
+        called: Any = torch.compile(net, backend="aot_eager") if compiled else net
+        quirk = torch.dipu.quirk("wrong_epsilon", factor=1e5) if fault else nullcontext()
+        x = torch.randn(8, 16).to("dipu")
+        with quirk, op_tools.OpCapture(level="aten", format="packed"):
+            called(x).pow(2).mean().backward()
+        torch._dynamo.reset()
+        return recordings.read(folder)
+
+    eager = run(tmp_path / "a", False)
+    found = diff(eager, run(tmp_path / "b", True))
+    assert (found["status"] in ("same", "rounding"), found["first"]) == (True, None)
+    first = diff(eager, run(tmp_path / "c", True, fault=True))["first"]
+    assert first is not None and first["op"] == "aten.native_layer_norm.default"
