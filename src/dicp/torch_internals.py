@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.eval_frame import OptimizedModule
+from torch._dynamo.eval_frame import OptimizedModule, _TorchDynamoContext
 from torch._dynamo.precompile_context import BackendCacheArtifact, PrecompileContext
 from torch._dynamo.utils import preserve_rng_state
-from torch._guards import detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import _has_any_global_hook as _any_global_hook
 from torch.utils._python_dispatch import _disable_current_modes
@@ -26,12 +26,16 @@ __all__ = [
     "FakeTensorMode",
     "aligning",
     "aot",
+    "asked_for",
+    "at_hints",
     "compiled_call",
+    "compiled_globals",
     "copies_into",
     "decompositions",
     "fake_mode_for",
     "fake_mode_of",
     "fix_numbers",
+    "guards_of_trace",
     "has_kernel",
     "holders",
     "inductor",
@@ -49,6 +53,8 @@ __all__ = [
     "torch_version",
     "without_modes",
 ]
+
+IDENTITY = {"ID_MATCH", "CLOSURE_MATCH", "WEAKREF_ALIVE", "DICT_VERSION"}  # kinds of guards
 
 without_modes = _disable_current_modes  # real tensors, inside of torch.compile's fake mode
 
@@ -134,6 +140,23 @@ def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
 def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
     """The mode of the fake tensors that describe a graph's values."""
     return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
+
+
+def at_hints(value: Any, mode: FakeTensorMode) -> Any:
+    """A fake tensor or a number with the sizes that it was traced with in place of symbols; None
+    where one of them is known by no example.
+    """
+    if not isinstance(value, Tensor):
+        return _hint(value)
+    sizes, strides = [_hint(s) for s in value.shape], [_hint(s) for s in value.stride()]
+    if None in sizes or None in strides:
+        return None
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def _hint(size: Any) -> Any:
+    return size if not hasattr(size, "node") else size.node.hint
 
 
 def inductor(
@@ -273,15 +296,69 @@ def precompiled_name(gm: fx.GraphModule) -> str | None:
 
 
 class Precompiled(BackendCacheArtifact[Any]):
-    """A compiled graph in what torch keeps: some data, and the function that makes it run."""
+    """A compiled graph in what torch keeps: some data, the function that makes it run, and the one
+    that raises, when a process reads it, where it is not for that process.
+    """
 
     def after_deserialization(self) -> Any:
-        content, restore = self.content
+        content, restore, _ = self.content
         return restore(content)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.key, self.content)
 
-def record_precompiled(name: str, content: Any, restore: Callable[[Any], Any]) -> None:
-    PrecompileContext.record_artifact(Precompiled(name, (content, restore)))
+
+def _opened(key: str, content: tuple[Any, ...]) -> Precompiled:
+    kept, _, check = content
+    check(kept)
+    return Precompiled(key, content)
+
+
+def record_precompiled(
+    name: str, content: Any, restore: Callable[[Any], Any], check: Callable[[Any], None]
+) -> None:
+    PrecompileContext.record_artifact(Precompiled(name, (content, restore, check)))
+
+
+def guards_of_trace() -> Callable[[], list[str]]:
+    """What lists, once the frame that is now traced is compiled, the sources of those guards that
+    torch leaves out of what it keeps: all that are on the identity of an object.
+    """
+    guards = TracingContext.get().guards_context.dynamo_guards.inner  # it takes those to come, too
+
+    def left_out() -> list[str]:
+        return [
+            guard.name
+            for guard in guards
+            if IDENTITY & {guard.create_fn_name(), *(guard.guard_types or ())}
+        ]
+
+    return left_out
+
+
+def compiled_globals() -> dict[str, Any] | None:
+    """The globals of the compiled frame that the caller runs in."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _graphs(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals
+
+
+def asked_for() -> str | None:
+    """The backend and its options, as torch.compile was called with them: in a backend's call, and
+    where torch.compile reads what was kept; None elsewhere.
+    """
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        given: Any = frame.f_locals.get("self")
+        if frame.f_code is _TorchDynamoContext.__call__.__code__:
+            given = given.callback
+            while hasattr(given, "_torchdynamo_orig_backend"):
+                given = given._torchdynamo_orig_backend
+        if isinstance(given, torch._TorchCompileWrapper):
+            return repr((given.compiler_name, sorted(given.kwargs.items())))
+        frame = frame.f_back
+    return None
 
 
 def save_precompiled() -> None:

@@ -416,7 +416,7 @@ def _kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
 
 
 def _copy_there(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
+    return tensor.clone()  # outside of the graph, as all that the tool does
 
 
 def _view(call: Call, state: _Before, result: Any) -> _Before:

@@ -40,5 +40,7 @@ def flattened(tensors: list[Tensor]) -> Tensor:
 
 
 def _one(tensor: Tensor, types: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        tensor = tensor.detach()
     wanted = types.get(tensor.dtype, tensor.dtype)
-    return tensor.detach().clone() if wanted == tensor.dtype else tensor.detach().to(wanted)
+    return tensor.clone() if wanted == tensor.dtype else tensor.to(wanted)

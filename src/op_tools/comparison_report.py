@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,22 +139,31 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
 def detail(call: Call, direction: str, item: Item) -> str:
     """The same as a line of JSON, with what the classic columns leave out."""
     verdict = item.verdict
-    found = {
-        "id": call.id,
-        "op": call.name,
-        "item": item.label,
-        "direction": "backward" if call.direction == "backward" else direction,
-        "step": call.step,
-        "module": call.module,
-        "site": f"{call.site.file}:{call.site.line}" if call.site is not None else "",
-        "dtype": verdict.dtype,
-        "shape": verdict.shape,
-        "passed": verdict.passed,
-        "ratio": verdict.ratio if math.isfinite(verdict.ratio) else str(verdict.ratio),
-        "max_abs": verdict.max_abs if math.isfinite(verdict.max_abs) else str(verdict.max_abs),
-        "message": "" if verdict.passed else verdict.message,
-    }
-    return json.dumps(found) + "\n"
+    backward = call.direction == "backward" or direction == "backward"
+    # hot path: written as json.dumps would write it, and each text only once
+    return (
+        f'{{"id": {call.id}, "op": {_quoted(call.name)}, "item": {_quoted(item.label)}, '
+        f'"direction": "{"backward" if backward else "forward"}", "step": {call.step}, '
+        f'"module": {_quoted(call.module)}, "site": {_place(call.site)}, '
+        f'"dtype": "{verdict.dtype}", "shape": {list(verdict.shape)}, '
+        f'"passed": {"true" if verdict.passed else "false"}, '
+        f'"ratio": {_number(verdict.ratio)}, "max_abs": {_number(verdict.max_abs)}, '
+        f'"message": {json.dumps("" if verdict.passed else verdict.message)}}}\n'
+    )
+
+
+@lru_cache(4096)
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+@lru_cache(4096)
+def _place(site: Site | None) -> str:
+    return json.dumps(f"{site.file}:{site.line}" if site is not None else "")
+
+
+def _number(value: float) -> str:
+    return repr(float(value)) if math.isfinite(value) else f'"{value}"'
 
 
 # The classic tables.

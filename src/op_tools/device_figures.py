@@ -16,7 +16,8 @@ from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS, spacing
 from op_tools import bulk
 
-ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each
+ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each;
+MOST = 1 << 25  # more of them, where a device has so much memory
 PIECE = 1 << 18  # that are reduced by one part of a device
 FIGURES = 10
 ONE_STEP = 2.0**-23  # of a float32, relatively
@@ -76,11 +77,18 @@ def _greater(a: float, b: float) -> float:
     return b if not b <= a else a  # a nan stays
 
 
-def figures(near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> Found:
-    """The figures of each pair, and of each group of pairs whether it differs in a bit; waits for
-    the device once.
+def at_once(free: int) -> int:
+    """How many elements are worked on at once on a device with so many bytes left."""
+    return max(ELEMENTS, min(MOST, free >> 10))
+
+
+def figures(
+    near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]], elements: int
+) -> Found:
+    """The figures of each pair, and of each group of pairs whether it differs in a bit; works on so
+    many elements at once, and waits for the device once.
     """
-    batches = list(_batches(near))
+    batches = list(_batches(near, elements))
     made = [
         _measure(near, batch, lengths)
         for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
@@ -101,7 +109,7 @@ Found = tuple[list[Figures], list[bool]]
 _Piece = tuple[int, int, int]  # number of the pair, and its elements from here to there
 
 
-def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
+def _batches(near: Sequence[Near], elements: int) -> Iterator[list[_Piece]]:
     """Pieces of pairs of one type that are measured together; none where a pair has no element."""
     kinds: dict[object, list[_Piece]] = {}
     for at, pair in enumerate(near):
@@ -110,15 +118,15 @@ def _batches(near: Sequence[Near]) -> Iterator[list[_Piece]]:
             piece = (at, begin, min(begin + PIECE, pair.mine.numel()))
             kinds.setdefault(kind, []).append(piece)
     for pieces in kinds.values():
-        yield from _filled(pieces)
+        yield from _filled(pieces, elements)
 
 
-def _filled(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+def _filled(pieces: Sequence[_Piece], elements: int) -> Iterator[list[_Piece]]:
     batch: list[_Piece] = []
     count = 0
     for piece in pieces:
         count += piece[2] - piece[1]
-        if count > ELEMENTS and batch:
+        if count > elements and batch:
             yield batch
             batch, count = [], piece[2] - piece[1]
         batch.append(piece)
@@ -144,7 +152,7 @@ def cuts(sizes: Sequence[int], device: torch.device) -> Iterator[Cut]:
         for begin in range(0, size, PIECE)
     ]
     begin = 0
-    for batch in _filled(pieces):
+    for batch in _filled(pieces, ELEMENTS):
         lengths = [b - a for _, a, b in batch]
         end = begin + sum(lengths)
         yield Cut(begin, end, torch.tensor(lengths, device=device), [at for at, _, _ in batch])

@@ -184,7 +184,8 @@ def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:
             continue
         if reread or [t._version for t in tensors] != lists.versions[at]:
             lists.read[at] = flats.copy(tensors, lists.dtype, device)
-    mine, lists.own = lists.own[0] if lists.in_place else result, []
+    mine = lists.own[0] if lists.in_place else result
+    lists.own, lists.versions = [], []
     if lists.in_place or _is_like(result, lists):
         lists.made = flats.copy(mine, lists.dtype, device)
         lists.result = None if result is None else lists.made.views
@@ -252,44 +253,76 @@ class Verdicts:
         self._accepted = accepted
         self._cuts: dict[Hashable, list[Cut]] = {}
 
-    def items(self, calls: Sequence[Lists]) -> list[Item | None]:
-        """The verdict on each call, that on its worst tensor; None where the host has to look."""
-        found: list[Tensor] = []
-        for lists in calls:
-            made, right = lists.made, lists.right
-            assert made is not None and right is not None  # by `run`
-            for cut in self._cuts_of(made):
-                sides = made.memory[cut.begin : cut.end], right.memory[cut.begin : cut.end]
-                found.append(device_figures.measured(*sides, lists.dtype, cut.lengths))
-            found += [_changed(lists.flats[at], flat) for at, flat in lists.read.items()]
-        values = iter(torch.cat(found).tolist()) if found else iter(())
-        return [self._item(lists, values) for lists in calls]
+    def items(self, calls: Sequence[Lists], elements: int) -> list[Item | None]:
+        """The verdict on each call, that on its worst tensor; None where the host has to look.
 
-    def _item(self, lists: Lists, values: Iterator[float]) -> Item | None:
-        assert lists.made is not None  # by `run`
-        cuts, shapes = self._cuts_of(lists.made), lists.made.shapes
-        columns = [
-            [list(itertools.islice(values, len(cut.owners))) for _ in range(FIGURES)]
-            for cut in cuts
-        ]
-        if sum(next(values) for _ in lists.read):
-            return None
-        each = [Figures() for _ in shapes]
-        for cut, some in zip(cuts, columns, strict=True):
-            for at, row in zip(cut.owners, zip(*some, strict=True), strict=True):
-                each[at].add(row)
+        So many elements are measured at once.
+        """
+        cuts = [(at, cut) for at, lists in enumerate(calls) for cut in self._of(lists)]
+        groups = list(_groups(calls, cuts, elements))
+        found = [_measured(calls, group) for group in groups]
+        found += [_changed(c.flats[at], flat) for c in calls for at, flat in c.read.items()]
+        values = iter(torch.cat(found).tolist()) if found else iter(())
+        each = [[Figures() for _ in _made(lists).shapes] for lists in calls]
+        for group in groups:  # hot path: one row for each piece
+            owners = [each[at][owner] for at, cut in group for owner in cut.owners]
+            columns = [list(itertools.islice(values, len(owners))) for _ in range(FIGURES)]
+            for owner, row in zip(owners, zip(*columns, strict=True), strict=True):
+                owner.add(row)
+        changed = [sum(next(values) for _ in lists.read) for lists in calls]
+        rows = zip(calls, each, changed, strict=True)
+        return [None if wrong else self._item(lists, mine) for lists, mine, wrong in rows]
+
+    def _item(self, lists: Lists, each: list[Figures]) -> Item | None:
+        shapes = _made(lists).shapes
         results = (Result(shape, lists.dtype, lists.dtype, (lists.kind, True)) for shape in shapes)
         worst = device_verdicts.worst_of(zip(results, each, strict=True), self._accepted)
         word = "input" if lists.in_place else "output"
         label = f"{word}[0] to {word}[{len(shapes) - 1}]"
         return None if worst is None else Item(label, device_verdicts.right(*worst))
 
-    def _cuts_of(self, flat: Flat) -> list[Cut]:
+    def _of(self, lists: Lists) -> list[Cut]:
+        flat = _made(lists)
         known = self._cuts.get(flat.key)
         if known is None:
             sizes = [shape.numel() for shape in flat.shapes]
             known = self._cuts[flat.key] = list(device_figures.cuts(sizes, flat.memory.device))
         return known
+
+
+Group = list[tuple[int, Cut]]  # numbers of calls, and parts of them that are measured together
+
+
+def _groups(calls: Sequence[Lists], cuts: Group, elements: int) -> Iterator[Group]:
+    """Of one type each, and not too large."""
+    group: Group = []
+    count = 0
+    for at, cut in cuts:
+        count += cut.end - cut.begin
+        if group and (count > elements or calls[at].dtype != calls[group[0][0]].dtype):
+            yield group
+            group, count = [], cut.end - cut.begin
+        group.append((at, cut))
+    if group:
+        yield group
+
+
+def _measured(calls: Sequence[Lists], group: Group) -> Tensor:
+    made = [_made(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
+    right = [_right(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
+    dtype = calls[group[0][0]].dtype
+    lengths = torch.cat([cut.lengths for _, cut in group])
+    return device_figures.measured(torch.cat(made), torch.cat(right), dtype, lengths)
+
+
+def _made(lists: Lists) -> Flat:
+    assert lists.made is not None  # by `run`
+    return lists.made
+
+
+def _right(lists: Lists) -> Flat:
+    assert lists.right is not None  # by `run`
+    return lists.right
 
 
 def _changed(was: Flat, now: Flat) -> Tensor:

@@ -25,6 +25,7 @@ from op_tools import (
     bulk,
     comparison,
     device_copies,
+    device_figures,
     device_lists,
     device_parts,
     device_verdicts,
@@ -98,6 +99,7 @@ class DeviceReference:
         self._look, self._passed = look, passed
         self.looks = self.passes = 0  # of the host, and of the device alone
         self._seen: Counter[Hashable] = Counter()
+        self._kinds: dict[Hashable, Hashable] = {}
         self._refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
@@ -224,6 +226,7 @@ class DeviceReference:
     def _number(self, taken: Taken, found: Gradients | None) -> int:
         """The how many-th of its kind a call is, or a backward pass."""
         with self._lock:
+            taken.kind = self._kinds.setdefault(taken.kind, taken.kind)  # one for all of them
             kind = taken.kind, found is None
             self._seen[kind] += 1
             return self._seen[kind]
@@ -271,7 +274,8 @@ class DeviceReference:
         groups = [entry.same + entry.guards for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
-            made, differ = figures(near, [group for group in groups if group])
+            some = [group for group in groups if group]
+            made, differ = figures(near, some, device_figures.at_once(self._allowed))
         except Exception:  # as above
             for entry in waiting:
                 self._on_host(entry)
@@ -355,6 +359,7 @@ class DeviceReference:
         if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
             return None
         kind = device_lists.kind_of(call)
+        kind = self._kinds.setdefault(kind, kind)
         if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
             return None
         found = device_lists.type_of(call)
@@ -392,7 +397,7 @@ class DeviceReference:
 
     def _judge_lists(self, waiting: list[Lists]) -> None:
         try:
-            made = self._verdicts.items(waiting)
+            made = self._verdicts.items(waiting, device_figures.at_once(self._allowed))
         except Exception:  # as above
             made = [None for _ in waiting]
         for lists, item in zip(waiting, made, strict=True):

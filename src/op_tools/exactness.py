@@ -24,15 +24,12 @@ MATRICES = frozenset(
 
 def now(call: Call) -> Precision:
     """How exact a call's device may be at this moment."""
-    device = call.device
-    if device is None or device.type == "cpu":
-        return precision.EXACT
-    kind = _kinds.get(device)
+    kind = None if call.device is None else _kinds.get(call.device)
     if kind is None:
-        first = next((t for t in call.given if t.device == device), None)
+        first = next((t for t in call.given if t.device.type != "cpu"), None)
         if first is None:
             return precision.EXACT
-        kind = _kinds[device] = host.kind_of(first)
+        kind = _kinds[first.device] = host.kind_of(first)
     return precision.of_device(kind)
 
 

@@ -144,38 +144,43 @@ def watch(
     for node in made.nodes:
         leaving, entering = made.outputs.get(node, []), made.inputs.get(node, [])
         if leaving:
-            node.register_prehook(guard(_before(group, leaving, take)))
-        node.register_hook(guard(_after(group, entering, take)))
+            node.register_prehook(guard(_Before(group, leaving, take)))
+        node.register_hook(guard(_After(group, entering, take)))
     return True
 
 
-def _before(
-    group: _Group, leaving: list[tuple[int, int]], take: Callable[[Tensor], Taken]
-) -> Callable[..., None]:
-    def hear(grad_outputs: tuple[Tensor | None, ...]) -> None:
-        for place, number in leaving:
+@dataclass(slots=True, eq=False)  # not functions: each would be several objects, and there are many
+class _Before:
+    """Hears what flows into a node."""
+
+    group: _Group
+    leaving: list[tuple[int, int]]
+    take: Callable[[Tensor], Taken]
+
+    def __call__(self, grad_outputs: tuple[Tensor | None, ...]) -> None:
+        for place, number in self.leaving:
             gradient = grad_outputs[number]
             if gradient is not None:
-                group.gradients.outputs[place] = take(gradient)
-
-    return hear
+                self.group.gradients.outputs[place] = self.take(gradient)
 
 
-def _after(
-    group: _Group, entering: list[tuple[int, int]], take: Callable[[Tensor], Taken]
-) -> Callable[..., None]:
-    def hear(grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
-        for place, argument in entering:
+@dataclass(slots=True, eq=False)
+class _After:
+    """Hears what flows out of a node."""
+
+    group: _Group
+    entering: list[tuple[int, int]]
+    take: Callable[[Tensor], Taken]
+
+    def __call__(self, grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
+        sums = self.group.sums
+        for place, argument in self.entering:
             gradient = grad_inputs[place]
             if gradient is not None:
-                before = group.sums.get(argument)
-                group.sums[argument] = (
-                    gradient.detach() if before is None else before + gradient.detach()
-                )
-                group.gradients.inputs[argument] = take(group.sums[argument])
-        _count_down(group)
-
-    return hear
+                before = sums.get(argument)
+                sums[argument] = gradient.detach() if before is None else before + gradient.detach()
+                self.group.gradients.inputs[argument] = self.take(sums[argument])
+        _count_down(self.group)
 
 
 def _count_down(group: _Group) -> None:

@@ -9,6 +9,8 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -230,15 +232,21 @@ def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
     """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
     call = call.given_others((), {})  # an argument's graph may hold the wrapper: a cycle
 
-    def wrap(action: Callable[..., Any]) -> Callable[..., None]:
-        def run(*args: Any) -> None:
-            # the backward pass runs under the mode that watches calls, and these are our own
-            with torch._C.DisableTorchFunction():
-                guarded(tool, call, action, *args)
+    return partial(_Guarded, tool, call)
 
-        return run
 
-    return wrap
+@dataclass(slots=True, eq=False)
+class _Guarded:
+    """What a tool hung into the backward pass."""
+
+    tool: Tool
+    call: Call
+    action: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> None:
+        # the backward pass runs under the mode that watches calls, and these are our own
+        with torch._C.DisableTorchFunction():
+            guarded(self.tool, self.call, self.action, *args)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ that do a call in another way.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -32,6 +33,11 @@ def helper() -> ModuleType | None:
     except (BuildError, ImportError) as error:  # no compiler, or one that cannot build it
         log.warning("op_tools goes without its native part: %s", str(error).splitlines()[0])
         return None
+
+
+def loaded() -> ModuleType | None:
+    """The same where it is in use already: nothing is built for this."""
+    return helper() if "op_tools._C" in sys.modules else None
 
 
 def watch(

@@ -19,8 +19,11 @@ from torch._C import (
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+
+from op_tools import kernels
 
 _MODULES = "adadelta adagrad adam adamw adamax asgd nadam radam rmsprop rprop sgd".split()
 _undo: list[tuple[Any, str, Any, Any]] = []
@@ -36,7 +39,7 @@ def unasked(mode: TorchFunctionMode, on: bool, host: bool) -> None:
         return
     for owner, name, alone in _parts(host):
         plain = vars(owner)[name]
-        ours = _without(mode, plain, alone)
+        ours = (alone is _on_host and _read(mode, plain)) or _without(mode, plain, alone)
         _undo.append((owner, name, plain, ours))
         setattr(owner, name, ours)
 
@@ -72,6 +75,23 @@ def _always(*args: object, **kwargs: object) -> bool:
 def _on_host(value: object) -> bool:
     """The count of steps, which is a number or a tensor of the CPU's."""
     return not isinstance(value, torch.Tensor) or value.is_cpu
+
+
+def _read(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The same for the count of steps, which is asked of each parameter: natively, where it is."""
+    helper = kernels.loaded()
+    if helper is None:
+        return None
+    number_of = helper.number_of
+
+    @functools.wraps(plain)
+    def call(value: object) -> Any:
+        if is_compiling():
+            return plain(value)
+        found = number_of(mode, value)
+        return plain(value) if found is None else found
+
+    return call
 
 
 def _without(

@@ -27,6 +27,7 @@ from op_tools import (
     statistics_device,
     statistics_torch,
 )
+from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.snapshot import Unchanged
 from op_tools.statistics import Statistics
@@ -59,6 +60,7 @@ class StatisticsStore:
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._background: Background | None = None
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
@@ -76,7 +78,7 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
-            lambda: store.flush(everything=False),
+            lambda: store.flush_soon(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
@@ -147,11 +149,11 @@ class StatisticsStore:
 
     def _measured(self, tensor: Tensor, dense: bool) -> Numbers:
         """Its numbers, or where they will be; `dense`: plain values without gaps."""
+        if self._unseen.usable(tensor):
+            return self._unseen.later(tensor)
         floats = statistics.floats(tensor) if dense and not self.hashed else None
         if floats is not None:  # hot path
             return numbers_of(*statistics_torch.of_floats(floats))
-        if self._unseen.usable(tensor):
-            return self._unseen.later(tensor)
         host, times = statistics.hosted(tensor)
         found = statistics.measured(host, times, self._hash_only, self.hashed)
         return written(found, self._hash_only)
@@ -177,6 +179,21 @@ class StatisticsStore:
         if full or self._file.closed:  # a backward pass after the end
             self.flush()
 
+    def flush_soon(self) -> None:
+        """Writes what is there; in the background what a device has found, which is more work."""
+        if not self.recorder.defers:
+            self.flush(everything=False)
+        elif os.getpid() == self._pid:
+            if self._background is None:
+                self._background = Background()
+            self._background.put(self._flush_guarded)
+
+    def _flush_guarded(self) -> None:
+        try:
+            self.flush(everything=False)
+        except Exception as error:  # a full disk: a tool must not kill the program that it watches
+            diagnostics.add("OpCapture", "statistics", error)
+
     def flush(self, everything: bool = True) -> None:
         """Writes what waits; the lines that wait for a device are written the next time, else."""
         if os.getpid() != self._pid:
@@ -196,6 +213,8 @@ class StatisticsStore:
 
     def close(self) -> None:
         """Writes what waits."""
+        if self._background is not None and os.getpid() == self._pid:
+            self._background.close()
         self.flush()
         self._file.close()
 

@@ -104,7 +104,7 @@ def resnet() -> Model:
 
 def resnet50() -> Model:
     # an image of 32 leaves 1 x 1, and a batch of 3 is as large as the channels: torch fixes both
-    return Model(ResNet().eval(), image, ((2, 64), (4, 96)))
+    return Model(ResNet().eval(), image, ((2, 64), (4, 96), (5, 80), (6, 64)))
 
 
 def noisy(batch: int, side: int) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from deeplink.errors import CompileError, MissingCompilerError, NoBackendError, SettingError
 from dicp import Backend
@@ -154,6 +154,30 @@ def test_one_compile_serves_all_sizes(dynamic: str) -> None:
             torch.testing.assert_close(compiled(*args), model(*args))
     assert len(report.RECORDS) == begun + 1
     assert len(backend.loads) == (1 if dynamic == "native" else 3)  # type: ignore[attr-defined]
+
+
+def test_a_backend_is_asked_for_fixed_sizes_and_may_refuse_some(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def supports(node: fx.Node) -> str | None:
+        rows = node.meta["val"].shape[0]
+        if not isinstance(rows, int):
+            return "a size that changes"
+        return "five rows" if rows == 5 else None
+
+    def model(x: Tensor) -> Tensor:
+        return (x * 2 + 1) * x
+
+    backend = toy.make("add", "mul", dynamic="specialize", supports=supports)
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for rows in (2, 3, 5, 2):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert (report.RECORDS[-1].taken, report.RECORDS[-1].eager) == (3, [])
+    assert len(backend.loads) == 2  # type: ignore[attr-defined]
+    assert "runs eagerly at these sizes: aten.mul.Tensor(float32[5, 4], 2)" in caplog.text
+    assert "five rows" in caplog.text
 
 
 def test_results_have_the_strides_of_eager_and_are_no_inputs() -> None:

@@ -66,6 +66,7 @@ def test_sizes_that_change_are_served(backend: Backend, make: Callable[..., Any]
             result = compiled(*given)
         assert judged(result, model, given) == ""
         graphs.append(len(report.RECORDS))
+    assert report.RECORDS[-1].taken
     if backend.dynamic == "native":
         assert len(set(graphs)) == 1  # none after the first call
 

@@ -74,6 +74,21 @@ def test_a_training_step_that_does_not_win_clearly_stays_eager(
     assert told[0].seconds == pytest.approx({"compiled": seconds, "eager": 1.0})
 
 
+def test_a_trial_gives_each_step_the_program_s_values_in_one_place() -> None:
+    given = list[tuple[float, int]]()
+
+    def run(x: Tensor, w: Tensor) -> tuple[Tensor]:
+        given.append((x[0].item(), x.data_ptr()))
+        x += 1
+        return (x * w,)
+
+    x, weight = torch.ones(2), nn.Parameter(torch.ones(2))
+    measure._training_times([run, run], [x, weight])
+    assert len(given) == 2 * (measure.WARM + measure.ROUNDS)
+    assert set(given) == {(1.0, given[0][1])}
+    assert given[0][1] != x.data_ptr() and torch.equal(x, torch.ones(2))
+
+
 def test_a_model_whose_compiled_steps_lose_is_trained_eagerly_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

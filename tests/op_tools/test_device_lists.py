@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from op_tools import OpAutoCompare, bulk, device_lists
+from op_tools import OpAutoCompare, bulk, device_figures, device_lists
 from op_tools.accepted import Accepted
 from op_tools.call import Call
 from op_tools.device_lists import Flats, Lists, Verdicts
@@ -114,8 +114,23 @@ def test_an_argument_that_a_call_should_not_write_is_read_again(changed: bool) -
         y[3].data[1] = -0.0  # nobody counts it
     device_lists.taken_after(lists, None, flats, reread=True)
     assert device_lists.run(lists, flats)
-    (found,) = Verdicts(Accepted()).items([lists])
+    (found,) = Verdicts(Accepted()).items([lists], 1 << 20)
     assert (found is None) == changed
+
+
+def test_calls_are_judged_together_or_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_figures, "PIECE", 3)
+    calls = []
+    for dtype, fault in ((torch.float32, 0.0), (torch.float32, 1e-3), (torch.bfloat16, 0.0)):
+        x = [torch.full((4,), at + 1.0, dtype=dtype) for at in range(COUNT)]
+        lists, flats = taken(torch._foreach_mul_, x, 0.5)
+        torch._foreach_mul_(x, 0.5 + fault)
+        device_lists.taken_after(lists, None, flats, reread=False)
+        assert device_lists.run(lists, flats)
+        calls.append(lists)
+    for elements in (1 << 20, 4):
+        made = Verdicts(Accepted()).items(calls, elements)
+        assert [item is not None for item in made] == [True, False, True]
 
 
 def test_memory_is_used_again() -> None:

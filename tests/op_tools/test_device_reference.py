@@ -162,6 +162,7 @@ def test_where_the_host_judges_alone(
 
 
 def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_figures, "PIECE", 12)
     torch.manual_seed(0)
     right = torch.randn(40, dtype=torch.float64)
     mine = right.float()
@@ -175,8 +176,7 @@ def test_figures_are_those_of_the_whole_however_it_is_cut(monkeypatch: pytest.Mo
     ]
     found = []
     for elements in (1 << 20, 16):
-        monkeypatch.setattr(device_figures, "ELEMENTS", elements)
-        found.append(figures(pairs, [[(mine, mine)], [(mine, mine + 1)]]))
+        found.append(figures(pairs, [[(mine, mine)], [(mine, mine + 1)]], elements))
     (whole, flags), (cut, _) = found
     assert flags == [False, True]
     assert whole[0].largest == pytest.approx(0.5) == cut[0].largest

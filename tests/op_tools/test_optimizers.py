@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from op_tools import engine
+from op_tools import engine, kernels
 from op_tools.time_measure import OpTimeMeasure
 from tests.op_tools.test_engine import Watcher
 
@@ -61,7 +61,12 @@ def questions(names: list[str]) -> list[str]:
     return [name for name in names if name.endswith(QUESTIONS)]
 
 
-def test_its_operators_are_seen_and_its_questions_are_not(asked: list[str]) -> None:
+@pytest.mark.parametrize("native", [False, True])
+def test_its_operators_are_seen_and_its_questions_are_not(
+    native: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = kernels.helper() if native else None
+    monkeypatch.setattr(kernels, "loaded", lambda: helper)
     made = optimizer()
     with Watcher() as seen:
         made.step()

@@ -50,8 +50,8 @@ def compile_fx(
     compiled = _from_disk(key, backend, weights, record)
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
-    if precompile.keep(gm, backend, chosen, weights, key):
-        compiled = precompile.saving(compiled)
+    if record_trace := precompile.keep(gm, backend, chosen, weights, key):
+        compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
 
 

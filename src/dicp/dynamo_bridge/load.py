@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ from dicp.backend import Backend, Executable, Loading
 from dicp.dynamo_bridge import cache
 from dicp.dynamo_bridge.codegen import describe, emit, results_of
 from dicp.dynamo_bridge.options import Options
-from dicp.dynamo_bridge.partition import extract
+from dicp.dynamo_bridge.partition import extract, reason
 from dicp.dynamo_bridge.report import Record
 from dicp.dynamo_bridge.run import Constants, Part, Shape
 from dicp.dynamo_bridge.specialize import is_dynamic, specialized
+
+log = logging.getLogger("dicp")
 
 
 def make_part(
@@ -98,6 +101,12 @@ class _Maker:
             self._blobs[gm] = blob
         return blob
 
+    def refused(self, gm: fx.GraphModule) -> str:
+        """Why the backend does not take a graph that it took at other sizes; empty if it does."""
+        calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+        found = ((node, reason(node, self.backend)) for node in calls)
+        return next((f"{describe(node)}: {why}" for node, why in found if why), "")
+
     def _placed(
         self, error: Exception, name: str, gm: fx.GraphModule, own: Constants
     ) -> CompileError:
@@ -127,6 +136,10 @@ class _Maker:
 def _by_size(shape: Shape, gm: fx.GraphModule, maker: _Maker, own: Constants) -> Executable:
     def compile_static(static: fx.GraphModule) -> tuple[Executable, list[int]]:
         fixed = shape_of(shape.name, static, own)
+        refused = maker.refused(static)
+        if refused:
+            log.warning("%s runs eagerly at these sizes: %s", shape.name, refused)
+            return lambda args: static(*args), [shape.inputs.index(n) for n in fixed.inputs]
         executable = maker.executable(fixed, static, own)
         return executable, [shape.inputs.index(n) for n in fixed.inputs if n not in own]
 

@@ -219,9 +219,11 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
+        rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
         for _ in range(WARM + ROUNDS):
             for which, run in enumerate(both):
-                times[which].append(_step(run, [_leaf(x) for x in args]))
+                given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
+                times[which].append(_step(run, given))
     return [statistics.median(part[WARM:]) for part in times]
 
 
@@ -236,13 +238,18 @@ def _step(run: Run, args: Sequence[Any]) -> float:
     return _now(args) - start
 
 
-def _leaf(value: Any) -> Any:
+def _room(value: Any) -> Tensor | None:
     """A copy, for a graph may write its inputs; not of weights: a trained leaf is not written."""
+    trained = isinstance(value, torch.nn.Parameter) and value.requires_grad
+    return value.detach().clone() if isinstance(value, Tensor) and not trained else None
+
+
+def _leaf(value: Any, room: Tensor | None) -> Any:
+    """An input of a step, as the program gave it."""
     if not isinstance(value, Tensor):
         return value
-    if isinstance(value, torch.nn.Parameter) and value.requires_grad:
-        return value.detach().requires_grad_()
-    return value.detach().clone().requires_grad_(value.requires_grad)
+    found = value if room is None else room.copy_(value.detach())
+    return found.detach().requires_grad_(value.requires_grad)
 
 
 def _now(args: Sequence[Any]) -> float:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from dicp.backend import Backend
 from dicp.dynamo_bridge.canonical import VIEWS
+from dicp.dynamo_bridge.specialize import at_example, is_dynamic
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,10 @@ class Split:
 
 def split(gm: fx.GraphModule, backend: Backend) -> Split:
     """The fewest partitions that do not wait for each other in a circle."""
-    eager = {node: why for node in _calls(gm) if (why := reason(node, backend))}
+    # a backend for fixed sizes is asked for those that the graph was traced with
+    fixed = at_example(gm) if backend.dynamic == "specialize" and is_dynamic(gm) else {}
+    asked = ((node, reason(fixed.get(node, node), backend)) for node in _calls(gm))
+    eager = {node: why for node, why in asked if why}
     regions = _regions(gm, eager)
     for (_, taken), nodes in regions.items():
         if taken and all(_moves_only(node) for node in nodes):

@@ -1,7 +1,9 @@
 """With torch's `caching_precompile`, a later process does not even trace: what torch keeps of a
 frame (its guards and code) names the plan that we keep of its graph.
 
-What is kept is enough to compile the graph anew, should the plan be gone or of another version.
+What is kept is enough to compile the graph anew, should the plan be gone or of another version. It
+is for the backend and the options that it was asked for with, and for functions that are the same
+by name (`identity`): torch itself looks at neither.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx
 
-from deeplink.errors import DeeplinkError
+from deeplink import settings
+from deeplink.errors import CompileError, DeeplinkError
 from dicp import torch_internals
 from dicp.backend import Backend, find
-from dicp.dynamo_bridge import cache, plan
-from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge import cache, identity, plan
+from dicp.dynamo_bridge.options import Options, resolve
 
 log = logging.getLogger("dicp")
 
@@ -34,6 +37,8 @@ class Kept:
     weights: tuple[int, ...]
     rows: plan.Rows
     attributes: dict[str, Tensor]
+    asked: str
+    names: tuple[identity.Named, ...] = ()
 
     def module(self) -> fx.GraphModule:
         gm = plan.module_of(self.rows)
@@ -48,20 +53,50 @@ def keep(
     options: Options,
     weights: Mapping[int, Tensor],
     key: str | None,
-) -> bool:
-    """Names a compiled graph to torch, where torch asks for it; whether it did, and it could be."""
-    name = torch_internals.precompiled_name(gm)
+) -> Callable[[], bool] | None:
+    """What names a compiled graph to torch, in its first call, and says whether it could; None
+    where torch does not ask for it.
+    """
+    name, asked = torch_internals.precompiled_name(gm), _asked()
     rows = None if name is None or key is None else plan.rows_of(gm)
-    if name is None or key is None or rows is None or not _found_by_name(backend):
-        return False
+    if name is None or key is None or asked is None or rows is None or not _found_by_name(backend):
+        return None
     attributes = {str(n.target): getattr(gm, str(n.target)) for n in _attributes(gm)}
-    made = Kept(backend.name, options, key, cache.head(backend), tuple(weights), rows, attributes)
-    try:
-        pickle.dumps(made)
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return False
-    torch_internals.record_precompiled(name, made, restore)
-    return True
+    head = cache.head(backend)
+    made = Kept(backend.name, options, key, head, tuple(weights), rows, attributes, asked)
+    left_out = torch_internals.guards_of_trace()
+
+    def record() -> bool:
+        scope = torch_internals.compiled_globals()
+        names = None if scope is None else identity.named(left_out(), scope)
+        if names is None:
+            log.info("a trace is not kept: it calls what has no name in another process")
+            return False
+        named = replace(made, names=names)
+        try:
+            pickle.dumps(named)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            return False
+        torch_internals.record_precompiled(name, named, restore, check)
+        return True
+
+    return record
+
+
+def check(kept: Kept) -> None:
+    """Raises where a process that reads a trace has to make its own."""
+    asked = _asked()
+    if asked is not None and asked != kept.asked:
+        raise CompileError(f"a trace was kept for {kept.asked}, and {asked} is asked for.")
+    other = [name.source for name in kept.names if not name.holds()]
+    if other:
+        raise CompileError(f"a trace was kept where these were others: {', '.join(other)}.")
+
+
+def _asked() -> str | None:
+    """How torch.compile was called, and the settings that count."""
+    found = torch_internals.asked_for()
+    return None if found is None else repr((found, resolve(), settings.DICP_PREFERENCE.get()))
 
 
 def is_current(kept: Kept, backend: Backend) -> bool:
@@ -80,7 +115,7 @@ def _found_by_name(backend: Backend) -> bool:
         return False
 
 
-def saving(run: Callable[..., Any]) -> Callable[..., Any]:
+def saving(run: Callable[..., Any], record: Callable[[], bool]) -> Callable[..., Any]:
     """What has torch write its part once the first call is made: before it, it is not whole."""
     saved = False
 
@@ -89,7 +124,8 @@ def saving(run: Callable[..., Any]) -> Callable[..., Any]:
         if not saved:
             saved = True
             try:
-                torch_internals.save_precompiled()
+                if record():
+                    torch_internals.save_precompiled()
             except Exception as error:  # torch's, and the program goes on without it
                 log.warning("torch keeps no trace of this graph: %s", error)
         return run(*args)

@@ -66,6 +66,28 @@ def at_sizes(gm: fx.GraphModule, args: Sequence[Any]) -> fx.GraphModule:
     return fx.GraphModule({}, graph)
 
 
+def at_example(gm: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """Each node that gives tensors as it is at the sizes that the graph was traced with; not those
+    whose sizes, or whose inputs' sizes, depend on data.
+    """
+    graph, mode = fx.Graph(), torch_internals.FakeTensorMode()
+    new: dict[fx.Node, Any] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            value = torch_internals.at_hints(node.meta.get("val"), mode)
+            if isinstance(value, Tensor):
+                new[node] = graph.placeholder(node.name)
+                new[node].meta = {"val": value}
+            elif value is not None:
+                new[node] = value
+        elif node.op == "call_function" and all(n in new for n in node.all_input_nodes):
+            try:
+                new[node] = _static(node, graph, mode, new)
+            except Exception:  # torch raises anything where sizes depend on data
+                continue
+    return {node: made for node, made in new.items() if isinstance(made, fx.Node)}
+
+
 def _static(node: fx.Node, graph: fx.Graph, mode: Any, new: dict[fx.Node, Any]) -> Any:
     args = fx.map_arg(node.args, new.__getitem__)
     kwargs = fx.map_arg(node.kwargs, new.__getitem__)

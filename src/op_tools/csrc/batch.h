@@ -66,10 +66,12 @@ class Batch {
   void launch(std::vector<Piece>& pieces);
   void fill(Started& group);
   PyObject* starter_of(c10::DeviceType type);
+  std::shared_ptr<Awaited> awaited(int64_t number);
 
   const bool hash_only_;
   py::function starter_, problem_;
   std::map<c10::DeviceType, PyObject*> starters_;  // null: none, or it failed
+  std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   std::vector<Piece> waiting_;
   std::unordered_set<const c10::StorageImpl*> storages_;
   size_t bytes_ = 0;

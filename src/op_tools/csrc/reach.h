@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace op_tools {
 
@@ -54,7 +55,8 @@ class Reach {
   explicit Reach(py::function window) : window_(std::move(window)) {}
   ~Reach();
 
-  bool reaches(const at::Tensor& tensor);
+  bool reaches(const at::Tensor& tensor) { return is_plain(tensor) && sees(tensor); }
+  bool sees(const at::Tensor& tensor);               // a plain one
   const uint8_t* address(const at::Tensor& tensor);  // where the host reads it, once the device is done with it
 
  private:
@@ -72,6 +74,7 @@ class Reach {
 };
 
 // What was made of tensors, for as long as their memory holds the same values; see op_tools/snapshot.py.
+// Memory is held weakly, so that no other has its address meanwhile.
 template <typename T>
 class Unchanged {
  public:
@@ -87,17 +90,15 @@ class Unchanged {
   template <typename Take>
   bool use(const Place& place, const at::Tensor& tensor, Take take) {
     std::unique_lock lock(lock_);
-    const auto found = known_.find(place);
-    if (found == known_.end() || found->second.version != version_of(tensor) || found->second.storage.use_count() == 0) {
-      return false;
-    }
-    const auto written = written_.find(place.storage);
-    if (written != written_.end() && written->second > found->second.made_at) return false;
+    const auto memory = known_.find(place.storage);
+    if (memory == known_.end()) return false;
+    const Known* found = memory->second.find(place);
+    if (found == nullptr || found->version != version_of(tensor)) return false;
     if (!sampled_) {
-      take(found->second.made);
+      take(found->made);
       return true;
     }
-    const Known known = found->second;
+    const Known known = *found;
     lock.unlock();
     if (known.sample != sample_of(tensor, reach_.address(tensor))) return false;
     take(known.made);
@@ -109,12 +110,12 @@ class Unchanged {
   }
 
   void keep(const Place& place, const at::Tensor& tensor, T made) {
-    c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-    Known known{std::move(weak), version_of(tensor), 0, sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
+    Known known{place, version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
-    known.made_at = writes_;
-    known_.insert_or_assign(place, std::move(known));
     if (known_.size() > sweep_at_) sweep();
+    auto [memory, fresh] = known_.try_emplace(place.storage);
+    if (fresh) memory->second.storage = Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+    memory->second.keep(std::move(known));
   }
 
   // A call has written it: all that was made of its memory is, whatever the view; autograd does not
@@ -122,39 +123,56 @@ class Unchanged {
   void forget(const at::Tensor& tensor) {
     if (!is_plain(tensor)) return;
     std::lock_guard lock(lock_);
-    written_[tensor.storage().unsafeGetStorageImpl()] = ++writes_;
+    known_.erase(tensor.storage().unsafeGetStorageImpl());
   }
 
  private:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
   struct Known {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    Place place;
     uint32_t version;
-    uint64_t made_at;  // of the writes
     std::string sample;
     T made;
   };
 
-  void sweep() {
-    std::unordered_map<const void*, uint64_t> written;
-    for (auto at = known_.begin(); at != known_.end();) {
-      if (at->second.storage.use_count() == 0) {
-        at = known_.erase(at);
-        continue;
+  // Of one storage. Few views are looked through, more have an index.
+  struct Memory {
+    Weak storage{c10::intrusive_ptr<c10::StorageImpl>()};
+    std::vector<Known> views;
+    std::unordered_map<Place, size_t, PlaceHash> index;
+
+    const Known* find(const Place& place) const {
+      if (views.size() > kFew) {
+        const auto found = index.find(place);
+        return found == index.end() ? nullptr : &views[found->second];
       }
-      const auto found = written_.find(at->first.storage);
-      if (found != written_.end()) written.insert(*found);
-      at++;
+      for (const Known& known : views)
+        if (known.place == place) return &known;
+      return nullptr;
     }
-    written_.swap(written);
+
+    void keep(Known known) {
+      if (const Known* found = find(known.place)) {
+        *const_cast<Known*>(found) = std::move(known);
+        return;
+      }
+      views.push_back(std::move(known));
+      if (views.size() <= kFew) return;
+      for (size_t at = index.size(); at < views.size(); at++) index.emplace(views[at].place, at);
+    }
+  };
+
+  void sweep() {
+    std::erase_if(known_, [](const auto& memory) { return memory.second.storage.use_count() == 0; });
     sweep_at_ = known_.size() + kSweep;
   }
 
-  static constexpr size_t kSweep = 1024;  // so many entries later, those of freed memory are forgotten
+  static constexpr size_t kSweep = 1024;  // so many pieces of memory later, those that were freed are forgotten
+  static constexpr size_t kFew = 16;
   const bool sampled_;
   Reach& reach_;
-  std::unordered_map<Place, Known, PlaceHash> known_;
-  std::unordered_map<const void*, uint64_t> written_;  // memory, and when it was written last
-  uint64_t writes_ = 0;
+  std::unordered_map<const void*, Memory> known_;
   size_t sweep_at_ = kSweep;
   std::mutex lock_;
 };

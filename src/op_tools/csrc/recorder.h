@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <string>
@@ -40,6 +41,8 @@ class Recorder {
     awaited_.forget(tensor);
   }
 
+  bool defers() const { return deferring_; }  // a device is asked for some
+
   // Lines that wait.
   void add(std::string_view line);
   py::bytes take(bool everything);  // those that a device is still asked for come the next time, else
@@ -61,6 +64,7 @@ class Recorder {
   std::shared_ptr<Batch> batch_;
   std::string lines_, held_;  // those that wait for a device
   size_t waiting_ = 0;
+  std::atomic<bool> deferring_{false};
   std::mutex lines_lock_;
 };
 

@@ -119,7 +119,13 @@ PyObject* Batch::starter_of(c10::DeviceType type) {
   return starters_.try_emplace(type, made).first->second;
 }
 
-bool Batch::takes(const at::Tensor& tensor) { return starter_of(tensor.device().type()) != nullptr; }
+bool Batch::takes(const at::Tensor& tensor) {
+  const c10::DeviceType type = tensor.device().type();
+  if (type == taken_ && type != c10::DeviceType::CPU) return true;
+  if (starter_of(type) == nullptr) return false;
+  taken_ = type;
+  return true;
+}
 
 void Batch::put_mark(std::string& to, const Awaited& one) {
   char digits[24];
@@ -297,18 +303,23 @@ void Batch::fill(Started& group) {
 std::string Batch::filled(const std::string& lines) {
   std::string made;
   made.reserve(2 * lines.size());
-  const auto lock = locked();
   size_t from = 0;
   for (size_t at = lines.find(kMark); at != std::string::npos; at = lines.find(kMark, from)) {
     made.append(lines, from, at - from);
     const size_t end = lines.find(kMark, at + 1);
-    const int64_t number = std::strtoll(lines.c_str() + at + 1, nullptr, 10) - first_;
-    const bool known = number >= 0 && number < static_cast<int64_t>(known_.size()) && known_[number]->ready;
-    made += known ? known_[number]->text : "\"skipped\":\"not read\"";
+    const int64_t number = std::strtoll(lines.c_str() + at + 1, nullptr, 10);
+    const auto known = awaited(number);
+    made += known != nullptr && known->ready ? known->text : "\"skipped\":\"not read\"";
     from = end + 1;
   }
   made.append(lines, from);
   return made;
+}
+
+std::shared_ptr<Awaited> Batch::awaited(int64_t number) {  // one at a time: the program adds to them meanwhile
+  const auto lock = locked();
+  number -= first_;
+  return number >= 0 && number < static_cast<int64_t>(known_.size()) ? known_[number] : nullptr;
 }
 
 bool Batch::idle() {

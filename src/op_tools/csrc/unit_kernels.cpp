@@ -32,7 +32,21 @@ struct Decision {
   std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
   PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
   std::string name = "";
+  // of the schema, which is large and seldom in the cache
+  std::vector<bool> writes = {};  // the arguments that it writes
+  size_t returns = 0;
+  bool of_torch = false, of_lists = false;
   Learned learned = {};
+
+  void read_schema() {
+    for (const auto& argument : schema->arguments()) {
+      const auto* alias = argument.alias_info();
+      writes.push_back(alias != nullptr && alias->isWrite());
+    }
+    returns = schema->returns().size();
+    of_torch = schema->name().starts_with("aten::");
+    of_lists = schema->name().starts_with("aten::_foreach_");
+  }
 };
 
 // Python's side. decide(name) -> function, (function, recorder, head, name) or None; before(function,
@@ -124,7 +138,7 @@ Decision decide(const at::RecordFunction& fn) {  // under the GIL
   PyObject* function = PyObject_CallFunction(decide_call, "s", full.c_str());
   if (function == nullptr) PyErr_WriteUnraisable(decide_call);
   else if (function == Py_None) Py_DECREF(function);
-  else made = unpacked(function, op->schema());
+  else made = unpacked(function, op->schema()), made.read_schema();
   return made;
 }
 
@@ -187,10 +201,6 @@ struct Part : at::ObserverContext {
 
 thread_local Recorded* listed = nullptr;  // such a call that is going on
 
-bool takes_lists(const Decision& decision) {
-  return decision.schema->name().starts_with("aten::_foreach_");
-}
-
 // The tensors of a value, in order; a number that torch has wrapped is none, in Python neither.
 void flatten(const c10::IValue& value, std::vector<at::Tensor>& to) {
   if (value.isTensor()) {
@@ -234,9 +244,8 @@ std::string head_of(const Decision& decision, c10::DeviceType kind) {
 
 // What still waits to be reduced is, before a call that writes it; what is not torch's own may write all.
 void before_write(const Decision& decision, const Recorded& call) {
-  const bool known = decision.schema->name().starts_with("aten::");
   for (size_t i = 0; i < call.given.size(); i++) {
-    if (call.declared[i] || !known) decision.recorder->before_write(call.given[i]);
+    if (call.declared[i] || !decision.of_torch) decision.recorder->before_write(call.given[i]);
   }
 }
 
@@ -244,11 +253,9 @@ void before_write(const Decision& decision, const Recorded& call) {
 bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
   const Decision& decision = *made;
   auto call = std::make_unique<Recorded>();
-  const auto& arguments = decision.schema->arguments();
-  for (size_t i = 0; i < inputs.size() && i < arguments.size(); i++) {
+  for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
     flatten(inputs[i], call->given);
-    const auto* alias = arguments[i].alias_info();
-    call->declared.resize(call->given.size(), alias != nullptr && alias->isWrite());
+    call->declared.resize(call->given.size(), decision.writes[i]);
   }
   const auto kind = kind_of(call->given, inputs);
   if (!kind || !is_simple(*decision.recorder, call->given)) return false;
@@ -267,7 +274,7 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
   call->decision = std::move(made);
   inside = &call->decision->learned;
-  if (takes_lists(*call->decision)) listed = call.get();
+  if (call->decision->of_lists) listed = call.get();
   else if (inside->nests) call->quiet.emplace();
   to = std::move(call);
   return true;
@@ -384,7 +391,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (auto* call = dynamic_cast<Recorded*>(context)) {
     listed = nullptr;
     inside = nullptr;
-    if (outputs.size() != call->decision->schema->returns().size()) return;  // the kernel raised
+    if (outputs.size() != call->decision->returns) return;  // the kernel raised
     depth++;
     try {
       recorded(*call, outputs);
@@ -397,7 +404,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   py::gil_scoped_acquire gil;
   PyObject* state = static_cast<Watched*>(context)->state;
   const auto made = decided(fn);
-  const bool whole = made->schema != nullptr && outputs.size() == made->schema->returns().size();
+  const bool whole = made->schema != nullptr && outputs.size() == made->returns;
   if (whole) {  // else the kernel raised
     depth++;
     try {

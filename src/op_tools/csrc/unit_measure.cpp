@@ -15,10 +15,13 @@ namespace op_tools {
 
 constexpr size_t kChunk = 2048;  // words that are hashed and measured while they are in the cache
 
+static_assert(kKeys == kBlock);
+
 const uint64_t* hash_keys() {
   static const uint64_t* const made = [] {
-    auto* all = static_cast<uint64_t*>(std::aligned_alloc(64, kBlock * sizeof(uint64_t)));
+    auto* all = static_cast<uint64_t*>(std::aligned_alloc(64, 2 * kBlock * sizeof(uint64_t)));
     for (size_t i = 0; i < kBlock; i++) all[i] = avalanche((i + 1) * kP1) | 1;
+    for (size_t i = 0; i < kBlock; i++) all[kBlock + i] = all[i] >> 32;
     return all;
   }();
   return made;
@@ -37,7 +40,7 @@ static void add_sums(Lanes& lanes, const uint8_t* data, const uint64_t* key, siz
   size_t steps = 0;
 #if defined(__x86_64__)
   if (level() != Level::plain) steps = words / 8;
-  if (level() == Level::avx512) sums_avx512(lanes, data, key, steps);
+  if (level() >= Level::avx512) sums_avx512(lanes, data, key, steps);
   if (level() == Level::avx2) sums_avx2(lanes, data, key, steps);
 #endif
   sums_plain(lanes, data + 64 * steps, key + 8 * steps, words - 8 * steps);
@@ -102,9 +105,10 @@ class FloatNumbers {
     size_t steps = 0;
 #if defined(__x86_64__)
     if (level() != Level::plain) steps = count / kLanes;
-    if (level() == Level::avx512) {
+    if (level() >= Level::avx512) {
       if (some_ && hashed) sums_avx512(lanes, reinterpret_cast<const uint8_t*>(data), key, steps);
-      some_ = some_ || !finite_avx512<hashed>(found_, lanes, data, key, steps);
+      if (hashed && !some_ && level() == Level::ifma) some_ = !finite_ifma(found_, lanes, data, key, steps);
+      else some_ = some_ || !finite_avx512<hashed>(found_, lanes, data, key, steps);
       if (some_) some_avx512(found_, data, steps);
     } else if (level() == Level::avx2) {
       if (some_ && hashed) sums_avx2(lanes, reinterpret_cast<const uint8_t*>(data), key, steps);

@@ -99,8 +99,7 @@ Reach::~Reach() {
   window_ = py::function();
 }
 
-bool Reach::reaches(const at::Tensor& tensor) {
-  if (!is_plain(tensor)) return false;
+bool Reach::sees(const at::Tensor& tensor) {
   if (tensor.is_cpu() || tensor.numel() == 0) return true;
   const auto* own = static_cast<const char*>(tensor.const_data_ptr());
   const Window& window = window_of(tensor.device());

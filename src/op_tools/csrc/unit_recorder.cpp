@@ -92,8 +92,8 @@ Recorder::~Recorder() {
 
 void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
   const Type type = type_of(tensor.scalar_type());
-  const bool reached = type.name != nullptr && reaches(tensor);
-  if (!reached && (type.name == nullptr || !handles(tensor))) {
+  const bool plain = type.name != nullptr && is_plain(tensor), reached = plain && reach_.sees(tensor);
+  if (!reached && !(plain && batch_->takes(tensor))) {
     py::gil_scoped_acquire gil;
     to += described_(tensor).cast<std::string>();
     return;
@@ -136,6 +136,7 @@ void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
   const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
   if (place && awaited_.use(*place, tensor, put_to)) return;
   const Type type = type_of(tensor.scalar_type());
+  deferring_ = true;
   auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
   put_to(made);
   if (place) awaited_.keep(*place, tensor, std::move(made));
@@ -172,7 +173,8 @@ void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, co
 }
 
 bool Recorder::handles(const at::Tensor& tensor) {
-  return reaches(tensor) || (is_plain(tensor) && type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
+  if (!is_plain(tensor)) return false;
+  return reach_.sees(tensor) || (type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
 }
 
 void Recorder::settle() {
@@ -183,7 +185,8 @@ void Recorder::add(std::string_view line) {
   {
     std::lock_guard lock(lines_lock_);
     lines_ += line;
-    if (++waiting_ < limit_) return;
+    if (++waiting_ < (deferring_ ? (limit_ + 3) / 4 : limit_)) return;  // what a device has found is read soon
+    waiting_ = 0;  // it may be another thread that takes them, and later
   }
   py::gil_scoped_acquire gil;
   flush_();
@@ -225,7 +228,8 @@ void bind_recorder(py::module_& m) {
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
       .def("add", &Recorder::add, py::call_guard<py::gil_scoped_release>())
-      .def("take", &Recorder::take);
+      .def("take", &Recorder::take)
+      .def_property_readonly("defers", &Recorder::defers);
 }
 
 }  // namespace op_tools

@@ -11,6 +11,7 @@
 namespace op_tools {
 
 constexpr size_t kLanes = 16;  // floats of a step
+constexpr size_t kKeys = 16384;  // of the hash
 constexpr size_t kAhead = 4096;  // bytes: what the processor does not fetch by itself in time
 
 // What a pass over floats finds, lane by lane.
@@ -25,12 +26,14 @@ struct Lanes {
   alignas(64) uint64_t words[8] = {}, upper[8] = {};
 };
 
-enum class Level { plain, avx2, avx512 };
+enum class Level { plain, avx2, avx512, ifma };
 
 inline Level level() {
 #if defined(__x86_64__)
   static const Level found = [] {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return Level::avx512;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+      return __builtin_cpu_supports("avx512ifma") ? Level::ifma : Level::avx512;
+    }
     const bool whole = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     return whole ? Level::avx2 : Level::plain;
   }();
@@ -42,6 +45,7 @@ inline Level level() {
 
 #if defined(__x86_64__)
 #define OP_TOOLS_AVX512 __attribute__((target("avx512f,avx512dq")))
+#define OP_TOOLS_IFMA __attribute__((target("avx512f,avx512dq,avx512ifma")))
 #define OP_TOOLS_AVX2 __attribute__((target("avx2,fma,f16c")))
 
 OP_TOOLS_AVX512 inline void sums_avx512(Lanes& lanes, const uint8_t* data, const uint64_t* key, size_t steps) {
@@ -56,13 +60,65 @@ OP_TOOLS_AVX512 inline void sums_avx512(Lanes& lanes, const uint8_t* data, const
   _mm512_store_si512(lanes.upper, upper);
 }
 
+// Sums of products from four partial ones, which take fewer steps than whole products do. The upper
+// halves of the keys lie behind the keys.
+struct Partial {
+  __m512i ll, hl, lh, hh;
+};
+
+OP_TOOLS_IFMA inline void multiply_ifma(Partial& sum, __m512i word, const uint64_t* key) {
+  const __m512i k = _mm512_loadu_si512(key), k_high = _mm512_loadu_si512(key + kKeys), high = _mm512_srli_epi64(word, 32);
+  sum.ll = _mm512_add_epi64(sum.ll, _mm512_mul_epu32(word, k));
+  sum.hl = _mm512_add_epi64(sum.hl, _mm512_mul_epu32(high, k));
+  sum.lh = _mm512_madd52lo_epu64(sum.lh, word, k_high);  // of these two, 32 bits count
+  sum.hh = _mm512_madd52lo_epu64(sum.hh, high, k_high);
+}
+
+OP_TOOLS_IFMA inline void keep_ifma(Lanes& lanes, const Partial& sum) {
+  const __m512i words = _mm512_add_epi64(sum.ll, _mm512_slli_epi64(_mm512_add_epi64(sum.hl, sum.lh), 32));
+  const __m512i upper = _mm512_add_epi64(sum.hl, _mm512_slli_epi64(sum.hh, 32));
+  _mm512_store_si512(lanes.words, _mm512_add_epi64(_mm512_load_si512(lanes.words), words));
+  _mm512_store_si512(lanes.upper, _mm512_add_epi64(_mm512_load_si512(lanes.upper), upper));
+}
+
+// The numbers of a pass.
+struct Pass {
+  __m512 low, high;
+  __m512d sum[2], square[2];
+};
+
+OP_TOOLS_AVX512 inline Pass begun_avx512(const Floats& out) {
+  const __m512d zero = _mm512_setzero_pd();
+  return {_mm512_load_ps(out.low), _mm512_load_ps(out.high), {zero, zero}, {zero, zero}};
+}
+
+OP_TOOLS_AVX512 inline void add_avx512(Pass& pass, __m512 value, const float* at) {
+  pass.low = _mm512_min_ps(value, pass.low);
+  pass.high = _mm512_max_ps(value, pass.high);
+  const __m512d first = _mm512_cvtps_pd(_mm256_loadu_ps(at)), second = _mm512_cvtps_pd(_mm256_loadu_ps(at + 8));
+  pass.sum[0] = _mm512_add_pd(pass.sum[0], first);
+  pass.sum[1] = _mm512_add_pd(pass.sum[1], second);
+  pass.square[0] = _mm512_fmadd_pd(first, first, pass.square[0]);
+  pass.square[1] = _mm512_fmadd_pd(second, second, pass.square[1]);
+}
+
+// False: one of the values was not finite (their squares, which cannot overflow, tell).
+OP_TOOLS_AVX512 inline bool kept_avx512(Floats& out, const Pass& pass) {
+  const __m512d squares = _mm512_add_pd(pass.square[0], pass.square[1]);
+  if (!(_mm512_reduce_add_pd(squares) < __builtin_inf())) return false;
+  _mm512_store_ps(out.low, pass.low);
+  _mm512_store_ps(out.high, pass.high);
+  _mm512_store_pd(out.sum, _mm512_add_pd(_mm512_load_pd(out.sum), _mm512_add_pd(pass.sum[0], pass.sum[1])));
+  _mm512_store_pd(out.square, _mm512_add_pd(_mm512_load_pd(out.square), squares));
+  return true;
+}
+
 // A pass over floats, and over the same bytes as words where `key` is given. False: one of them is
-// not finite (their squares, which cannot overflow, tell), and only the words were counted.
+// not finite, and only the words were counted.
 template <bool hashed>
 OP_TOOLS_AVX512 inline bool finite_avx512(Floats& out, Lanes& lanes, const float* data, const uint64_t* key, size_t steps) {
   __m512i words = _mm512_load_si512(lanes.words), upper = _mm512_load_si512(lanes.upper);
-  __m512 low = _mm512_load_ps(out.low), high = _mm512_load_ps(out.high);
-  __m512d sum[2] = {_mm512_setzero_pd(), _mm512_setzero_pd()}, square[2] = {sum[0], sum[0]};
+  Pass pass = begun_avx512(out);
   for (size_t i = 0; i < steps; i++) {
     const float* at = data + kLanes * i;
     _mm_prefetch(reinterpret_cast<const char*>(at) + kAhead, _MM_HINT_T0);
@@ -72,23 +128,26 @@ OP_TOOLS_AVX512 inline bool finite_avx512(Floats& out, Lanes& lanes, const float
       words = _mm512_add_epi64(words, _mm512_mullo_epi64(word, k));
       upper = _mm512_add_epi64(upper, _mm512_mullo_epi64(_mm512_srli_epi64(word, 32), k));
     }
-    low = _mm512_min_ps(value, low);
-    high = _mm512_max_ps(value, high);
-    const __m512d first = _mm512_cvtps_pd(_mm256_loadu_ps(at)), second = _mm512_cvtps_pd(_mm256_loadu_ps(at + 8));
-    sum[0] = _mm512_add_pd(sum[0], first);
-    sum[1] = _mm512_add_pd(sum[1], second);
-    square[0] = _mm512_fmadd_pd(first, first, square[0]);
-    square[1] = _mm512_fmadd_pd(second, second, square[1]);
+    add_avx512(pass, value, at);
   }
   _mm512_store_si512(lanes.words, words);
   _mm512_store_si512(lanes.upper, upper);
-  const __m512d squares = _mm512_add_pd(square[0], square[1]);
-  if (!(_mm512_reduce_add_pd(squares) < __builtin_inf())) return false;
-  _mm512_store_ps(out.low, low);
-  _mm512_store_ps(out.high, high);
-  _mm512_store_pd(out.sum, _mm512_add_pd(_mm512_load_pd(out.sum), _mm512_add_pd(sum[0], sum[1])));
-  _mm512_store_pd(out.square, _mm512_add_pd(_mm512_load_pd(out.square), squares));
-  return true;
+  return kept_avx512(out, pass);
+}
+
+OP_TOOLS_IFMA inline bool finite_ifma(Floats& out, Lanes& lanes, const float* data, const uint64_t* key, size_t steps) {
+  const __m512i zero = _mm512_setzero_si512();
+  Partial words{zero, zero, zero, zero};
+  Pass pass = begun_avx512(out);
+  for (size_t i = 0; i < steps; i++) {
+    const float* at = data + kLanes * i;
+    _mm_prefetch(reinterpret_cast<const char*>(at) + kAhead, _MM_HINT_T0);
+    const __m512 value = _mm512_loadu_ps(at);
+    multiply_ifma(words, _mm512_castps_si512(value), key + 8 * i);
+    add_avx512(pass, value, at);
+  }
+  keep_ifma(lanes, words);
+  return kept_avx512(out, pass);
 }
 
 // The same over the finite ones.
