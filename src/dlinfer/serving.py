@@ -110,8 +110,8 @@ def _command(module: str, function: str, *line: str) -> None:
 BESIDE = "for an environment beside this one, on a machine without CUDA, scripts/frameworks"
 SERVERS = {
     "transformers": Server(
-        ("transformers", "fastapi", "uvicorn"),
-        "`pip install transformers[serving]`.",
+        ("transformers", "accelerate", "fastapi", "uvicorn"),
+        "`pip install transformers[serving] accelerate`.",
         _transformers,
     ),
     "lmdeploy": Server(("lmdeploy",), f"`pip install lmdeploy`; {BESIDE} lmdeploy.", _lmdeploy),
