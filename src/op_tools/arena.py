@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZE = 4 << 20
@@ -26,15 +27,16 @@ class Arena:
 
     def __init__(self, size: int, device: str = "") -> None:
         self.device = device
-        found = page_locked(size) if device and size else None
-        self.locked = found is not None
-        if found is None:
-            whole = torch.empty(size + BLOCK, dtype=torch.uint8)
-            skipped = -whole.data_ptr() % BLOCK
-            found = whole[skipped : skipped + size]
-        self.memory = found
-        self.address = self.memory.data_ptr()
-        raw: Any = self.memory.numpy()  # typed as no buffer, which it is
+        with _disable_current_modes():  # while a program is traced, torch would make none
+            found = page_locked(size) if device and size else None
+            self.locked = found is not None
+            if found is None:
+                whole = torch.empty(size + BLOCK, dtype=torch.uint8)
+                skipped = -whole.data_ptr() % BLOCK
+                found = whole[skipped : skipped + size]
+            self.memory = found
+            self.address = self.memory.data_ptr()
+            raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
         self.size = size
         self.base = 0

@@ -94,6 +94,7 @@ def _holders() -> int:
 
 
 _ALONE = _holders()  # this module
+_mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 
 
 def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
@@ -142,7 +143,7 @@ def _decide_kernel(name: str) -> Any:
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = _decided["kernel"].get(func)
-    if local.busy or plan is None:
+    if local.busy or plan is None or _is_traced():
         return None
     call, tools = selected(plan, func, args, kwargs)
     if call is None or not tools:
@@ -150,6 +151,11 @@ def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for tool in tools:
         tool.counted()
     return call, [(tool, before(tool, call)) for tool in tools]
+
+
+def _is_traced() -> bool:
+    """Whether a program is being traced here: its tensors have no values, nothing is computed."""
+    return _mode_of(_FAKE) is not None
 
 
 def _after_kernel(seen: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:

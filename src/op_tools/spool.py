@@ -164,7 +164,10 @@ class Spool:
 
     def _put(self, file: int, piece: Arena, start: int, stop: int) -> None:
         while start < stop:
-            start += os.pwrite(file, piece.view[start - piece.base : stop - piece.base], start)
+            put = os.pwrite(file, piece.view[start - piece.base : stop - piece.base], start)
+            if not put:
+                raise OSError(errno.EIO, "nothing was written")  # and would not be, for ever
+            start += put
             self.written = max(self.written, start)
 
     def _done(self, piece: Arena) -> None:

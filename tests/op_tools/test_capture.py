@@ -340,3 +340,13 @@ def test_a_parameter_can_be_made_while_kernels_are_watched() -> None:
         other = torch.ones(2, device="dipu").as_subclass(torch.nn.Buffer)
     assert isinstance(made, torch.nn.Parameter)
     assert isinstance(other, torch.nn.Buffer)
+
+
+def test_what_is_only_traced_is_not_captured() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with op_tools.OpCapture(level="aten", format="packed", devices=("cpu",)) as tool:
+        with FakeTensorMode():
+            torch.ones(4) + 1
+        torch.ones(4).neg()
+    assert tool._run.operators == {"aten.ones.default", "aten.neg.default"}

@@ -16,6 +16,7 @@ import torch
 
 from op_tools import OpCapture, arena, diagnostics, kernels, late, packed, spool
 from op_tools.archive import Archive
+from op_tools.arena import BLOCK, Arena
 from op_tools.packed import PackedStore
 from op_tools.snapshot import describe
 from op_tools.store import Part, Recorded
@@ -403,3 +404,13 @@ def test_what_waits_is_written_at_the_exit_also_of_two_processes(tmp_path: Path)
         found = [held.load(call) for call in held]
         assert held.lost == 0 and len(found) == 60
         assert found[-1].output[5, 5].item() == 58.0
+
+
+def test_memory_is_real_while_a_program_is_traced() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        made = Arena(BLOCK)
+    made.view[:3] = b"abc"
+    assert bytes(made.view[:4])[:3] == b"abc"
+    assert made.address % BLOCK == 0
