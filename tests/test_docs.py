@@ -1,14 +1,14 @@
 """What the pages say is so: the settings table, the snippets, the links."""
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from deeplink import settings
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 READMES = [ROOT / "README.md", ROOT / "docs" / "zh" / "README.md"]
@@ -60,14 +60,8 @@ print(json.dumps(printed))
 
 @pytest.mark.parametrize("page", [pair[0] for pair in BILINGUAL], ids=lambda page: page.stem)
 def test_the_snippets_of_a_page_print_what_they_say(page: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER],
-        input=json.dumps(snippets(page)),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
+    given = json.dumps(snippets(page))
+    done = warm.run(["-c", RUNNER], os.environ, given=given, cwd=tmp_path, warn="default")
     assert done.returncode == 0, done.stderr
     for snippet, printed in zip(snippets(page), json.loads(done.stdout), strict=True):
         expected = re.findall(r"^ *print\(.*\)  # (.*)$", snippet, re.MULTILINE)

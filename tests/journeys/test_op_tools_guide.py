@@ -8,13 +8,12 @@ from __future__ import annotations
 import csv
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests import warm
 from tests.journeys.program import ENVIRONMENT
 
 HEAD = """
@@ -39,10 +38,9 @@ STAMP = r"\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d"
 @pytest.fixture
 def run(tmp_path: Path):  # type: ignore[no-untyped-def]
     def run(*line: str, status: int = 0, **environment: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", *line],
-            cwd=tmp_path,
-            env={
+        done = warm.run(
+            line,
+            {
                 **os.environ,
                 **ENVIRONMENT,
                 "DEEPLINK_VENDOR": "reference",
@@ -50,10 +48,8 @@ def run(tmp_path: Path):  # type: ignore[no-untyped-def]
                 "COLUMNS": "200",
                 **environment,
             },
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+            cwd=tmp_path,
+            warn="ignore",
         )
         assert done.returncode == status, done.stderr[-4000:] + done.stdout[-2000:]
         return done.stdout

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+
+from tests import warm
 
 
 def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs source text in a new process, with extra environment variables as keywords."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", source],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    return warm.run(
+        ["-c", source], {**os.environ, "OMP_NUM_THREADS": "1", **environment}, timeout=120
     )
 
 
