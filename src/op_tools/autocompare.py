@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from op_tools import (
     gradients,
     host,
     interception,
+    kept_before,
     kernels,
     memory,
     names,
@@ -48,28 +48,13 @@ from op_tools.device_copies import only_reads
 from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
 from op_tools.interception import Plan
+from op_tools.kept_before import Before
 from op_tools.options import Options
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
-
-
-@dataclass
-class _Before:
-    """What is known of a call before it is made."""
-
-    call: Call  # with arguments on the host; those of a view as they stand on the device
-    requires: frozenset[int]
-    versions: list[int]
-    given: gradients.Arguments | None
-    guards: list[tuple[Tensor, Tensor]]
-    is_view: bool = False
-    random: reference.RandomState | None = None
-    on_device: bool = False  # the copies lie on the device, which is asked first
-    reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
-    in_place: bool = True  # it may write its arguments: `call` has copies of them
 
 
 class OpAutoCompare(Observer):
@@ -148,23 +133,23 @@ class OpAutoCompare(Observer):
     def so_far(self) -> str:
         return f", {len(self.failures)} wrong"
 
-    def before(self, call: Call) -> _Before | Lists | None:
+    def before(self, call: Call) -> Before | Lists | None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
         lists = self._there.lists(call) if self._there is not None else None
         return self._before(call) if lists is None else lists
 
-    def after(self, call: Call, state: _Before | Lists | None, result: Any) -> None:
+    def after(self, call: Call, state: Before | Lists | None, result: Any) -> None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 self.after(call, state, result)
-        elif isinstance(state, _Before):
+        elif isinstance(state, Before):
             self._after(call, state, result)
         elif state is not None and self._there is not None:
             self._there.made_lists(state, result, self._rereads(call))
 
-    def _before(self, call: Call) -> _Before | None:
+    def _before(self, call: Call) -> Before | None:
         reason = reference.unfit(call)
         if reason:
             self._skip(call, reason)
@@ -177,17 +162,17 @@ class OpAutoCompare(Observer):
         there = self._there is not None and self._there.fits(call)
         if names.last(call.name) in names.VIEWS:
             # it writes nothing, so that what is needed can be taken after it
-            return _Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
+            return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         reread = self._rereads(call)
-        random = reference.random_state(call, _device(call))
+        random = reference.random_state(call, kept_before.device_of(call))
         if there and not reread and call.name not in self._writers and only_reads(call):
             requires = frozenset(id(own) for own in call.given if own.requires_grad)
-            return _Before(call, requires, versions, given, [], False, random, there, reread, False)
-        kept, requires = _kept(call, there)
+            return Before(call, requires, versions, given, [], False, random, there, reread, False)
+        kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
-        return _Before(kept, requires, versions, given, guards, False, random, there, reread)
+        return Before(kept, requires, versions, given, guards, False, random, there, reread)
 
-    def _after(self, call: Call, state: _Before, result: Any) -> None:
+    def _after(self, call: Call, state: Before, result: Any) -> None:
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
         reason = reference.kind(made)
         if reason:
@@ -202,8 +187,8 @@ class OpAutoCompare(Observer):
         if state.is_view:
             if wrote or call.operator.endswith("_"):
                 return  # it turns its argument into a view of itself
-            state = _view(call, state, result)
-        device = _device(call)
+            state = kept_before.of_view(call, state, result)
+        device = kept_before.device_of(call)
         drawn = state.random
         if drawn is not None and not reference.drew_nothing(drawn, call, device):
             self._skip(call, "it draws random numbers")
@@ -239,7 +224,7 @@ class OpAutoCompare(Observer):
             kept = set() if reread else reference.unwritten(call, state.versions)
             given = call.given
             read = [t for at, t in enumerate(given) if at not in kept]
-            copies = _copies(state.on_device, result, read)
+            copies = kept_before.copies_of(state.on_device, result, read)
             taken.result = copies.of(result)
             taken.after = [None if at in kept else copies.of(t) for at, t in enumerate(given)]
             if state.on_device and self._there is not None:
@@ -399,34 +384,5 @@ def _outside() -> Iterator[None]:
         yield
 
 
-def _device(call: Call) -> torch.device:
-    return call.device or torch.device("cpu")
-
-
-def _copies(there: bool, *values: Any) -> host.Copies:
-    """Of all tensors among the values, on their device or on the host."""
-    return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
-
-
-def _kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
-    """A call with copies of its arguments, and those of them whose gradients are wanted."""
-    copies = _copies(there, call.args, call.kwargs)
-    kept = call.given_others(copies.of(call.args), copies.of(call.kwargs))
-    return kept, frozenset(id(copy) for own, copy in copies if own.requires_grad)
-
-
 def _copy_there(tensor: Tensor) -> Tensor:
     return tensor.clone()  # outside of the graph, as all that the tool does
-
-
-def _view(call: Call, state: _Before, result: Any) -> _Before:
-    """Of a view, arguments with the values or, when nothing was copied, with the shape alone."""
-    values = not memory.lies_in_arguments(result, call)
-    if values:
-        copies = _copies(state.on_device, call.args, call.kwargs)
-    else:
-        place = _device(call) if state.on_device else reference.HOST
-        copies = host.Copies(partial(reference.outline, device=place))
-    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
-    requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
-    return replace(state, call=on_host, requires=requires)

@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.table import console
-from op_tools import diagnostics, interception, looks, modules, results, statistics
+from op_tools import diagnostics, interception, looks, results, statistics
 from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring

@@ -1,0 +1,58 @@
+"""What OpAutoCompare keeps of a call from before it: arguments, on its device or on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_tools import device_copies, gradients, host, memory, reference
+from op_tools.call import Call
+
+
+@dataclass
+class Before:
+    """What is known of a call before it is made."""
+
+    call: Call  # with arguments on the host; those of a view as they stand on the device
+    requires: frozenset[int]
+    versions: list[int]
+    given: gradients.Arguments | None
+    guards: list[tuple[Tensor, Tensor]]
+    is_view: bool = False
+    random: reference.RandomState | None = None
+    on_device: bool = False  # the copies lie on the device, which is asked first
+    reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
+    in_place: bool = True  # it may write its arguments: `call` has copies of them
+
+
+def device_of(call: Call) -> torch.device:
+    return call.device or torch.device("cpu")
+
+
+def copies_of(there: bool, *values: Any) -> host.Copies:
+    """Of all tensors among the values, on their device or on the host."""
+    return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
+
+
+def kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
+    """A call with copies of its arguments, and those of them whose gradients are wanted."""
+    copies = copies_of(there, call.args, call.kwargs)
+    kept = call.given_others(copies.of(call.args), copies.of(call.kwargs))
+    return kept, frozenset(id(copy) for own, copy in copies if own.requires_grad)
+
+
+def of_view(call: Call, state: Before, result: Any) -> Before:
+    """Of a view, arguments with the values or, when nothing was copied, with the shape alone."""
+    values = not memory.lies_in_arguments(result, call)
+    if values:
+        copies = copies_of(state.on_device, call.args, call.kwargs)
+    else:
+        place = device_of(call) if state.on_device else reference.HOST
+        copies = host.Copies(partial(reference.outline, device=place))
+    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
+    requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
+    return replace(state, call=on_host, requires=requires)
