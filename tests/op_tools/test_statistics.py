@@ -20,10 +20,14 @@ from op_tools import (
     reducing,
     statistics,
     statistics_device,
+    statistics_torch,
+    statistics_views,
     steps,
 )
 from op_tools.filters import Selection
 from op_tools.statistics_numpy import hash_bytes
+from op_tools.statistics_store import Unseen
+from op_tools.statistics_views import marked
 from tests.op_tools import small
 
 DTYPES = (
@@ -115,6 +119,17 @@ def test_without_a_hash_the_numbers_are_the_same(dtype: torch.dtype, without_nat
             assert found.norm == pytest.approx(plain.norm, rel=3e-7)
             size = plain.norm / kind.numel() ** 0.5  # of a value
             assert found.mean == pytest.approx(plain.mean, abs=3e-7 * size)
+
+
+def test_pieces_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_torch, "PIECE", 64)
+    x = values((300,), torch.float32).numpy()
+    x[70], x[71], x[140], x[192:256] = np.nan, -np.inf, np.inf, np.nan  # a whole piece
+    low, high, mean, norm, bad = statistics_torch.of_floats(x)
+    some = x[np.isfinite(x)].astype(np.float64)
+    assert (low, high, bad) == (some.min(), some.max(), 67)
+    assert mean == pytest.approx(some.mean(), rel=1e-6)
+    assert norm == pytest.approx(np.linalg.norm(some), rel=1e-6)
 
 
 def test_every_single_bit_counts() -> None:
@@ -406,6 +421,20 @@ def test_what_is_written_without_a_record_is_what_records_write(
     assert any("mutated" in line for line in quick)
 
 
+def test_memory_that_is_used_again_is_measured_again(
+    tmp_path: Path, without_native: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics_views, "SWEEP", 4)
+    with OpCapture(mode="statistics", level="aten"):
+        for value in range(20):
+            x = torch.full((6,), float(value), device="dipu")
+            x.view(2, 3).t().neg()
+            x.data.add_(1)
+            x.neg()
+    seen = [line["outputs"][0]["min"] for line in lines(tmp_path) if "neg" in line["op"]]  # type: ignore[index, operator]
+    assert seen == [-float(value + more) for value in range(20) for more in (0, 1)]
+
+
 def test_a_profiler_beside_it_sees_what_kernels_call(tmp_path: Path) -> None:
     def names() -> set[str]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -448,6 +477,35 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(reducing, "starter", lambda kind: start)
     return seen
+
+
+def test_so_they_do_without_the_native_part(
+    starts: list[int], tmp_path: Path, without_native: None
+) -> None:
+    x, y = torch.ones(3, device="dipu"), torch.full((2, 5), 2.0, device="dipu")
+    gone = torch.ones(4, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        x.mul(3)
+        y.neg()
+        gone.neg()
+        assert not starts
+        gone.untyped_storage().resize_(0)
+        x.add_(1)
+        assert starts == [7]  # of those that are there, two in two pieces
+    first, second, third, last = lines(tmp_path)
+    assert [t["max"] for t in (first["inputs"][0], second["outputs"][0])] == [1.0, -2.0]  # type: ignore[index]
+    assert "given back" in third["inputs"][0]["skipped"]  # type: ignore[index]
+    assert (last["inputs"][0]["max"], last["outputs"][0]["max"]) == (1.0, 2.0)  # type: ignore[index]
+
+
+def test_a_line_may_come_long_after_what_it_waits_for_was_read(starts: list[int]) -> None:
+    unseen = Unseen(hash_only=False, hashed=True)
+    later = unseen.later(torch.full((3,), 2.0, device="dipu"))
+    assert not isinstance(later, str)
+    mark = marked(later).encode()
+    for _ in range(3):
+        unseen.filled(b"")
+    assert b'"max":2.0' in unseen.filled(mark)
 
 
 def test_tensors_wait_for_each_other_until_one_is_written(
