@@ -32,7 +32,8 @@ def test_each_mode_is_what_it_says(served: Any) -> None:
     sought = (served["model"], "prefix caching") not in runs.NOTES
     assert bool(served["prefix caching"]["cached"]) == sought
     assert served["eager"]["cached"] == 0
-    assert "paged_prefill_attention" in served["chunked prefill"]["calls"]
-    assert "paged_prefill_attention" not in served["eager"]["calls"]
+    if served["model"] != "mistral":  # the published calls know no window: it does without them
+        assert "paged_prefill_attention" in served["chunked prefill"]["calls"]
+        assert "paged_prefill_attention" not in served["eager"]["calls"]
     assert served["graph"]["graphs"] == 2
     assert served["graph"]["graphs while serving"] == 0
