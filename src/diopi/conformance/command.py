@@ -20,7 +20,7 @@ from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from diopi.conformance import gaps as known_gaps
-from diopi.conformance import page, plan, publish, report, results, store
+from diopi.conformance import guests, page, plan, publish, report, results, store
 from diopi.conformance.case import NOT_IMPLEMENTED, Group, Result, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
@@ -61,9 +61,13 @@ def run(request: Request, out: Console) -> Summary:
     subject = open_subject(request.vendor)
     ops = [op for op in select(request.ops) if subject.has(op.name)]
     rules = device_rules.read(request.gaps or subject.gaps)
+    tier = plan.tier_of(request.tier)
     groups = [
         group
-        for group in plan.groups(plan.tier_of(request.tier), ops, request.dtypes)
+        for group in (
+            *plan.groups(tier, ops, request.dtypes),
+            *guests.groups(tier, subject, request.ops, request.dtypes),
+        )
         if request.config.wants(group.op, group.dtype) and not rules.left_out(group.op, group.dtype)
     ]
     groups.sort(key=lambda group: group.seed)  # dear and cheap ones mixed: the time left is steady
@@ -133,8 +137,9 @@ def conclude(
 ) -> Summary:
     """The reports of a run."""
     gaps = known_gaps.read(request.gaps or subject.gaps)
+    known = {*all_ops(), *guests.names()}
     whole = not request.ops and not request.dtypes and request.tier == WHOLE
-    complaints = known_gaps.complaints(gaps, found, all_ops(), whole and not origin.part)
+    complaints = known_gaps.complaints(gaps, found, known, whole and not origin.part)
     if origin.part:
         complaints.append(f"interrupted at {origin.part}; --resume goes on.")
     if all(result.status == "skipped" for result in found):
@@ -153,7 +158,7 @@ def conclude(
 
 
 def select(names: Sequence[str]) -> list[Op]:
-    """The ops of some names or patterns; an old name of a function counts too."""
+    """The interface's ops of some names or patterns; an old name of a function counts too."""
     if not names:
         return list(all_ops().values())
     found = {
@@ -162,7 +167,7 @@ def select(names: Sequence[str]) -> list[Op]:
         for name in names
         if fnmatch.fnmatch(op.name, name) or name in op.legacy
     }
-    if not found:
+    if not found and not guests.names(names):
         raise DeeplinkError(
             f"no op matches {', '.join(names)}.", hint="see `python -m diopi.conformance --list`."
         )
@@ -224,6 +229,8 @@ def main(line: Sequence[str] | None = None) -> int:
     if given.list:
         for op in select(given.ops):
             out.print(f"{op.name:32} {op.kind:15} {', '.join(op.legacy)}", soft_wrap=True)
+        for name in guests.names(given.ops):
+            out.print(f"{name:32} {guests.FAMILY}", soft_wrap=True)
         return 0
     try:
         if given.publish:

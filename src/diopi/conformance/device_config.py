@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from deeplink.errors import DeeplinkError
+from diopi.conformance import guests
 from diopi.op import all_ops
 
 FILE = "device_config.py"
@@ -85,6 +86,7 @@ def _skips(path: Path, key: str, entry: dict[str, Any]) -> list[tuple[str, str]]
 def _ops(path: Path, name: str) -> list[str]:
     known = all_ops()
     found = [op for op in known if fnmatch.fnmatch(op, name) or name in known[op].legacy]
+    found += guests.names([name])
     if not found:
         raise DeeplinkError(f"{path}: no op {name!r}.")
     return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
-from diopi.conformance import results
+from diopi.conformance import guests, results
 from diopi.conformance.case import NOT_IMPLEMENTED, Result, parse
 from diopi.conformance.gaps import Gap, find
 from diopi.conformance.models import stored
@@ -78,7 +78,8 @@ def render(summary: Summary, found: Sequence[Result], gaps: Sequence[Gap]) -> st
 def _families(cells: Iterable[Cell]) -> str:
     rows: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        rows[all_ops()[cell.op].family].append(cell)
+        op = all_ops().get(cell.op)
+        rows[op.family if op else guests.FAMILY].append(cell)
     return _table(
         ("family", "ops", "cases", "wrong", "known", "dtypes of ops: A", "B", "F"),
         [

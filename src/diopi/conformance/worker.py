@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from deeplink import workers
-from diopi.conformance import plan, recipes, store
+from diopi.conformance import guests, plan, recipes, store
 from diopi.conformance.attempt import attempt, vary
 from diopi.conformance.case import Case, Group, Result
 from diopi.conformance.sample import Sample
@@ -66,6 +66,13 @@ def run_group(
     bundle: Bundle | None = None,
 ) -> None:
     """Says the id of each case and then its result; those in `done` are left out."""
+    if group.source in guests.guests():
+        for case, act in guests.run(group, subject):
+            if case.id not in done:
+                say(START, case.id)
+                say(VENDOR, "")
+                _say_result(act(), subject, say)
+        return
     limits = plan.tier_of(tier)
     try:
         samples = recipes.samples(group, limits.read)
@@ -80,12 +87,15 @@ def run_group(
             say(START, case.id)
             callee, sample = recipes.callee(group, case.index), samples[case.index]
             turn = partial(say, VENDOR, "")
-            result = attempt(case, callee, sample, subject, checks, turn, bundle)
-            say(DONE, result)
-            said = f"{result.message} {result.reason}"
-            if (result.bad or "errors" in result.checks) and subject.lost(said):
-                say(LOST, "")  # no later call would work here: another process goes on
-                os._exit(1)
+            _say_result(attempt(case, callee, sample, subject, checks, turn, bundle), subject, say)
+
+
+def _say_result(result: Result, subject: Subject, say: Say) -> None:
+    say(DONE, result)
+    said = f"{result.message} {result.reason}"
+    if (result.bad or "errors" in result.checks) and subject.lost(said):
+        say(LOST, "")  # no later call would work here: another process goes on
+        os._exit(1)
 
 
 def generate(group: Group, tier: str, done: Collection[str], say: Say) -> None:
@@ -111,6 +121,8 @@ def generate(group: Group, tier: str, done: Collection[str], say: Say) -> None:
 
 def run_one(case: Case, subject: Subject) -> Result:
     """One case by its id, with all checks."""
+    if case.source in guests.guests():
+        return guests.run_one(case, subject)
     samples: list[Sample] = recipes.samples(case.group, case.index + 1)
     if case.index >= len(samples):
         return Result(case.id, "skipped", reason=f"there are {len(samples)} samples only")

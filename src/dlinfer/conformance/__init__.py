@@ -6,7 +6,8 @@ from dlinfer.conformance import conformance
 test_fused_ops = conformance("acme")
 """
 
+from dlinfer.conformance import guest
 from dlinfer.conformance.case import CASES, Case, cases
 from dlinfer.conformance.check import conformance, wrong
 
-__all__ = ["CASES", "Case", "cases", "conformance", "wrong"]
+__all__ = ["CASES", "Case", "cases", "conformance", "guest", "wrong"]
