@@ -1,14 +1,14 @@
 """LMDeploy on dlinfer's ops gives the tokens of stock transformers, in every mode of its engine."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.dlinfer.serving import runs
-
 pytestmark = pytest.mark.frameworks
 pytest.importorskip("lmdeploy", reason="not installed: scripts/frameworks lmdeploy")
+runs: Any = importlib.import_module("tests.dlinfer.serving.runs")
 
 
 @pytest.fixture(scope="module", params=runs.MODELS)
