@@ -55,6 +55,14 @@ def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["fast; us a call: slow 2000000, fast 1000000, eager 3000000"]
 
 
+def test_calls_are_told_apart_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
+    choice = measure.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
+    for cached in (3, 3, 4):
+        for _ in range(4 * measure.BLOCK):
+            choice([{"past": torch.ones(cached)}], object(), 7, none=None)
+    assert len(choice._times["eager"]) == 2
+
+
 def test_who_loses_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decision(monkeypatch, (1.0,), compiled=(2.0,))[0][-1] == "eager"
 

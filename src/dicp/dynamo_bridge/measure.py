@@ -71,7 +71,7 @@ class Choice:
         name, timed = self._turn()
         start = _now(args)
         result = self._runs[name](*args, **kwargs)
-        self._note(name, timed, _sizes(args), _now(args) - start)
+        self._note(name, timed, _sizes((args, kwargs)), _now(args) - start)
         return result
 
     def _turn(self) -> tuple[str, bool]:
@@ -286,5 +286,12 @@ def _lasted(start: Any, end: Any) -> float:
     return float(end - start)
 
 
-def _sizes(args: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(x.shape) if isinstance(x, Tensor) else x for x in args)
+def _sizes(given: Any) -> tuple[Any, ...]:
+    """What calls of the same work have in common; a program may give anything, in containers."""
+    return tuple(_size(leaf) for leaf in tree_leaves(given))
+
+
+def _size(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return tuple(leaf.shape)
+    return leaf if isinstance(leaf, int) else type(leaf)
