@@ -34,6 +34,17 @@ def clock(device: str) -> Callable[[], float]:
     return now
 
 
+class Nothing:
+    """No tool at all: its row shows what the machine alone makes of equal steps."""
+
+    def start(self) -> Nothing:
+        """Nothing starts."""
+        return self
+
+    def stop(self) -> None:
+        """Nothing stops."""
+
+
 def ratio(
     step: Callable[[], None],
     tool: Callable[[], Any],
@@ -41,30 +52,31 @@ def ratio(
     turns: int,
     steps: int,
 ) -> tuple[float, float, float, Any]:
-    """The median of the turns, the least and the most, and the tool."""
+    """The median of the turns, the quartiles, and the tool; every other turn begins with it."""
     found: list[float] = []
     last: Any = None
-    for _ in range(turns):
-        took = []
-        for started in (None, tool):
-            last = started().start() if started is not None else last
+    for turn in range(turns):
+        took = {}
+        for watched in (False, True) if turn % 2 else (True, False):
+            last = tool().start() if watched else last
             step()
             begun = now()
             for _ in range(steps):
                 step()
-            took.append(now() - begun)
-            if started is not None:
+            took[watched] = now() - begun
+            if watched:
                 last.stop()
-        found.append(took[1] / took[0])
-    return statistics.median(found), min(found), max(found), last
+        found.append(took[True] / took[False])
+    low, middle, high = statistics.quantiles(found, n=4)
+    return middle, low, high, last
 
 
 def main() -> None:
     """The table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="dipu")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.device == "dipu":
@@ -82,17 +94,22 @@ def main() -> None:
         for _ in range(given.steps):
             step()
         plain = (now() - begun) / given.steps
-        for name, tool in (("recorder", op_tools.FlightRecorder), ("why-nan", op_tools.WhyNan)):
+        tools = {
+            "nothing": Nothing,
+            "recorder": op_tools.FlightRecorder,
+            "why-nan": op_tools.WhyNan,
+        }
+        for name, tool in tools.items():
             middle, low, high, last = ratio(step, tool, now, given.turns, given.steps)
-            rows[name] = {"ratio": middle, "least": low, "most": high}
+            rows[name] = {"ratio": middle, "a quarter below": low, "a quarter above": high}
             if name == "recorder":
                 size = sum(path.stat().st_size for path in last.ring.paths)
                 rows[name] |= {"own": last.budget.share, "bytes a step": size / last.steps}
     made = Table(
         "tool",
         "ratio",
-        "least",
-        "most",
+        "a quarter below",
+        "a quarter above",
         "its own count",
         "bytes a step",
         title=f"plain step {plain * 1e3:.1f} ms",
@@ -100,7 +117,8 @@ def main() -> None:
     for name, row in rows.items():
         own = f"{row['own']:.2%}" if "own" in row else ""
         size = f"{row['bytes a step']:.0f}" if "own" in row else ""
-        made.add_row(name, *(f"{row[key]:.3f}" for key in ("ratio", "least", "most")), own, size)
+        figures = (row["ratio"], row["a quarter below"], row["a quarter above"])
+        made.add_row(name, *(f"{figure:.3f}" for figure in figures), own, size)
     Console().print(made)
     if given.json is not None:
         given.json.write_text(json.dumps({"plain_ms": plain * 1e3, **rows}))
