@@ -43,8 +43,8 @@ def lay_out(model: nn.Module, products: Collection[nn.Module]) -> Callable[[], N
     return functools.partial(_exchange, weights, Tensor.contiguous)
 
 
-@torch.inference_mode(False)  # whoever trains or saves the model later has plain tensors
 @torch.no_grad()
 def _exchange(weights: Collection[Tensor], made: Callable[[Tensor], Tensor]) -> None:
     for weight in weights:
-        weight.data = made(weight.data)
+        with torch.inference_mode(weight.is_inference()):  # plain tensors stay such, whoever asks
+            weight.data = made(weight.data)
