@@ -22,7 +22,8 @@ CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
-STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, steps show nothing
+WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
+STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, the lower one has to win
 
 Run = Callable[..., Any]
 
@@ -95,7 +96,7 @@ class Choice:
             return
         gains = {name: self._gain(name, common) for name in names}
         best = max(names, key=gains.__getitem__)
-        if CLOSE[0] < gains[best] < CLOSE[1] and self._rounds < MOST:
+        if self._rounds < MOST and self._is_near(best, gains[best]):
             self._rounds += ROUNDS
             return
         spent = {
@@ -103,6 +104,10 @@ class Choice:
             for name, times in self._times.items()
         }
         self._settle(Decision(best if gains[best] >= GAIN else "eager", spent))
+
+    def _is_near(self, name: str, gain: float) -> bool:
+        """Whether more rounds are to show who wins."""
+        return CLOSE[0] < gain < CLOSE[1]
 
     def _gain(self, name: str, common: set[Any]) -> float:
         return statistics.median(self._ratios(name, common))
@@ -125,8 +130,8 @@ class StepChoice(Choice):
     starts, so that its backward is in it. On CUDA the device tells when each started, and the
     program waits for it once, when all are over.
 
-    Steps that vary too much decide nothing, nor do those whose saved tensors go through hooks: what
-    is computed again in backward (checkpoints) has to be what forward ran.
+    Steps that vary have to win in three of four rounds. Those whose saved tensors go through hooks
+    decide nothing: what is computed again in backward (checkpoints) has to be what forward ran.
     """
 
     def __init__(
@@ -164,14 +169,19 @@ class StepChoice(Choice):
         self._spans.clear()
         super()._decide()
 
+    def _is_near(self, name: str, gain: float) -> bool:
+        return super()._is_near(name, gain) or (gain >= GAIN and self._varies(name))
+
     def _settle(self, decision: Decision) -> None:
-        best = self._order[0]
-        if decision.seconds:
-            ratios = sorted(self._ratios(best, {None}))
-            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-            if high > STEADY * low:
-                decision = Decision(best, {})
+        if decision.seconds and decision.winner != "eager" and self._varies(decision.winner):
+            decision = Decision("eager", decision.seconds)
         super()._settle(decision)
+
+    def _varies(self, name: str) -> bool:
+        """Whether its steps, against eager's, show too little for a winner."""
+        ratios = sorted(self._ratios(name, {None}))
+        low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+        return low < GAIN and high > STEADY * low
 
 
 def _typical(times: Sequence[float]) -> float:
@@ -215,16 +225,17 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     """Seconds of a forward and backward of each; nothing of the program is changed."""
     times: list[list[float]] = [[] for _ in both]
     devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
+    warm = WARM_CUDA if devices else WARM
     hooks: Any = contextlib.nullcontext()
     if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
         rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
-        for _ in range(WARM + ROUNDS):
+        for _ in range(warm + ROUNDS):
             for which, run in enumerate(both):
                 given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
                 times[which].append(_step(run, given))
-    return [statistics.median(part[WARM:]) for part in times]
+    return [statistics.median(part[warm:]) for part in times]
 
 
 def _same(saved: Tensor) -> Tensor:
