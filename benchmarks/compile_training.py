@@ -125,17 +125,13 @@ def measure(name: str, backends: list[str], rounds: int, device: str = "cpu") ->
         before, start = len(report.RECORDS), time.perf_counter()
         lesson.loss(runs[backend]).backward()
         seconds = time.perf_counter() - start
-        error = _error(lesson, runs[backend])
         while measures(runs[backend]):  # in steps of this backend alone
             lesson.step(runs[backend])
-        error = max(error, _error(lesson, runs[backend]))
+        error = _error(lesson, runs[backend])
         made[backend] = (error, seconds, _told(report.RECORDS[before:]))
     steps = {key: partial(lesson.step, run) for key, run in runs.items()}
     times = _rounds(steps, rounds, _clock(device))
-    return [
-        _row(name, key, times["eager"], times[key], error, seconds, told)
-        for key, (error, seconds, told) in made.items()
-    ]
+    return [_row(name, key, times["eager"], times[key], *found) for key, found in made.items()]
 
 
 def _told(kept: Sequence[report.Record]) -> str:
@@ -152,7 +148,8 @@ def _row(
 ) -> TrainingRow:  # fmt: skip
     ratios = sorted(e / m for e, m in zip(eager, mine, strict=True))
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    return TrainingRow(name, backend, statistics.median(ratios), low, high, error, seconds, told)
+    middle = statistics.median(ratios)
+    return TrainingRow(name, backend, middle, low, high, error, seconds, told)
 
 
 def _run(lesson: Lesson, options: Mapping[str, Any]) -> Any:
