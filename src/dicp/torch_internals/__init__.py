@@ -26,6 +26,7 @@ from dicp.torch_internals.graphs import (
 )
 from dicp.torch_internals.recordings import (
     aligning,
+    check_cpp,
     copies_into,
     holders,
     inductor,
@@ -50,6 +51,7 @@ __all__ = [
     "aot",
     "asked_for",
     "at_hints",
+    "check_cpp",
     "compiled_call",
     "compiled_globals",
     "copies_into",

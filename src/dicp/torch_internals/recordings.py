@@ -10,6 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from deeplink.errors import MissingCompilerError
+
+
+def check_cpp() -> None:
+    """Raises where inductor has no C++ compiler, before it has begun anything."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise MissingCompilerError(
+            "torch's inductor finds no C++ compiler for the CPU.",
+            "install g++ or clang, or name one in CXX.",
+        ) from error
+
 
 def inductor(
     gm: fx.GraphModule,
