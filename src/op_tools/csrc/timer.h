@@ -103,7 +103,8 @@ class Timer {
 
   const By& by(c10::Device device);
   PyObject* site();  // borrowed
-  PyObject* path();  // new; null with an error
+  PyObject* path();  // borrowed
+  bool busy();       // a tool's own call
   std::shared_ptr<Row> begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence);
   void finish(Begun& begun, bool brief, PyObject* result);
   void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
