@@ -39,8 +39,9 @@ from op_tools.accepted import Accepted
 from op_tools.again import gradients_of
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
-from op_tools.device_figures import Figures, figures
+from op_tools.device_figures import figures
 from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_pairs import Figures
 from op_tools.device_parts import Made, Pairs, Part
 from op_tools.device_verdicts import Result
 from op_tools.gradients import Gradients
