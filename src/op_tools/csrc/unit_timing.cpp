@@ -18,9 +18,9 @@
 namespace op_tools {
 
 Timer::Timer(py::object host, size_t limit)
-    : limit(limit), works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
+    : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), settle_at_(std::min(kSettle, limit)) {}
+      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_shared<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -178,14 +178,8 @@ void Timer::finish(Begun& begun, bool brief, PyObject* result) {
     begun.given->find_leaves();
     follow(*begun.given, made, begun.sequence, begun.row);
   }
-  size_t rows;
-  {
-    std::lock_guard hold(lock_);
-    rows_.push_back(std::move(begun.row));
-    rows = rows_.size();
-  }
-  if (rows < settle_at_) return;
-  if (settle(false) >= limit) collect_();
+  ledger_->add(std::move(begun.row));
+  if (ledger_->is_full()) collect_();
 }
 
 PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
@@ -320,7 +314,7 @@ void bind_timing(py::module_& m) {
       .def("grads", &Timer::grads)
       .def_property_readonly("spent", &Timer::spent)
       .def_property_readonly("waiting", &Timer::waiting)
-      .def_readwrite("limit", &Timer::limit);
+      .def_property("limit", &Timer::limit, &Timer::set_limit);
 }
 
 }  // namespace op_tools
