@@ -60,9 +60,7 @@ class _FunctionMode(TorchFunctionMode):
         return _call(func, args, kwargs)
 
 
-def _called(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
-) -> Any:
+def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """A call that the function mode sees."""
     if is_compiling():
         return func(*args, **(kwargs or {}))
