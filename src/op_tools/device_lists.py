@@ -269,7 +269,7 @@ class Verdicts:
         return [None if wrong else self._item(lists, mine) for lists, mine, wrong in rows]
 
     def _by_kernel(self, calls: Sequence[Lists]) -> list[list[Figures]] | None:
-        """The figures of each tensor of each call by a kernel of the vendor's; None: it has none."""
+        """Figures of each tensor of each call, by a kernel of the vendor's; None: it has none."""
         if not all(device_kernel.reads(_made(lists).memory) for lists in calls):
             return None
         table = device_kernel.Table()
