@@ -246,7 +246,7 @@ class DeviceReference:
                 self._beside = Background()
             beside = self._beside if later else None
         overrun = memory.overrun(entry.guards)
-        there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(found)
+        there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(taken, found)
 
         def look() -> None:
             interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
