@@ -281,8 +281,10 @@ class Verdicts:
                 rows = self._rows[mine.key] = FlatRows(sizes, lists.dtype, lists.dtype)
             table.add_flat(mine.memory, _right(lists).memory, rows)
         read = device_kernel.started(table, _made(calls[0]).memory.device)
-        found = iter(read()) if read is not None else None
-        return found and [[next(found) for _ in _made(lists).shapes] for lists in calls]
+        if read is None:
+            return None
+        found = iter(read())
+        return [[next(found) for _ in _made(lists).shapes] for lists in calls]
 
     def _by_torch(self, calls: Sequence[Lists], elements: int) -> list[list[Figures]]:
         cuts = [(at, cut) for at, lists in enumerate(calls) for cut in self._of(lists)]

@@ -8,6 +8,8 @@ import ctypes
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor
 
 from deeplink import native
 from op_tools import device_figures, device_kernel
+from op_tools.accepted import Accepted
 from op_tools.device_kernel import FlatRows, Table
+from op_tools.device_lists import Flats, Verdicts
 from op_tools.device_pairs import Near
 from tests.deeplink_vendors.test_cuda_statistics import compiled
 
@@ -81,3 +85,34 @@ def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> Non
     plain, _ = device_figures.figures(some, [], device_figures.ELEMENTS)
     for a, b in zip(table.started(start, mine.device)(), plain, strict=True):
         assert vars(a) == pytest.approx(vars(b), rel=1e-12)
+
+
+def test_verdicts_rest_on_the_kernel_where_there_is_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = pairs(torch.float32, torch.float32)
+    plain, _ = device_figures.figures(near, [], device_figures.ELEMENTS)
+    flats = Flats()
+    some = [pair for pair in near[:4] if pair.mine.is_contiguous()]
+    cpu = torch.device("cpu")
+    made = flats.copy([pair.mine for pair in some], torch.float32, cpu)
+    right = flats.copy([pair.theirs for pair in some], torch.float64, cpu)
+    calls: Any = [SimpleNamespace(made=made, right=right, dtype=torch.float32)] * 2
+    verdicts = Verdicts(Accepted())
+    assert verdicts._by_kernel(calls) is None
+    launched = []
+
+    def started(table: Table, device: torch.device) -> Any:
+        launched.append(table)
+        return table.started(start, device)
+
+    monkeypatch.setattr(device_kernel, "starter", lambda kind: start)
+    monkeypatch.setattr(device_kernel, "started", started)
+    found, _ = device_figures.figures(near, [], device_figures.ELEMENTS)
+    each = verdicts._by_kernel(calls)
+    assert len(launched) == 2 and each is not None
+    by_torch = verdicts._by_torch(calls, device_figures.ELEMENTS)
+    for a, b in zip(
+        [*found, *each[0], *each[1]], [*plain, *by_torch[0], *by_torch[1]], strict=True
+    ):
+        assert vars(a) == pytest.approx(vars(b), rel=1e-12, nan_ok=True)
