@@ -32,6 +32,7 @@ SERVER = """import sys
 if sys.path[:1] == ['']: del sys.path[0]
 from deeplink.warm import serve
 serve(int(sys.argv[1]))"""
+LAUNCHERS = (["deeplink"], ["torch.distributed.run"], ["torch.distributed.launch"])
 MESSAGE = 64  # bytes of a message at most
 PATIENCE = 120.0  # seconds for the import of torch
 READY, UNFIT = b"ready", b"unfit"
@@ -99,11 +100,11 @@ class Warm:
 
 
 def _is_program(rest: Sequence[str]) -> bool:
-    """`train.py …` or `-m module …`; not a launcher of ours, whose programs are others."""
+    """`train.py …`, `-m module …`, `deeplink run …`; not a launcher, whose programs are others."""
     if not rest:
         return False
     if rest[0] == "-m":
-        return len(rest) > 1 and rest[1] not in ("deeplink", "torch.distributed.run")
+        return rest[1:3] == ["deeplink", "run"] or rest[1:2] not in ([], *LAUNCHERS)
     return rest[0].endswith(".py") and Path(rest[0]).is_file()
 
 
