@@ -27,9 +27,28 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from deeplink import settings
+
+# torch's own product on the CPU
+PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
 TAIL = 300  # characters of what a dead process said last
 NAP = 5.0  # seconds after which a pool looks around, at most
 CRASHED, HUNG = "crashed", "hung"
+
+
+def spare_the_cpu(probe: str = PROBE) -> str:
+    """Some virtual machines announce AMX, and the CPU dies of it; what was done about it, if so.
+
+    Without this such a crash of the CPU's would be told as a chip's, or end a measurement.
+    """
+    line = [sys.executable, "-c", probe]
+    done = subprocess.run(line, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != -signal.SIGILL:
+        return ""
+    return (
+        "this CPU announces instructions that it does not have (torch's own bfloat16 product ends "
+        f"with SIGILL): it is run with {settings.leave_out_amx()}"
+    )
 
 
 @dataclass(frozen=True)

@@ -321,13 +321,13 @@ def test_the_built_in_suites_run_on_the_device(results: ModuleType, tmp_path: Pa
 def test_a_cpu_that_dies_of_what_it_announces_is_spared(
     results: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ditorch.pytorch_tests.workers import spare_the_cpu
+    from deeplink.workers import spare_the_cpu
 
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert spare_the_cpu("pass") == ""
     assert "ONEDNN_MAX_CPU_ISA" not in os.environ
     said = spare_the_cpu("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
-    assert said.endswith("the tests run with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
+    assert said.endswith("it is run with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16")
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
 
 

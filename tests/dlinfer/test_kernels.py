@@ -14,7 +14,7 @@ from deeplink import vendor as vendors
 from deeplink.errors import BuildError, DeeplinkError, NoKernelError, NoVendorError, SignatureError
 from deeplink.vendor import Found, Vendor
 from diopi.resolve import limited
-from dlinfer import fused, kernels
+from dlinfer import fused, kernels, weights
 
 X, W = torch.ones(2, 4), torch.full((4,), 3.0)
 
@@ -98,6 +98,23 @@ def test_the_cache_is_laid_out_as_the_vendor_wants(toy: Toy) -> None:
     assert cache.stride() == (256, 8, 128, 1)  # a head's places together
     with pytest.raises(DeeplinkError, match="no blocks of 5 tokens; allowed: 16, 64"):
         dlinfer.new_cache(3, 5, 2, 8, dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_weights_are_laid_out_as_the_vendor_wants_whatever_mode_made_them(held: bool) -> None:
+    with torch.inference_mode(held):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 5))
+    weight, x = model[0].weight, torch.randn(40, 8)
+    undo = weights.lay_out(model, list(model))
+    assert (weight.stride(), weight.is_inference()) == ((1, 5), held)
+    with torch.inference_mode():
+        for rows in (x, x[:2]):  # by torch's product, and by the kernel of few rows
+            torch.testing.assert_close(fused.linear(rows, weight), rows @ weight.T)
+    undo()
+    assert weight.stride() == (8, 1)
+    with dlinfer.using("reference"):
+        weights.lay_out(model, list(model))
+    assert weight.stride() == (8, 1)
 
 
 def test_an_unknown_vendor_is_an_error_with_the_known_ones() -> None:

@@ -16,12 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deeplink import vendor
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
+from deeplink.workers import spare_the_cpu
 from ditorch.pytorch_tests import device_config, results
 from ditorch.pytorch_tests.builtin import SUITES
 from ditorch.pytorch_tests.device_config import DeviceConfig, skipped
 from ditorch.pytorch_tests.results import RESULTS, Row, Test
 from ditorch.pytorch_tests.sources import Source, files_of, selected
-from ditorch.pytorch_tests.workers import Pool, spare_the_cpu
+from ditorch.pytorch_tests.workers import Pool
 
 SHOWN = 20  # rows of a list; the CSV has them all
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal

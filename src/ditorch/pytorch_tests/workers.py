@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from deeplink import settings, workers
+from deeplink import workers
 from deeplink.workers import Lost, Worker
 from ditorch import session
 from ditorch.pytorch_tests.device_config import Tolerance
@@ -21,25 +18,6 @@ START_SECONDS = 300.0  # loading a large test file is slow on a busy machine
 HELP = 8  # tests in the queue that make it worth loading their source once more
 
 Select = Callable[[list[Test]], list[Test]]
-
-# torch's own product on the CPU, with which the device's is compared
-PROBE = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
-
-
-def spare_the_cpu(probe: str = PROBE) -> str:
-    """Some virtual machines announce AMX, and the CPU dies of it; what was done about it, if so.
-
-    Without this such a crash of the CPU's would be told as the chip's.
-    """
-    line = [sys.executable, "-c", probe]
-    done = subprocess.run(line, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != -signal.SIGILL:
-        return ""
-    return (
-        "this CPU announces instructions that it does not have (torch's own bfloat16 product ends "
-        f"with SIGILL); the tests run with {settings.leave_out_amx()}"
-    )
-
 
 Bound = tuple[str, str, float]  # tests by a pattern, their dtype, how far off they may be
 
