@@ -18,7 +18,7 @@ from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
-CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
+CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
@@ -64,8 +64,13 @@ class Choice:
     """
 
     def __init__(
-        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[Decision], bool | None]
+        self,
+        candidates: Mapping[str, Run],
+        eager: Run,
+        decided: Callable[[Decision], bool | None],
+        gain: float = GAIN,
     ) -> None:
+        self._gain = gain
         self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
         self._decided = decided
@@ -111,7 +116,7 @@ class Choice:
         ratios = {name: self._ratios(name, common) for name in names}
         gains = {name: statistics.median(found) for name, found in ratios.items()}
         best = max(names, key=gains.__getitem__)
-        near = CLOSE[0] < gains[best] < CLOSE[1]
+        near = CLOSE[0] < gains[best] < CLOSE[1] * self._gain
         if (near or not common) and self._rounds < self._most:
             self._rounds += ROUNDS
             return
@@ -119,7 +124,7 @@ class Choice:
             self._settle(Decision("eager", {}), best)
             return
         sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
-        winner = best if gains[best] >= GAIN else "eager"
+        winner = best if gains[best] >= self._gain else "eager"
         self._settle(Decision(winner, self._spent(common), sure), best)
 
     def _spent(self, common: set[Any]) -> dict[str, float]:
