@@ -22,7 +22,8 @@ CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and mo
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
-STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show nothing
+WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
+STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show little
 SURE = 0.8, 1.3  # eager over compiled: between them, noise may have decided, and
 LATER = 200  # calls later as many rounds are added
 
@@ -116,7 +117,7 @@ class Choice:
         ratios = {name: self._ratios(name, common) for name in names}
         gains = {name: statistics.median(found) for name, found in ratios.items()}
         best = max(names, key=gains.__getitem__)
-        near = CLOSE[0] < gains[best] < CLOSE[1] * self._gain
+        near = self._is_near(best, gains[best])
         if (near or not common) and self._rounds < self._most:
             self._rounds += ROUNDS
             return
@@ -126,6 +127,10 @@ class Choice:
         sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
         winner = best if gains[best] >= self._gain else "eager"
         self._settle(Decision(winner, self._spent(common), sure), best)
+
+    def _is_near(self, name: str, gain: float) -> bool:
+        """Whether more rounds are to show who wins."""
+        return CLOSE[0] < gain < CLOSE[1] * self._gain
 
     def _spent(self, common: set[Any]) -> dict[str, float]:
         """What a call takes by each."""
@@ -167,9 +172,9 @@ class StepChoice(Choice):
     starts, so that its backward is in it. On CUDA the device tells when each started, and the
     program waits for it once, when all are over.
 
-    Steps that vary too much show no gain, so they stay plain. Those whose saved tensors go through
-    hooks decide nothing, and stay compiled, as the trial of the graph had it: what is computed
-    again in backward (checkpoints) has to be what forward ran.
+    Steps that vary have to win in three of four rounds, or they stay plain. Those whose saved
+    tensors go through hooks decide nothing, and stay compiled, as the trial of the graph had it:
+    what is computed again in backward (checkpoints) has to be what forward ran.
     """
 
     def __init__(
@@ -209,10 +214,18 @@ class StepChoice(Choice):
         self._spans.clear()
         super()._decide()
 
+    def _is_near(self, name: str, gain: float) -> bool:
+        return super()._is_near(name, gain) or (gain >= GAIN and self._varies(name))
+
     def _settle(self, decision: Decision, best: str) -> None:
-        if decision.seconds and not _steady(self._ratios(best, {None})):
+        if decision.seconds and decision.winner != "eager" and self._varies(best):
             decision = Decision("eager", {})
         super()._settle(decision, best)
+
+    def _varies(self, name: str) -> bool:
+        """Whether its steps, against eager's, show too little for a winner."""
+        ratios = self._ratios(name, {None})
+        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < GAIN
 
 
 def _steady(ratios: Sequence[float]) -> bool:
@@ -266,16 +279,17 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     """Seconds of a forward and backward of each; nothing of the program is changed."""
     times: list[list[float]] = [[] for _ in both]
     devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
+    warm = WARM_CUDA if devices else WARM
     hooks: Any = contextlib.nullcontext()
     if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
         rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
-        for _ in range(WARM + ROUNDS):
+        for _ in range(warm + ROUNDS):
             for which, run in enumerate(both):
                 given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
                 times[which].append(_step(run, given))
-    return [statistics.median(part[WARM:]) for part in times]
+    return [statistics.median(part[warm:]) for part in times]
 
 
 def _same(saved: Tensor) -> Tensor:

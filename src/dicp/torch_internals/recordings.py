@@ -48,7 +48,8 @@ def inductor(
             change(graph)
 
         def uuid(self) -> Any:
-            return get_hash_for_files((change.__code__.co_filename,))
+            kept = "" if graphs is None else "nothing donated"  # backward's code differs by it
+            return get_hash_for_files((change.__code__.co_filename,), kept)
 
     given = {**patches, "post_grad_custom_pre_pass": Pass()}
     with _recorded_by(graphs):
@@ -60,6 +61,10 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
     """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here
     with its backward, which torch would leave until it is called.
 
+    Backward then may not write its results over what forward saved ("donated" to it): gradients
+    would keep forward's recording from running again, and a graph that the program retains would
+    be refused.
+
     The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
     cannot be recorded.
     """
@@ -69,7 +74,7 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
     module: Any = importlib.import_module("torch._inductor.compile_fx")
     output: Any = importlib.import_module("torch._inductor.output_code")
     functorch: Any = importlib.import_module("torch._functorch.config")
-    before = module.cudagraphify, output.maybe_handle_backward_generation
+    autograd: Any = importlib.import_module("torch._functorch._aot_autograd.graph_compile")
 
     def cudagraphify(model: Any, static_input_idxs: Any = (), **known: Any) -> Any:
         mutated = known.get("mutated_input_idxs", ())
@@ -77,13 +82,20 @@ def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
         kind = "inference" if known["is_inference"] else kind
         return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"], kind)
 
-    module.cudagraphify = cudagraphify
-    output.maybe_handle_backward_generation = lambda *given: None  # for inductor's own graphs
+    swaps: list[tuple[Any, str, Callable[..., Any]]] = [
+        (module, "cudagraphify", cudagraphify),
+        (output, "maybe_handle_backward_generation", lambda *given: None),  # for inductor's own
+        (autograd, "collect_bw_donated_buffer_idxs", lambda *given: []),
+    ]
+    before = [getattr(where, name) for where, name, _ in swaps]
+    for where, name, ours in swaps:
+        setattr(where, name, ours)
     try:
         with functorch.patch(force_non_lazy_backward_lowering=True):
             yield
     finally:
-        module.cudagraphify, output.maybe_handle_backward_generation = before
+        for (where, name, _), theirs in zip(swaps, before, strict=True):
+            setattr(where, name, theirs)
 
 
 def holders(storage: int) -> int:
