@@ -157,10 +157,8 @@ class Choice:
             self._runs.clear()  # what lost lets go of its weights
             return
         self._order = [best, "eager"]
-        self._runs, self._times = (
-            {name: of[name] for name in self._order}  # type: ignore[misc]
-            for of in (self._runs, self._times)
-        )
+        self._runs = {name: self._runs[name] for name in self._order}
+        self._times = {name: self._times[name] for name in self._order}
         self._meanwhile, self._resting = winner, LATER
         self._calls = BLOCK * len(self._order) * (self._rounds + 1)
         self._most = MOST + self._rounds  # beyond the first look
