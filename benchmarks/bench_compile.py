@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.bench_compile --model llama --backend onnxrtgraph
 
 Candidates take turns, round by round, each with many calls in a row, as a loop of decoding makes
-them; a figure is the median over rounds of eager / candidate. `--floor` adds the products with the
-weights alone, by torch.mm: a compiler that computes in float32 hardly goes below.
+them; a figure is the median over rounds of eager / candidate, each by its median call. `--floor`
+adds the products with the weights alone, by torch.mm: a compiler that computes in float32 hardly
+goes below.
 """
 
 from __future__ import annotations
@@ -186,13 +187,18 @@ def _rounds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
         order = list(runs.items())
         for name, run in reversed(order) if number % 2 else order:  # none is always the second
             run()  # the first finds the cache full of another's weights
-            calls = 0
-            start = time.process_time()
-            while calls < 3 or time.process_time() - start < 0.05:
-                run()
-                calls += 1
-            times[name].append((time.process_time() - start) / calls)
+            times[name].append(_median_call(run))
     return times
+
+
+def _median_call(run: Callable[[], Any]) -> float:
+    """What a call takes, of many in a row: those that another process interrupts count little."""
+    calls: list[float] = []
+    while len(calls) < 3 or sum(calls) < 0.05:
+        start = time.process_time()
+        run()
+        calls.append(time.process_time() - start)
+    return statistics.median(calls)
 
 
 def _error(result: Any, expected: Any) -> float:

@@ -138,6 +138,21 @@ def test_calls_of_ever_other_sizes_are_compared_as_they_came(
     assert [made.winner for made in told] == [winner]
 
 
+@pytest.mark.parametrize(("takes", "winner"), [(0.9, "eager"), (0.8, "compiled")])
+def test_a_whole_call_has_to_gain_more(
+    monkeypatch: pytest.MonkeyPatch, takes: float, winner: str
+) -> None:
+    clock, told = Clock(), list[measure.Decision]()
+    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    whole = shortcut.Shortcut(clock.runs("compiled", takes), clock.runs("eager", 1.0))
+    x, call = torch.ones(2), whole.call()
+    whole.measure(shortcut._key((x,), {}), told.append, training=False)
+    while whole.measures():
+        call(x)
+    assert [made.final for made in told] == [False, True]
+    assert told[-1].winner == call(x) == winner
+
+
 def test_what_lost_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "_now", lambda args: 0.0)
 

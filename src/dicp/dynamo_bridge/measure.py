@@ -18,7 +18,7 @@ from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
-CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
+CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
@@ -65,8 +65,13 @@ class Choice:
     """
 
     def __init__(
-        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[Decision], bool | None]
+        self,
+        candidates: Mapping[str, Run],
+        eager: Run,
+        decided: Callable[[Decision], bool | None],
+        gain: float = GAIN,
     ) -> None:
+        self._gain = gain
         self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
         self._decided = decided
@@ -120,12 +125,12 @@ class Choice:
             self._settle(Decision("eager", {}), best)
             return
         sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
-        winner = best if gains[best] >= GAIN else "eager"
+        winner = best if gains[best] >= self._gain else "eager"
         self._settle(Decision(winner, self._spent(common), sure), best)
 
     def _is_near(self, name: str, gain: float) -> bool:
         """Whether more rounds are to show who wins."""
-        return CLOSE[0] < gain < CLOSE[1]
+        return CLOSE[0] < gain < CLOSE[1] * self._gain
 
     def _spent(self, common: set[Any]) -> dict[str, float]:
         """What a call takes by each."""
@@ -152,10 +157,8 @@ class Choice:
             self._runs.clear()  # what lost lets go of its weights
             return
         self._order = [best, "eager"]
-        self._runs, self._times = (
-            {name: of[name] for name in self._order}  # type: ignore[misc]
-            for of in (self._runs, self._times)
-        )
+        self._runs = {name: self._runs[name] for name in self._order}
+        self._times = {name: self._times[name] for name in self._order}
         self._meanwhile, self._resting = winner, LATER
         self._calls = BLOCK * len(self._order) * (self._rounds + 1)
         self._most = MOST + self._rounds  # beyond the first look
@@ -210,7 +213,7 @@ class StepChoice(Choice):
         super()._decide()
 
     def _is_near(self, name: str, gain: float) -> bool:
-        return super()._is_near(name, gain) or (gain >= GAIN and self._varies(name))
+        return super()._is_near(name, gain) or (gain >= self._gain and self._varies(name))
 
     def _settle(self, decision: Decision, best: str) -> None:
         if decision.seconds and decision.winner != "eager" and self._varies(best):
@@ -220,7 +223,7 @@ class StepChoice(Choice):
     def _varies(self, name: str) -> bool:
         """Whether its steps, against eager's, show too little for a winner."""
         ratios = self._ratios(name, {None})
-        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < GAIN
+        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < self._gain
 
 
 def _steady(ratios: Sequence[float]) -> bool:

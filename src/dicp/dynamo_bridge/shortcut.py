@@ -17,6 +17,7 @@ from torch import Tensor
 from dicp import torch_internals
 from dicp.dynamo_bridge.measure import Choice, Decision, Run, StepChoice
 
+GAIN = 1.15  # of a whole call: what its guards take varies by as much with what fills the caches
 SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise
 
 
@@ -62,7 +63,7 @@ class Shortcut:
                 tell(decision)
 
         given = {"compiled": self._compiled}, self._plain, settled
-        choice = StepChoice(*given, self._begin_step) if training else Choice(*given)
+        choice = StepChoice(*given, self._begin_step) if training else Choice(*given, gain=GAIN)
         self._runs[key] = choice
 
     def measures(self) -> bool:
