@@ -213,7 +213,7 @@ class StepChoice(Choice):
         super()._decide()
 
     def _is_near(self, name: str, gain: float) -> bool:
-        return super()._is_near(name, gain) or (gain >= GAIN and self._varies(name))
+        return super()._is_near(name, gain) or (gain >= self._gain and self._varies(name))
 
     def _settle(self, decision: Decision, best: str) -> None:
         if decision.seconds and decision.winner != "eager" and self._varies(best):
@@ -223,7 +223,7 @@ class StepChoice(Choice):
     def _varies(self, name: str) -> bool:
         """Whether its steps, against eager's, show too little for a winner."""
         ratios = self._ratios(name, {None})
-        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < GAIN
+        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < self._gain
 
 
 def _steady(ratios: Sequence[float]) -> bool:
