@@ -269,7 +269,8 @@ class OpAutoCompare(Observer):
                 self._do(taken.call, self._backward, taken, found)
 
         take = host.host_copy if there is None else Tensor.detach if views else _copy_there
-        gradients.watch(call, given, result, take, guard(done), guard)
+        flown = None if there is None or views else device_copies.widened
+        gradients.watch(call, given, result, take, guard(done), guard, flown)
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:
