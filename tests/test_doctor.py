@@ -1,13 +1,15 @@
 """`deeplink doctor` on the reference device, as a user calls it: everything passes."""
 
 import json
-import subprocess
-import sys
+import os
+
+from tests import warm
+
+DOCTOR = ("-m", "deeplink", "doctor", "--vendor", "reference")
 
 
 def test_the_reference_device_passes_the_self_test() -> None:
-    command = [sys.executable, "-m", "deeplink", "doctor", "--vendor", "reference", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = warm.run([*DOCTOR, "--json"], os.environ, warn="ignore")
     assert done.stdout, done.stderr
     report = json.loads(done.stdout)
     assert report["problems"] == []
@@ -20,10 +22,7 @@ def test_the_reference_device_passes_the_self_test() -> None:
 
 
 def test_the_doctor_shows_who_runs_an_operator() -> None:
-    command = [sys.executable, "-m", "deeplink", "doctor", "--vendor", "reference", "--ops"]
-    done = subprocess.run(
-        [*command, "add|copy_|conv2d", "--json"], capture_output=True, text=True, check=False
-    )
+    done = warm.run([*DOCTOR, "--ops", "add|copy_|conv2d", "--json"], os.environ, warn="ignore")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     by = {row["overload"]: row["by"] for row in report["operators"]}

@@ -128,7 +128,8 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
 def _plan(level: Level, name: str, at: list[Tool], native: bool = False) -> Plan | None:
     wanted = tuple(tool for tool in at if tool.wants(name))
     for tool in at:
-        report.announce(tool, name, tool in wanted)
+        if tool in wanted or tool.tells_skips:
+            report.announce(tool, name, tool in wanted)
     return Plan(level, name, wanted, native) if wanted else None
 
 

@@ -55,6 +55,7 @@ class Tool:
         **more: Any,
     ) -> None:
         self._condition = condition  # asked with the operator's own arguments
+        self.tells_skips = condition is None  # else of its own operators alone, one by one
         self._options = partial(
             options_for,
             self.key,

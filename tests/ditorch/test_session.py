@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from deeplink.errors import DeeplinkError, NoVendorError
+from tests import warm
 from tests.torch_dipu.interpreter import output_of, run_python
 
 WATCHED = (torch, torch.Tensor, torch.nn.Module, torch.cuda, torch.serialization, torch.random)
@@ -194,9 +195,7 @@ def test_an_error_of_a_program_shows_its_own_frames(
 ) -> None:
     script = tmp_path / "bad.py"
     script.write_text("import torch\n\ndef f():\n    torch.ones(2, device='cuda') @ 3\n\nf()\n")
-    done = subprocess.run(
-        [sys.executable, *command, "run", str(script)], capture_output=True, text=True, check=False
-    )
+    done = warm.run([*command, "run", str(script)], os.environ, warn="ignore")
     lines = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File")]
     assert lines == [
         f'File "{script}", line 6, in <module>',

@@ -91,6 +91,18 @@ def test_features_stand_around_each_other_and_go_in_any_order() -> None:
     assert (outer.applied, inner.applied) == (2, 1)
 
 
+def test_only_its_own_functions_are_said_to_be_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
+    x = torch.ones(2, device="dipu")
+    with op_tools.apply_feature("torch.sub", "dump_op_args", lambda *args: False):
+        torch.mul(x, x)
+        torch.sub(x, x)
+    skipped = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skip")]
+    assert skipped == ["skip OpObserveHook on torch.sub"]
+
+
 def test_a_call_that_raises_leaves_the_next_one_alone(library: Any) -> None:
     with op_tools.apply_feature("acme_ops.twice", "overflow_check"):
         with pytest.raises(TypeError):

@@ -16,6 +16,7 @@ from deeplink import running, settings
 from deeplink.errors import SettingError
 from op_tools import engine
 from op_tools import run as tools
+from tests import warm
 
 PROGRAM = """
 import sys, torch
@@ -44,14 +45,8 @@ def program(tmp_path: Path) -> Path:
 
 
 def command(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *map(str, line)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "DITORCH_QUIET": "1", "DEEPLINK_VENDOR": "reference", **environment},
-    )
+    here = {"DITORCH_QUIET": "1", "DEEPLINK_VENDOR": "reference", **environment}
+    return warm.run(["-m", *map(str, line)], {**os.environ, **here}, warn="ignore")
 
 
 def times() -> list[dict[str, str]]:

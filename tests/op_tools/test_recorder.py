@@ -21,6 +21,7 @@ from op_tools.diagnosis import signals, stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
+from tests import warm
 from tests.op_tools import small
 
 PROGRAM = """
@@ -161,13 +162,7 @@ def run(folder: Path, act: str, **more: str) -> subprocess.CompletedProcess[str]
     program = folder / "program.py"
     program.write_text(PROGRAM.format(act=act))
     environment = {**os.environ, "OP_TOOLS_RUN": "recorder", "OP_TOOLS_RESULTS": str(folder)}
-    return subprocess.run(
-        [sys.executable, str(program)],
-        env=environment | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return warm.run([str(program)], environment | more, warn="ignore")
 
 
 @pytest.fixture(scope="module")

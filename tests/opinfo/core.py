@@ -16,34 +16,9 @@ from torch.utils import _pytree as pytree
 import torch_dipu
 from deeplink import settings
 from deeplink.samples import SEED, UNINITIALISED, Run, call, compare, gradients, seeds
+from tests.opinfo.outcome import Failure, Outcome
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One sample that went wrong: in which stage, which sample, and how."""
-
-    stage: str
-    sample: int
-    message: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one op in one dtype; totals count only what the CPU itself can run."""
-
-    op: str
-    dtype: str
-    forward: tuple[int, int] = (0, 0)
-    backward: tuple[int, int] = (0, 0)
-    failures: tuple[Failure, ...] = ()
-    seconds: float = 0.0
-    unknown: bool = False  # this torch has no such op, or not in this dtype
-
-    @property
-    def passed(self) -> bool:
-        return not self.failures
 
 
 def load_ops() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import signal
 
 from deeplink import workers
-from tests.opinfo.core import Outcome
+from tests.opinfo.outcome import Outcome
 from tests.opinfo.workers import READY
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from tests.opinfo.core import DTYPES, Outcome
+from tests.opinfo.core import DTYPES
+from tests.opinfo.outcome import Outcome
 
 REFERENCE = Path(__file__).parents[2] / "src/deeplink_vendors/reference/gaps.toml"
 STAGES = ("forward", "backward", "*")

@@ -19,8 +19,9 @@ from rich.table import Table
 
 import torch_dipu
 from deeplink import device_rules
-from tests.opinfo.core import DTYPES, Outcome, load_ops, select, supports
+from tests.opinfo.core import DTYPES, load_ops, select, supports
 from tests.opinfo.gaps import REFERENCE, judge, read_gaps
+from tests.opinfo.outcome import Outcome
 from tests.opinfo.workers import Task, run_all
 
 QUICK = 120

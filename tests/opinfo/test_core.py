@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 import torch_dipu  # noqa: F401
-from tests.opinfo.core import Outcome, as_near, check, select
+from tests.opinfo.core import as_near, check, select
+from tests.opinfo.outcome import Outcome
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.opinfo.core import Failure, Outcome
 from tests.opinfo.gaps import Gap, judge, read_gaps
+from tests.opinfo.outcome import Failure, Outcome
 from tests.opinfo.run import main
 
 GAP = Gap("add", "float32", "forward", "todo", "not written")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.opinfo.core import Outcome
 from tests.opinfo.gaps import find_gap, read_gaps
+from tests.opinfo.outcome import Outcome
 from tests.opinfo.quick import QUICK
 from tests.opinfo.workers import Task, run_all
 

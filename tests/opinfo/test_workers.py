@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.opinfo import workers
-from tests.opinfo.core import Outcome
+from tests.opinfo.outcome import Outcome
 from tests.opinfo.workers import LostWorkerError, Task, run_all
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from deeplink import settings, workers
 from deeplink.workers import Lost, Worker
-from tests.opinfo.core import Failure, Outcome
+from tests.opinfo.outcome import Failure, Outcome
 
 MODULE = "tests.opinfo.worker"
 LIMIT_SECONDS = 120.0

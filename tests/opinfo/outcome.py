@@ -1,0 +1,31 @@
+"""What became of an op, as workers tell it; known without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One sample that went wrong: in which stage, which sample, and how."""
+
+    stage: str
+    sample: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one op in one dtype; totals count only what the CPU itself can run."""
+
+    op: str
+    dtype: str
+    forward: tuple[int, int] = (0, 0)
+    backward: tuple[int, int] = (0, 0)
+    failures: tuple[Failure, ...] = ()
+    seconds: float = 0.0
+    unknown: bool = False  # this torch has no such op, or not in this dtype
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
