@@ -42,6 +42,14 @@ class Seen:
         """How, where it was not well; "" is status 0."""
         return self.problem or (f"it ended with status {self.exit}" if self.exit else "")
 
+    @property
+    def last_lines(self) -> str:
+        """Of what it printed, for a person to read."""
+        if self.log is None or not self.log.exists():
+            return ""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        return "\n" + "\n".join(f"  | {line}" for line in lines)
+
 
 class Check(Protocol):
     """Says whether a run is well, and why not."""
