@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--device", default="dipu")
     parser.add_argument("--turns", type=int, default=24)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--only", default="", help="rows with this in their name")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.device == "dipu":
@@ -103,6 +104,8 @@ def main() -> None:
             "why-nan": op_tools.WhyNan,
         }
         for name, tool in tools.items():
+            if given.only not in name and name != "nothing":
+                continue
             middle, low, high, last = ratio(step, tool, now, given.turns, given.steps)
             rows[name] = {"ratio": middle, "a quarter below": low, "a quarter above": high}
             if name == "recorder":

@@ -163,7 +163,7 @@ def _become(out: int, request: int) -> None:
         if asked["env"].get(AUTOLOAD, "1") == "1":
             import torch
 
-            torch._import_device_backends()  # type: ignore[no-untyped-call]  # `import torch` ends with it
+            torch._import_device_backends()  # as `import torch` ends
         _execute(*asked["line"])
     except SystemExit:
         raise

@@ -125,6 +125,20 @@ def test_a_bad_gradient_is_told_with_how_far_it_came(
     )
 
 
+def test_time_that_other_programs_took_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {"perf_counter_ns": 0, "process_time_ns": 0}
+    for name in clocks:
+        monkeypatch.setattr(signals, name, lambda name=name: clocks[name])
+    budget = Budget()
+    clocks.update(perf_counter_ns=10**9, process_time_ns=10**8)  # a tenth of it was the program's
+    budget.step()
+    budget.enter()
+    clocks["perf_counter_ns"] += int(0.9 * signals.SHARE * 10**8)
+    assert budget.open
+    clocks["perf_counter_ns"] += int(0.2 * signals.SHARE * 10**8)
+    assert not budget.open
+
+
 def test_a_leap_of_the_loss_is_told() -> None:
     usual = Usual()
     assert not any(usual.leaps(2.0 + 0.01 * (i % 3)) for i in range(40))

@@ -221,12 +221,13 @@ def test_the_command_writes_the_page_beside_the_run(
     assert (tmp_path / "report.html").read_text().endswith("</html>\n")
 
 
-def test_tensorboard_is_asked_for_in_words_where_it_is_missing(
+def test_tensorboard_is_asked_for_in_words_where_it_is_missing_and_the_page_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(DeeplinkError, match=r"pip install tensorboard"):
-        exports.tensorboard(Content(), tmp_path)
+        command.main([str(statistics(tmp_path, 10)), "--tensorboard", str(tmp_path / "events")])
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_served_page_is_made_anew_when_the_run_goes_on(tmp_path: Path) -> None:

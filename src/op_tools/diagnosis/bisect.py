@@ -304,7 +304,7 @@ class Bisection:
             return
         by_losses = asked is None or asked.by_losses
         if (seen.problem and not by_losses) or (seen.ended and len(seen.losses) < max(1, losses)):
-            raise Ended("broken", f"The program does not run{when}: {seen.ended}.{_tail(seen)}")
+            raise Ended("broken", f"The program does not run{when}: {seen.ended}.{seen.last_lines}")
 
     def _set_left(self, count: int) -> None:
         self._left = count
@@ -326,13 +326,6 @@ class Bisection:
 
 def _place(where: Where, calls: int) -> Place:
     return Place(module=where[1], site=where[2], direction=where[3], calls=calls)
-
-
-def _tail(seen: Seen) -> str:
-    if seen.log is None or not seen.log.exists():
-        return ""
-    lines = seen.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-    return "\n" + "\n".join(f"  | {line}" for line in lines)
 
 
 def _is_the_programs(reason: str) -> str:

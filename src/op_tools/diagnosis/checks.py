@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import math
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +18,10 @@ from deeplink.losses import Loss, printed
 
 ROUNDING = 8.0  # times the difference that rounding alone makes is still right
 LEAST = 2.0**-21  # of a loss: a few steps of float32
+
+
+NAMES = ("loss", "losses", "status", "math")  # of an expression
+KNOWN = "there are loss, losses, status and math."
 
 
 class CheckError(DeeplinkError):
@@ -41,6 +48,14 @@ class Seen:
     def ended(self) -> str:
         """How, where it was not well; "" is status 0."""
         return self.problem or (f"it ended with status {self.exit}" if self.exit else "")
+
+    @property
+    def last_lines(self) -> str:
+        """Of what it printed, for a person to read."""
+        if self.log is None or not self.log.exists():
+            return ""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+        return "\n" + "\n".join(f"  | {line}" for line in lines)
 
 
 class Check(Protocol):
@@ -183,12 +198,18 @@ class ExpressionCheck:
 
     def __post_init__(self) -> None:
         try:
-            compile(self.expression, "--check", "eval")
+            tree = ast.parse(self.expression, mode="eval")
         except SyntaxError as error:
             raise CheckError(
                 f"--check {self.expression!r} is no Python expression: {error.msg}.",
                 "write one of loss, nan, exit, script:FILE, or as 'loss < 0.5'.",
             ) from None
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        own = {node.id for node in found if isinstance(node.ctx, ast.Store)}  # of `for x in losses`
+        unknown = {node.id for node in found} - own - {*NAMES, *dir(builtins)}
+        if unknown:
+            text = f"--check {self.expression!r}: there is no {', '.join(sorted(unknown))}."
+            raise CheckError(text, KNOWN)
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         losses = seen.values
@@ -201,10 +222,10 @@ class ExpressionCheck:
             "math": math,
         }
         try:
-            value = bool(eval(self.expression, {}, names))  # the user's own line
+            value = bool(eval(self.expression, names))  # the user's own line
         except Exception as error:  # whatever it raises is the user's to read
             text = f"--check {self.expression!r}: {type(error).__name__}: {error}."
-            raise CheckError(text, "there are loss, losses, status and math.") from None
+            raise CheckError(text, KNOWN) from None
         return value, f"{self.expression} is {value}"
 
     def wrong(self, losses: Sequence[Loss]) -> str:
@@ -222,6 +243,12 @@ class ScriptCheck:
     script: str
     kind: str = field(default="script", init=False)
     by_losses: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not os.access(self.script, os.X_OK):  # told before a run, not after it
+            there = "is not executable" if Path(self.script).exists() else "is not there"
+            text = f"--check script:{self.script}: the file {there}."
+            raise CheckError(text, "it needs a #! line, and chmod +x.")
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         assert seen.log is not None  # of a command there is one

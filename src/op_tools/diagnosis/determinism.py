@@ -119,13 +119,14 @@ class Repetition:
         seen = self._runner.start({**common, **values}, number)
         self.found["runs"].append(_run(number, what, seen))
         if seen.problem and seen.exit >= 0:  # a signal leaves what was recorded until then
-            self.found["verdict"] = f"The program does not run: {seen.problem}."
+            self.found["verdict"] = f"The program does not run: {seen.problem}.{seen.last_lines}"
             return None
         try:
             return recordings.read(place / "recorded")
         except RecordingError as error:
             status = seen.ended or "it called none"
-            self.found["verdict"] = f"No operator of a device was seen ({status}): {error.message}"
+            text = f"No operator of a device was seen ({status}): {error.message}"
+            self.found["verdict"] = text + (seen.last_lines if seen.ended else "")
             return None
 
 

@@ -99,7 +99,7 @@ class Command:
             (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
             begun = time.monotonic()
             environment = settings.environment(
-                {**values, "DEEPLINK_LOSS_FILE": str(told), "PYTHONUNBUFFERED": "1"}, NOT_OURS
+                {"DEEPLINK_LOSS_FILE": str(told), **values, **_surroundings()}, NOT_OURS
             )
             with log.open("wb") as out:
                 exit, problem = self._waited(out.fileno(), environment, until, (log, told))
@@ -151,8 +151,7 @@ class Command:
 
     def _started(self, out: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | Run:
         if not self.fresh and self._warm is None:
-            plain = settings.environment({"PYTHONUNBUFFERED": "1"}, NOT_OURS)
-            self._warm = Warm.of(self.line, plain)
+            self._warm = Warm.of(self.line, settings.environment(_surroundings(), NOT_OURS))
             self.fresh = self._warm is None
         if self._warm is not None:
             with contextlib.suppress(ConnectionError):
@@ -168,6 +167,12 @@ class Command:
         if self._warm is not None:
             self._warm.close()
             self._warm = None
+
+
+def _surroundings() -> dict[str, str]:
+    """What every run has: its output as it comes, and the device at hand under CUDA's name."""
+    active = {} if settings.DITORCH.is_set() else {settings.DITORCH.name: "1"}
+    return {"PYTHONUNBUFFERED": "1", **active}
 
 
 def _ended(done: Path, asked: Any) -> tuple[int, str, float] | None:

@@ -7,7 +7,7 @@ import statistics as averages
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 import torch
@@ -30,17 +30,21 @@ Figures = list[Any]  # largest magnitude, norm, values that are not finite, hash
 
 
 class Budget:
-    """Time that may be spent: a share of what has passed, and no more than one step's at once."""
+    """Time that may be spent: a share of what has passed, and no more than a few steps' at once.
+    What other programs on the machine took of a step is not the program's to share.
+    """
 
     def __init__(self) -> None:
         self.begun = self._step = perf_counter_ns()
+        self._worked = process_time_ns()
         self.spent = self._entered = 0
         self._left = 0.0
 
     def step(self) -> None:
         """A step is over: its share may be spent in the next one, and what was saved before."""
-        now = perf_counter_ns()
-        took, self._step = now - self._step, now
+        now, worked = perf_counter_ns(), process_time_ns()
+        took = min(now - self._step, worked - self._worked)
+        self._step, self._worked = now, worked
         self._left = min(self._left + SHARE * took, 4 * SHARE * took)
 
     def enter(self) -> None:

@@ -322,7 +322,7 @@ def test_a_full_disk_is_told_and_what_was_found_stays(
     assert found_by(program) == before
 
 
-@pytest.mark.parametrize("check", ["loss < 0.6", "script", "exit"])
+@pytest.mark.parametrize("check", ["all(x < 0.6 * status + 0.6 for x in losses)", "script", "exit"])
 def test_a_check_of_ones_own(program: Path, check: str) -> None:
     if check == "script":
         script = program.parent / "well.sh"
@@ -348,6 +348,8 @@ def test_a_reference_of_ones_own_decides(program: Path) -> None:
     ("options", "said"),
     [
         (["--check", "loss <"], "no Python expression"),
+        (["--check", "all(x < los for x in losses)"], "there is no los."),
+        (["--check", "script:/nowhere.sh"], "the file is not there"),
         (["--reference", "/nowhere.json"], "cannot be read"),
     ],
 )

@@ -118,3 +118,13 @@ def test_a_program_that_is_not(tmp_path: Path) -> None:
     assert found["first"]["op"] == "aten.mm.default"
     assert found["tensors"][0]["differing"] in (1, 2)
     assert [Path(kept.partition("#")[0]).exists() for kept in found["kept"]] == [True, True]
+
+
+def test_a_program_that_does_not_run_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("raise SystemExit('out of order')")
+    line = ["--to", str(tmp_path / "out"), "--", sys.executable, str(program)]
+    assert command.main("determinism", line) == 2
+    verdict = formats.read(tmp_path / "out" / "determinism.json")["verdict"]
+    assert "it ended with status 1" in verdict
+    assert verdict.endswith("| out of order")

@@ -46,12 +46,6 @@ def main(line: Sequence[str]) -> int:
         return _serve(given.run, given.port, given.source)
     content = readers.read(given.run)
     say = console().print
-    if given.perfetto is not None:
-        count = exports.perfetto(content, given.perfetto)
-        say(f"trace: {count} slices in {given.perfetto}; open it at https://ui.perfetto.dev")
-    if given.tensorboard is not None:
-        count = exports.tensorboard(content, given.tensorboard)
-        say(f"TensorBoard: {count} values; tensorboard --logdir {given.tensorboard}")
     inside = given.run if given.run.is_dir() else given.run.parent
     output = given.output or inside / "report.html"
     size = page.write(content, output, given.source)
@@ -59,6 +53,12 @@ def main(line: Sequence[str]) -> int:
         say(problem, style="yellow", soft_wrap=True)
     rows, kib = len(content.rows), size / 1024
     say(f"report: {output} ({rows} calls and results, {kib:.0f} KiB)", soft_wrap=True)
+    if given.perfetto is not None:
+        count = exports.perfetto(content, given.perfetto)
+        say(f"trace: {count} slices in {given.perfetto}; open it at https://ui.perfetto.dev")
+    if given.tensorboard is not None:
+        count = exports.tensorboard(content, given.tensorboard)
+        say(f"TensorBoard: {count} values; tensorboard --logdir {given.tensorboard}")
     return 0
 
 
