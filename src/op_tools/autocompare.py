@@ -42,6 +42,7 @@ from op_tools.comparison_report import (
     show_call,
     show_gradients,
     show_summary,
+    show_view,
 )
 from op_tools.comparison_store import Saver
 from op_tools.device_copies import only_reads
@@ -220,6 +221,8 @@ class OpAutoCompare(Observer):
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
+            if taken.rows:
+                show_view(taken)
             if state.on_device and wants and self._there is not None:
                 self._there.hold(taken)
         else:

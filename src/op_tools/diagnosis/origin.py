@@ -175,9 +175,8 @@ class WhyNan(Observer):
         if not math.isnan(record.largest):
             passed_on = bool(bad) and all(m is not None and m.meant for m in bad)
             record.meant = passed_on or (by_value and not bad)
-        if record.meant:  # a mask's, in every step: nobody asks what it was made of
-            return
-        if not bad or all(m is None or m.meant for m in bad):
+        may_be_origin = not bad or all(m is None or m.meant for m in bad)
+        if may_be_origin and not record.meant:  # the way up ends before a mask
             record.inputs = tuple(overflow.extents(list(given)))
             record.outputs = tuple(overflow.extents(list(made)))
 
