@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _set_grad_enabled
 
 from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import bulk, host, names, watching
-from op_tools.call import Call, tensor_list
+from op_tools.call import PLAIN, Call, tensor_list
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
@@ -41,6 +42,7 @@ class Run:
     given: list[Tensor]
     leaves: list[Tensor]  # the arguments as they were: gradients are of these
     wrote: list[bool]  # which of them the call wrote, as far as autograd counts it
+    used: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # its arguments, if `leaves` are all
 
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each argument, from those of the results; None where none flows."""
@@ -134,6 +136,9 @@ class Again:
 
     def run(self, types: Types, grad: bool, autocast: torch.dtype | None = None) -> Run:
         """The call on copies of its arguments, cast; random numbers of the program are kept."""
+        plainly = self._run_plainly(types, grad) if autocast is None else None
+        if plainly is not None:
+            return plainly
         leaves: dict[int, Tensor] = {}
         used: dict[int, Tensor] = {}
         counts: dict[int, int] = {}
@@ -174,6 +179,44 @@ class Again:
             [at in used and used[at]._version != counts[at] for _, at in own],
         )
 
+    def _run_plainly(self, types: Types, grad: bool) -> Run | None:
+        """The same on its device, of a function of tensors and numbers. Hot path. None: it is none
+        of those.
+        """
+        call, place = self.call, self.place
+        if place is HOST or self.rounded is not None or self.writes or not self.draws_nothing:
+            return None
+        if call.level != "api" or not _is_plain(call.name) or not _is_quiet(place):
+            return None
+        for value in (*call.args, *call.kwargs.values()):
+            if type(value) not in _PLAIN and not _are_numbers(value):
+                return None
+        before = torch.is_grad_enabled()
+        try:
+            _set_grad_enabled(False)
+            found = {id(t): self._plain_leaf(t, types, grad) for t in call.given}
+            args = tuple([found.get(id(v), v) for v in call.args])
+            kwargs = {name: found.get(id(v), v) for name, v in call.kwargs.items()}
+            leaves = [found[id(t)] for t in call.given]
+            counts = [leaf._version for leaf in leaves]
+            _set_grad_enabled(grad)
+            result = call.func(*args, **kwargs)
+        finally:
+            _set_grad_enabled(before)
+        wrote = [leaf._version != count for leaf, count in zip(leaves, counts, strict=True)]
+        made = [result] if isinstance(result, Tensor) else tensor_list(result)
+        return Run(result, made, leaves, leaves, wrote, (args, kwargs))
+
+    def _plain_leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
+        wanted = types.get(value.dtype, value.dtype)
+        if wanted != value.dtype:
+            leaf = value.to(wanted)
+        else:
+            leaf = value.detach() if self.copied else value.detach().clone()
+        if grad and id(value) in self.requires and wanted in FORMATS:
+            leaf.requires_grad_()
+        return leaf
+
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         with torch.no_grad():
             leaf = value
@@ -192,13 +235,34 @@ def _why(error: Exception) -> str:
     return f"the CPU cannot do it: {text}" if text else "the CPU cannot do it"
 
 
+_PLAIN = PLAIN | {int, float, bool, type(None)}
+
+
+def _are_numbers(value: object) -> bool:
+    if not isinstance(value, (tuple, list)):
+        return False
+    return all(type(item) is int for item in value)
+
+
+@cache
+def _is_plain(name: str) -> bool:
+    """Whether a function needs nothing but its arguments to be called on its device again."""
+    word = names.last(name)
+    odd = word in names.TRANSFERS or word in CONVOLUTIONS or word in ("to", "rms_norm")
+    return not odd and "batch_norm" not in name
+
+
+def _is_quiet(place: torch.device) -> bool:
+    """Whether nothing of the program's state has to be put aside."""
+    return watching.default_device(torch.empty) is None and host.is_undisturbed(place)
+
+
 @contextmanager
 def _quiet(
     grad: bool, autocast: torch.dtype | None, draws_nothing: bool, place: torch.device
 ) -> Iterator[Tensor]:
     """Nothing of the program's state is used or changed: randomness, autocast, default device."""
-    plain = draws_nothing and autocast is None and watching.default_device(torch.empty) is None
-    if plain and host.is_undisturbed(place):  # hot path
+    if draws_nothing and autocast is None and _is_quiet(place):  # hot path
         with torch.set_grad_enabled(grad):
             yield _NOTHING
         return

@@ -67,8 +67,14 @@ def taken_now(taken: Taken, reuse: bool) -> None:
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
             reuse = False
     if reuse:
-        copies = host.Copies(_clone, zip(own.given, run.leaves, strict=True))
-        again.narrow = {id(leaf): t.dtype for t, leaf in zip(own.given, run.leaves, strict=True)}
+        pairs = list(zip(own.given, run.leaves, strict=True))
+        again.narrow = {id(leaf): t.dtype for t, leaf in pairs}
+        if run.used is not None:  # hot path
+            again.call = own.given_others(*run.used)
+            again.requires = frozenset([id(leaf) for t, leaf in pairs if id(t) in again.requires])
+            again.copied = True
+            return
+        copies = host.Copies(_clone, pairs)
     else:
         copies = copies_of((own.args, own.kwargs))
     again.call = own.given_others(copies.of(own.args), copies.of(own.kwargs))

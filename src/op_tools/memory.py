@@ -26,6 +26,20 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     return all(t.untyped_storage()._cdata in given for t in found)
 
 
+# Nodes whose gradient is a view of what comes in, whatever that is.
+_MERE = frozenset(f"{name}Backward0" for name in "T Transpose Permute Unsqueeze Alias".split())
+
+
+def is_mere_view(result: Any, call: Call) -> bool:
+    """Whether a call computed nothing, and its backward pass will not either."""
+    if not isinstance(result, Tensor) or not lies_in_arguments(result, call):
+        return False
+    node = result.grad_fn
+    if node is None:
+        return not result.requires_grad
+    return node.name() in _MERE and node._sequence_nr() == call.sequence
+
+
 def gradients_are_views(found: Gradients) -> bool:
     """Whether a backward pass computed nothing: what it returned lies in what it was given."""
     flown = {t.untyped_storage()._cdata for t in found.outputs if t is not None}
