@@ -8,6 +8,11 @@ piece is at most a block of the hash. What `start` returns waits, and gives int6
 row for each piece: the two sums of the hash (a last part of a word is filled up with zeros), min,
 max, sum, sum of squares, how many are finite, how many are NaN. The third to the sixth are the bits
 of float64, but min and max of integers are whole; without a finite value they mean nothing.
+
+It may have `launcher(index)` besides, for the native part: the addresses of what launches a kernel
+and of what tells whether a stream is being captured, as cuLaunchKernel and cuStreamIsCapturing, and
+between them the kernel and its threads. The kernel is given the table and the results, both in the
+host's page-locked memory, and writes the last number of a row after all others.
 """
 
 from __future__ import annotations
@@ -50,6 +55,21 @@ def starter(kind: str) -> Start | None:
         log.warning("op_tools goes without %s: %s", module, error)
         return None
     return start
+
+
+Launcher = tuple[int, int, int, int]
+
+
+@cache
+def launcher(kind: str, index: int) -> Launcher | None:
+    """What starts the same kernel without Python; None: nothing does."""
+    if starter(kind) is None:
+        return None
+    module = importlib.import_module(vendor.module_for(kind, "statistics"))
+    if not hasattr(module, "launcher"):
+        return None
+    found: Launcher = module.launcher(index)
+    return found
 
 
 def _try(start: Start, one: Tensor) -> None:

@@ -79,6 +79,7 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
+            reducing.launcher,
             lambda: store.flush_soon(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)

@@ -63,10 +63,27 @@ def _pinned(rows: int) -> Tensor:
 
 
 @cache
-def _launcher(index: int) -> Callable[[int, int, int], None]:
-    """What starts the kernel on the current device, which a module of code belongs to."""
+def _kernel(index: int) -> Any:
+    """The kernel on a device; of the current one, which a module of code belongs to."""
     source = Path(__file__).with_suffix(".cu").read_text()
-    kernel: Any = torch.cuda._compile_kernel(source, "reduce_pieces")
+    with torch.cuda.device(index):
+        return torch.cuda._compile_kernel(source, "reduce_pieces").func
+
+
+def launcher(index: int) -> tuple[int, int, int, int]:
+    """What the native part of op_tools needs to start it; see op_tools/reducing.py."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    launch, capturing = (
+        ctypes.cast(function, ctypes.c_void_p).value or 0
+        for function in (driver.cuLaunchKernel, driver.cuStreamIsCapturing)
+    )
+    return launch, _kernel(index).value, THREADS, capturing
+
+
+@cache
+def _launcher(index: int) -> Callable[[int, int, int], None]:
+    """What starts the kernel on the current device."""
+    kernel = _kernel(index)
     start = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # torch's own way looks it up each time
     stream_of = torch._C._cuda_getCurrentRawStream
 
@@ -75,7 +92,7 @@ def _launcher(index: int) -> Callable[[int, int, int], None]:
         first = ctypes.addressof(pointers)
         given = (ctypes.c_void_p * 2)(first, first + ctypes.sizeof(ctypes.c_void_p))
         stream = ctypes.c_void_p(stream_of(index))
-        failed = start(kernel.func, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
+        failed = start(kernel, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
         if failed:
             raise RuntimeError(f"cuLaunchKernel: error {failed}")
 

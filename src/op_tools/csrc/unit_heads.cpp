@@ -10,13 +10,22 @@ namespace op_tools {
 constexpr size_t kForward = 1 << 16;  // forward calls that are remembered for their backward
 constexpr uint64_t kNodes = 8;        // that one function makes at most
 
+static py::object word(const char* text) { return py::reinterpret_steal<py::object>(PyUnicode_InternFromString(text)); }
+
+static py::object attribute(const py::object& of, const py::object& name) {
+  auto found = py::reinterpret_steal<py::object>(PyObject_GetAttr(of.ptr(), name.ptr()));
+  if (!found) throw py::error_already_set();
+  return found;
+}
+
 Heads::Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works,
              py::function site, py::function quoted)
     : ids_(std::move(ids)), modules_(std::move(modules)), local_(std::move(local)), steps_(std::move(steps)),
-      works_(std::move(works)), site_(std::move(site)), quoted_(std::move(quoted)), forward_(kForward) {}
+      works_(std::move(works)), site_(std::move(site)), quoted_(std::move(quoted)), step_key_(word("_step")),
+      stack_key_(word("stack")), busy_key_(word("busy")), forward_(kForward) {}
 
-std::string Heads::head(PyObject* function, const std::string& name, c10::DeviceType kind) {
-  if (!works_on(kind) || py::object(local_.attr(busy_key_)).ptr() == Py_True) return {};
+std::optional<Head> Heads::head(PyObject* function, const std::string* name, c10::DeviceType kind) {
+  if (!works_on(kind) || attribute(local_, busy_key_).ptr() == Py_True) return std::nullopt;
   const uint64_t sequence = at::sequence_number::peek();
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
   Where where{module(), site()};
@@ -29,16 +38,10 @@ std::string Heads::head(PyObject* function, const std::string& name, c10::Device
     forward_[sequence % kForward] = {sequence, where};
   }
   const auto id = py::reinterpret_steal<py::object>(PyIter_Next(ids_.ptr()));
-  if (!id) throw py::error_already_set();
+  PyObject* step = PyDict_GetItemWithError(steps_.ptr(), step_key_.ptr());
+  if (!id || step == nullptr) throw py::error_already_set();
   counts_[function]++;
-  std::string made = "{\"id\":" + std::to_string(PyLong_AsLongLong(id.ptr())) + ",\"op\":\"" + name;
-  made += backward ? "\",\"direction\":\"backward\",\"step\":" : "\",\"direction\":\"forward\",\"step\":";
-  made += std::to_string(PyLong_AsLongLong(py::object(steps_[step_key_]).ptr()));
-  made += ",\"module\":";
-  made += where.module ? *where.module : "\"\"";
-  made += ",\"site\":";
-  made += where.site ? *where.site : "\"\"";
-  return made;
+  return Head{PyLong_AsLongLong(id.ptr()), PyLong_AsLongLong(step), name, where.module, where.site, backward};
 }
 
 bool Heads::works_on(c10::DeviceType kind) {
@@ -50,17 +53,17 @@ bool Heads::works_on(c10::DeviceType kind) {
 }
 
 const std::string* Heads::module() {
-  const py::list stack = modules_.attr(stack_key_);
-  if (stack.empty()) return nullptr;
-  const py::tuple last = stack[stack.size() - 1];
+  const py::object stack = attribute(modules_, stack_key_);
+  const Py_ssize_t depth = PyList_GET_SIZE(stack.ptr());
+  if (depth == 0) return nullptr;
   Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(py::object(last[1]).ptr(), &size);
+  const char* text = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(PyList_GET_ITEM(stack.ptr(), depth - 1), 1), &size);
   if (text == nullptr) throw py::error_already_set();
   if (size == 0) return nullptr;
-  const std::string path(text, static_cast<size_t>(size));
+  const std::string_view path(text, static_cast<size_t>(size));
   auto found = quotes_.find(path);
-  if (found == quotes_.end()) found = quotes_.emplace(path, quoted_(path).cast<std::string>()).first;
-  return &found->second;
+  if (found == quotes_.end()) found = quotes_.emplace(path, lasting(quoted_(std::string(path)).cast<std::string>())).first;
+  return found->second;
 }
 
 // The innermost line that is neither torch's nor ours nor Python's own.
@@ -85,11 +88,11 @@ const std::string* Heads::site_of(PyFrameObject* frame, bool& ours) {
   }
   const std::pair<PyObject*, int> key(code.ptr(), PyFrame_GetLasti(frame));
   const auto found = sites_.find(key);
-  if (found != sites_.end()) return &found->second;
+  if (found != sites_.end()) return found->second;
   const py::object text = site_(py::handle(reinterpret_cast<PyObject*>(frame)));
   ours = text.is_none();
   if (known == codes_.end()) codes_.emplace(code.inc_ref().ptr(), !ours);
-  return ours ? nullptr : &sites_.emplace(key, text.cast<std::string>()).first->second;
+  return ours ? nullptr : sites_.emplace(key, lasting(text.cast<std::string>())).first->second;
 }
 
 // Of the nearest call at or before a node: a function makes several of them.
