@@ -93,11 +93,20 @@ class OpCapture(Observer):
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         statistics = self._run.statistics
-        if statistics is None or statistics.recorder is not None or self.selective:
+        if statistics is None or self.selective or self._looks(plan):
             return None
-        if not plan.name.startswith("aten.") or plan.level != "aten" or self._looks(plan):
+        if statistics.recorder is not None:
+            if plan.level != "api" or plan.name.startswith("torch.distributed."):
+                return None
+            return recording.function(plan, statistics.recorder, self._heads())
+        if not plan.name.startswith("aten.") or plan.level != "aten":
             return None
         return Direct(plan, self._run, self.counted)
+
+    def _heads(self) -> Any:
+        if self._run.heads is None:
+            self._run.heads = recording.heads(self.works_on)
+        return self._run.heads
 
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
         run = self._run
@@ -105,9 +114,7 @@ class OpCapture(Observer):
         if recorder is None or self._looks(plan):
             return None
         if not self.selective:
-            if run.heads is None:
-                run.heads = recording.heads(self.works_on)
-            return recorder, run.heads
+            return recorder, self._heads()
 
         def start(kind: str) -> str | None:
             if interception.local.busy or not plan.on(torch.device(kind)):
@@ -129,10 +136,10 @@ class OpCapture(Observer):
     def _count(self, started: Started) -> None:
         """The calls that were written down natively meanwhile."""
         run = self._run
-        for func, count in run.heads.counts().items() if run.heads is not None else ():
+        for name, count in run.heads.counts().items() if run.heads is not None else ():
             started.applied += count
             run.calls += count
-            run.operators.add(names.name_of(func))
+            run.operators.add(name)
 
     def before(self, call: Call) -> _State | None:
         run = self._run

@@ -1,16 +1,19 @@
-"""Kernels' calls that are written down natively: what that part has to know of Python's side."""
+"""Calls that are written down natively: what that part has to know of Python's side."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from types import FrameType
+from functools import partial
 from typing import Any
 
 import torch
 
-from op_tools import call, interception, kernels, modules, steps
+from op_tools import call, gradients, interception, kernels, modules, names, steps
+from op_tools.interception import Plan
 
 
 def heads(works_on: Callable[[torch.device], bool]) -> Any:
@@ -26,6 +29,26 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
         _site,
         json.dumps,
     )
+
+
+def function(plan: Plan, recorder: Any, heads: Any) -> Any:
+    """What writes the calls of one of torch's functions down, with their gradients."""
+    helper = kernels.helper()
+    assert helper is not None  # there is a recorder already
+    if helper.finish_gradients not in gradients.elsewhere:
+        gradients.elsewhere.append(helper.finish_gradients)
+    otherwise = partial(interception.run, plan)
+    return helper.recorded(recorder, heads, plan.name, _may_write(plan.name), otherwise)
+
+
+def _may_write(name: str) -> bool:
+    """Whether a function may write its arguments; nothing is known of those that are not torch's."""
+    word = names.last(name)
+    ours = name.startswith("torch.") and not name.startswith("torch.ops.")
+    return not ours or bool(_IN_PLACE.fullmatch(word))
+
+
+_IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
 
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:

@@ -199,7 +199,9 @@ class StatisticsStore:
 
     def flush_soon(self) -> None:
         """Writes what is there; in the background what a device has found, which is more work."""
-        if not self.recorder.defers:
+        if self._file.closed:  # a backward pass after the end
+            self.flush()
+        elif not self.recorder.defers:
             self.flush(everything=False)
         elif os.getpid() == self._pid:
             if self._background is None:
@@ -235,6 +237,8 @@ class StatisticsStore:
             self._background.close()
         self.flush()
         self._file.close()
+        if self.recorder is not None:
+            self.recorder.limit = 1  # what comes later is written at once
 
 
 class Unseen:

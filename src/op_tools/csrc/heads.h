@@ -24,8 +24,8 @@ class Heads {
         py::function quoted);
 
   // Of a call that is about to be made; none: not one to write down.
-  std::optional<Head> head(PyObject* function, const std::string* name, c10::DeviceType kind);
-  py::dict counts();  // calls of each function since the last time
+  std::optional<Head> head(const std::string* name, c10::DeviceType kind);
+  py::dict counts();  // calls of each name since the last time
 
  private:
   // Texts in JSON that stay where they are; null: nothing is known.
@@ -61,7 +61,7 @@ class Heads {
   std::unordered_map<PyObject*, bool> codes_;  // whether it is the program's; they are held
   std::unordered_map<std::pair<PyObject*, int>, const std::string*, CodeHash> sites_;
   std::vector<Remembered> forward_;
-  std::unordered_map<PyObject*, int64_t> counts_;
+  std::unordered_map<const std::string*, int64_t> counts_;
 };
 
 void bind_heads(py::module_& m);

@@ -42,6 +42,10 @@ class Raw {
   void outputs() { put(Tag::outputs); }
   void mutated(uint32_t place) { put(Tag::mutated), put(place); }
   void end() { put(Tag::end); }
+  void gradients(const Head& head) { put(Tag::gradients), put(head); }  // of the arguments, and then of the results:
+  void of_outputs() { put(Tag::of_outputs); }
+  void nothing() { put(Tag::nothing); }  // no gradient came
+  void append(const Raw& other) { bytes_ += other.bytes_; }
 
   void words(std::string_view text) { put(Tag::words), put(text); }  // a tensor
   void tensor(const at::Tensor& tensor) {  // what it is; then its numbers:
@@ -56,7 +60,7 @@ class Raw {
   static void into_words(std::string& to, std::string_view from, Number number, Text text);
 
  private:
-  enum class Tag : uint8_t { line, head, begun, outputs, mutated, end, words, tensor, known, awaited };
+  enum class Tag : uint8_t { line, head, begun, outputs, mutated, end, words, tensor, known, awaited, gradients, of_outputs, nothing };
 
   template <typename T>
   void put(const T& value) {
@@ -110,6 +114,9 @@ void Raw::into_words(std::string& to, std::string_view from, Number number, Text
         put_number(to, read.get<uint32_t>()), to += "\":";
         first = changed = true;
         break;
+      case Tag::gradients: put_head(to, read.get<Head>()), to += ",\"grad_inputs\":[", first = true; break;
+      case Tag::of_outputs: to += "],\"grad_outputs\":[", first = true; break;
+      case Tag::nothing: comma(), to += "null"; break;
       case Tag::end: to += changed ? "}}\n" : "]}\n", changed = false; break;
       case Tag::words: comma(), to += read.text(); break;
       case Tag::tensor: {

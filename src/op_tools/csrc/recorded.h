@@ -82,8 +82,8 @@ struct Recorded : Context {
 
 // A call on lists that is made of a kernel for each tensor: one of these, whose result is measured
 // while it is in the cache.
-struct Part : Context {
-  Part() : Context(Of::part) {}
+struct ListedPart : Context {
+  ListedPart() : Context(Of::part) {}
   std::optional<Quiet> quiet;
 };
 
@@ -99,6 +99,6 @@ Here& here();
 // The start of a recorded call; false: Python is to look at it. Its end; that of a part.
 bool record(std::shared_ptr<const Decision> decision, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to);
 void recorded(Recorded& call, const std::vector<c10::IValue>& outputs);
-void recorded(Part& part, const std::vector<c10::IValue>& outputs);
+void recorded(ListedPart& part, const std::vector<c10::IValue>& outputs);
 
 }  // namespace op_tools

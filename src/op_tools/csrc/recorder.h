@@ -42,6 +42,7 @@ class Recorder {
     awaited_.forget(tensor);
   }
 
+  std::atomic<size_t> limit;  // of lines that wait
   bool defers() const { return deferring_; }  // a device is asked for some
 
   // Lines that wait.
@@ -60,7 +61,6 @@ class Recorder {
   void append(Put put);
 
   const bool hash_only_, sampled_;
-  const size_t limit_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;

@@ -24,7 +24,7 @@ Heads::Heads(py::object ids, py::dict steps, py::object modules, py::object loca
       works_(std::move(works)), site_(std::move(site)), quoted_(std::move(quoted)), step_key_(word("_step")),
       stack_key_(word("stack")), busy_key_(word("busy")), forward_(kForward) {}
 
-std::optional<Head> Heads::head(PyObject* function, const std::string* name, c10::DeviceType kind) {
+std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
   if (!works_on(kind) || attribute(local_, busy_key_).ptr() == Py_True) return std::nullopt;
   const uint64_t sequence = at::sequence_number::peek();
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
@@ -40,7 +40,7 @@ std::optional<Head> Heads::head(PyObject* function, const std::string* name, c10
   const auto id = py::reinterpret_steal<py::object>(PyIter_Next(ids_.ptr()));
   PyObject* step = PyDict_GetItemWithError(steps_.ptr(), step_key_.ptr());
   if (!id || step == nullptr) throw py::error_already_set();
-  counts_[function]++;
+  counts_[name]++;
   return Head{PyLong_AsLongLong(id.ptr()), PyLong_AsLongLong(step), name, where.module, where.site, backward};
 }
 
@@ -106,7 +106,7 @@ Heads::Where Heads::forward_of(uint64_t sequence) const {
 
 py::dict Heads::counts() {
   py::dict made;
-  for (const auto& [function, count] : counts_) made[py::handle(function)] = count;
+  for (const auto& [name, count] : counts_) made[py::str(*name)] = count;
   counts_.clear();
   return made;
 }

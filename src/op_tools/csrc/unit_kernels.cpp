@@ -133,7 +133,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
   Here& now = here();
   if (now.depth == 1 && now.listed != nullptr) {
     now.depth++;
-    auto part = std::make_unique<Part>();
+    auto part = std::make_unique<ListedPart>();
     if (now.inside->nests) part->quiet.emplace();
     return part;
   }
@@ -213,7 +213,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   now.depth--;
   const auto& outputs = fn.outputs();
   switch (static_cast<Context*>(context)->of) {
-    case Context::Of::part: return recorded(*static_cast<Part*>(context), outputs);
+    case Context::Of::part: return recorded(*static_cast<ListedPart*>(context), outputs);
     case Context::Of::record: return end_recorded(*static_cast<Recorded*>(context), outputs);
     case Context::Of::python: break;
   }

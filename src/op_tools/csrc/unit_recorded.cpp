@@ -53,7 +53,7 @@ bool is_simple(Recorder& recorder, const Given& given) {
 bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
   py::gil_scoped_acquire gil;
   if (decision.heads != nullptr) {
-    const auto head = decision.heads->head(decision.function, decision.name, kind);
+    const auto head = decision.heads->head(decision.name, kind);
     if (head) to.head(*head);
     return head.has_value();
   }
@@ -144,7 +144,7 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
   recorder.add(to);
 }
 
-void recorded(Part&, const std::vector<c10::IValue>& outputs) {
+void recorded(ListedPart&, const std::vector<c10::IValue>& outputs) {
   Recorded* call = std::exchange(here().listed, nullptr);
   Recorder& recorder = *call->decision->recorder;
   try {

@@ -50,7 +50,7 @@ std::string written(const Measured& found, bool hash_only) {
 
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
                    py::function starter, py::function launcher, py::function flush, py::function problem)
-    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), flush_(std::move(flush)),
+    : limit(limit), hash_only_(hash_only), sampled_(sampled), described_(std::move(described)), flush_(std::move(flush)),
       problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_), awaited_(false, reach_) {
   batch_ = Batch::make(hash_only, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
@@ -140,7 +140,7 @@ void Recorder::append(Put put) {
   {
     std::lock_guard lock(lines_lock_);
     put();
-    if (++waiting_ < (deferring_ ? (limit_ + 3) / 4 : limit_)) return;  // what a device has found is read soon
+    if (++waiting_ < (deferring_ ? (limit + 3) / 4 : limit.load())) return;  // what a device has found is read soon
     waiting_ = 0;  // it may be another thread that takes them, and later
   }
   py::gil_scoped_acquire gil;
@@ -180,7 +180,7 @@ py::bytes Recorder::take(bool everything) {
 
 void Recorder::report(PyObject* function, const char* text) {
   py::gil_scoped_acquire gil;
-  problem_(py::handle(function), text);
+  problem_(function == nullptr ? py::object(py::none()) : py::reinterpret_borrow<py::object>(function), text);
 }
 
 void bind_recorder(py::module_& m) {
@@ -191,6 +191,7 @@ void bind_recorder(py::module_& m) {
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
+      .def_property("limit", [](Recorder& self) { return self.limit.load(); }, [](Recorder& self, size_t limit) { self.limit = limit; })
       .def_property_readonly("defers", &Recorder::defers);
 }
 
