@@ -37,7 +37,7 @@ from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
-from op_tools.written import UNCOUNTED, Mark, marks, written
+from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -152,7 +152,7 @@ class OpCapture(Observer):
             arguments = gradients.arguments(call)
         rows = input_rows(call) if report.verbose() else []
         if run.statistics is not None:
-            text = run.statistics.texts(given)
+            text = run.statistics.before(given, may_write(call))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:

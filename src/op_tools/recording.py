@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from types import FrameType
 from functools import partial
@@ -12,8 +11,9 @@ from typing import Any
 
 import torch
 
-from op_tools import call, gradients, interception, kernels, modules, names, steps
+from op_tools import call, gradients, interception, kernels, modules, steps
 from op_tools.interception import Plan
+from op_tools.written import may_write_by_name
 
 
 def heads(works_on: Callable[[torch.device], bool]) -> Any:
@@ -38,17 +38,7 @@ def function(plan: Plan, recorder: Any, heads: Any) -> Any:
     if helper.finish_gradients not in gradients.elsewhere:
         gradients.elsewhere.append(helper.finish_gradients)
     otherwise = partial(interception.run, plan)
-    return helper.recorded(recorder, heads, plan.name, _may_write(plan.name), otherwise)
-
-
-def _may_write(name: str) -> bool:
-    """Whether a function may write its arguments; nothing is known of those that are not torch's."""
-    word = names.last(name)
-    ours = name.startswith("torch.") and not name.startswith("torch.ops.")
-    return not ours or bool(_IN_PLACE.fullmatch(word))
-
-
-_IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
+    return helper.recorded(recorder, heads, plan.name, may_write_by_name(plan.name), otherwise)
 
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,13 +80,27 @@ def _try(start: Start, one: Tensor) -> None:
         raise RuntimeError("its results are of another shape")
 
 
+_Place = tuple[int, torch.dtype, int, int]  # address, type, count of values, count of writes
+_stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
+
+
+class _Waiting(NamedTuple):
+    later: Later
+    flat: Tensor
+    kind: str  # of device
+    base: int  # the address of its memory
+    version: int
+
+
 class Together:
     """Tensors that are to be reduced, held until then; any thread."""
 
-    def __init__(self, hash_only: bool) -> None:
+    def __init__(self, hash_only: bool, counted: bool = False) -> None:
         self._hash_only = hash_only
+        self._counted = counted  # autograd's count of writes is up to date whenever one is added
         self._refused: set[str] = set()  # kinds of devices that cannot
-        self._waiting: list[tuple[Later, Tensor, str, int]] = []
+        self._waiting: list[_Waiting] = []
+        self._places: dict[_Place, Later] = {}  # of those that lie in memory as they are
         self._storages: set[int] = set()  # of those
         self._bytes = 0
         self._stream: torch.Stream | None = None  # of all that waits
@@ -99,20 +114,38 @@ class Together:
 
     def add(self, tensor: Tensor) -> Later:
         """A tensor to be started on, before it is written."""
-        flat, times = flat_of(tensor)
+        version = tensor._version if self._counted else 0
+        place = self._place(tensor, version)
+        known = self._places.get(place) if place is not None else None
+        if known is not None:
+            return known
+        flat, times = flat_of(tensor) if place is None else (tensor.detach(), 1)
         made = Later(flat, times, self._hash_only)
-        stream = torch.accelerator.current_stream(flat.device.index)
+        stream = _stream(flat.device.index)
         storage = flat.untyped_storage()
         with self._lock:
             if stream != self._stream:
                 self.start()
             self._stream = stream
-            self._waiting.append((made, flat, kind_of(tensor), storage.data_ptr()))
+            if place is not None:
+                self._places[place] = made
+            at = storage.data_ptr()
+            self._waiting.append(_Waiting(made, flat, kind_of(tensor), at, flat._version))
             self._storages.add(storage._cdata)
             self._bytes += storage.nbytes()
             if self._bytes > HELD or len(self._waiting) > WAITING:
                 self.start()
         return made
+
+    def _place(self, tensor: Tensor, version: int) -> _Place | None:
+        """Where its values lie; None: not as they are, or nothing tells whether they were written
+        since another of the same place was added.
+        """
+        if not self._counted or tensor.is_inference() or not tensor.is_contiguous():
+            return None
+        if tensor.is_complex() or tensor.is_neg():
+            return None
+        return tensor.data_ptr(), tensor.dtype, tensor.numel(), version
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""
@@ -135,10 +168,11 @@ class Together:
             return
         with self._lock:
             waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
+            self._places = {}
             if not waiting or self._stream is None:
                 return
-            kind, device = waiting[0][2], waiting[0][1].device
-            some = [(one, flat) for one, flat, _, base in waiting if not _gone(one, flat, base)]
+            kind, device = waiting[0].kind, waiting[0].flat.device
+            some = [(one.later, one.flat) for one in waiting if not self._gone(one)]
             now = torch.accelerator.current_stream(device.index)
             try:
                 with self._stream if now != self._stream else nullcontext():
@@ -147,7 +181,15 @@ class Together:
                 log.warning("op_tools goes without the kernel of %s: %s", kind, error)
                 self._refused.add(kind)
                 for one, flat in some:
-                    one.reduce(flat)
+                    one.reduce(flat.reshape(-1))
+
+    def _gone(self, one: _Waiting) -> bool:
+        """Whether its memory was given back meanwhile, by a resize, or written unseen."""
+        if one.flat.untyped_storage().data_ptr() != one.base:
+            one.later.text = '"skipped":"its memory was given back"'
+        elif self._counted and one.flat._version != one.version:
+            one.later.text = '"skipped":"it was written before it was read"'
+        return bool(one.later.text)
 
     def _start(self, kind: str, device: torch.device, some: list[tuple[Later, Tensor]]) -> None:
         start = starter(kind)
@@ -161,14 +203,6 @@ class Together:
         group = Group(start(torch.tensor(rows, dtype=torch.int64), device) if rows else None)
         for (one, _), span in zip(some, spans, strict=True):
             one.group = group, *span
-
-
-def _gone(one: Later, flat: Tensor, base: int) -> bool:
-    """Whether its memory was given back meanwhile, by a resize."""
-    if flat.untyped_storage().data_ptr() == base:
-        return False
-    one.text = '"skipped":"its memory was given back"'
-    return True
 
 
 class Group:

@@ -18,6 +18,7 @@ from torch import Tensor
 from deeplink import settings
 from op_tools import (
     diagnostics,
+    gradients,
     kernels,
     names,
     recording,
@@ -41,7 +42,7 @@ _MARKED = re.compile(rb"\x01(\d+)\x01")  # see `marked`
 class StatisticsStore:
     """Writes lines; a tensor whose memory is as it was is not measured again."""
 
-    def __init__(self, hash_only: bool, sampled: bool = True) -> None:
+    def __init__(self, hash_only: bool, sampled: bool = True, everything: bool = False) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}{results.rank()}"
@@ -56,7 +57,11 @@ class StatisticsStore:
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
         self._views = None if sampled else Views(self._measured)
-        self._unseen = Unseen(hash_only, self.hashed)
+        # every call is seen, and so is every write of one, or autograd counts it
+        self._waits = sampled and everything and kernels.helper() is None
+        self._unseen = Unseen(hash_only, self.hashed, self._waits)
+        if self._waits:
+            gradients.elsewhere.append(self.settle)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
@@ -86,14 +91,15 @@ class StatisticsStore:
             ),
         )
 
-    def texts(self, given: list[Tensor]) -> str:
-        """The statistics of tensors, with commas between; from now on they may be written."""
+    def before(self, given: list[Tensor], may_write: bool) -> str:
+        """The statistics of a call's arguments, with commas between; from now on it may be made."""
         made = self.waiting_texts(given)
-        self._unseen.start()
+        if may_write or not self._waits:
+            self._unseen.start()
         return made
 
     def waiting_texts(self, given: list[Tensor]) -> str:
-        """The same, but `before_write` is to be called before one of them is written."""
+        """The same, but one of `before_write` and `settle` is to be called before a write of one."""
         try:
             return ",".join(map(self._quick, given))
         except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
@@ -109,10 +115,11 @@ class StatisticsStore:
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
-        line = f'{head},"inputs":[{given}],"outputs":[{self.texts(result)}]'
+        line = f'{head},"inputs":[{given}],"outputs":[{self.waiting_texts(result)}]'
         if mutated:
             written = ",".join(f'"{at}":{self._one(tensor)}' for at, tensor in mutated.items())
             line += f',"mutated":{{{written}}}'
+        if not self._waits:
             self._unseen.start()
         self.add(line + "}\n")
 
@@ -122,9 +129,10 @@ class StatisticsStore:
         self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
 
     def text(self, tensor: Tensor) -> str:
-        """A tensor's statistics in JSON; from now on it may be written."""
+        """A tensor's statistics in JSON; from now on it may be written by what is seen."""
         made = self._one(tensor)
-        self._unseen.start()
+        if not self._waits:
+            self._unseen.start()
         return made
 
     def waiting_text(self, tensor: Tensor, fresh: bool) -> str:
@@ -237,6 +245,9 @@ class StatisticsStore:
             self._background.close()
         self.flush()
         self._file.close()
+        if self._waits:
+            gradients.elsewhere.remove(self.settle)
+            self._waits = False
         if self.recorder is not None:
             self.recorder.limit = 1  # what comes later is written at once
 
@@ -246,9 +257,9 @@ class Unseen:
     until it is written, and all that is waited for is read from the device at once.
     """
 
-    def __init__(self, hash_only: bool, hashed: bool) -> None:
+    def __init__(self, hash_only: bool, hashed: bool, counted: bool = False) -> None:
         self._hash_only, self._hashed = hash_only, hashed
-        self._together = reducing.Together(hash_only)
+        self._together = reducing.Together(hash_only, counted)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: dict[int, Later] = {}
         self._read: dict[int, Later] = {}  # a line may come long after what it waited for was read
