@@ -25,7 +25,9 @@ from contextlib import nullcontext
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink import vendor
@@ -99,6 +101,8 @@ class Together:
         self._hash_only = hash_only
         self._counted = counted  # autograd's count of writes is up to date whenever one is added
         self._refused: set[str] = set()  # kinds of devices that cannot
+        self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
+        self._kinds: dict[torch.device, str] = {}
         self._waiting: list[_Waiting] = []
         self._places: dict[_Place, Later] = {}  # of those that lie in memory as they are
         self._storages: set[int] = set()  # of those
@@ -107,10 +111,15 @@ class Together:
         self._lock = threading.RLock()
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether its device reduces a tensor in this way."""
-        kind = kind_of(tensor)
-        fits = tensor.dtype in NATIVE or tensor.is_complex()
-        return fits and kind not in self._refused and starter(kind) is not None
+        """Whether its device reduces a tensor in this way. Hot path."""
+        known = self._takes.get((tensor.device, tensor.dtype))
+        if known is None:
+            kind = kind_of(tensor)
+            fits = tensor.dtype in NATIVE or tensor.is_complex()
+            known = fits and kind not in self._refused and starter(kind) is not None
+            self._takes[tensor.device, tensor.dtype] = known
+            self._kinds[tensor.device] = kind
+        return known
 
     def add(self, tensor: Tensor) -> Later:
         """A tensor to be started on, before it is written."""
@@ -130,7 +139,7 @@ class Together:
             if place is not None:
                 self._places[place] = made
             at = storage.data_ptr()
-            self._waiting.append(_Waiting(made, flat, kind_of(tensor), at, flat._version))
+            self._waiting.append(_Waiting(made, flat, self._kinds[tensor.device], at, flat._version))
             self._storages.add(storage._cdata)
             self._bytes += storage.nbytes()
             if self._bytes > HELD or len(self._waiting) > WAITING:
@@ -180,6 +189,7 @@ class Together:
             except Exception as error:  # another's code: torch's kernels do as well
                 log.warning("op_tools goes without the kernel of %s: %s", kind, error)
                 self._refused.add(kind)
+                self._takes.clear()
                 for one, flat in some:
                     one.reduce(flat.reshape(-1))
 
@@ -210,13 +220,13 @@ class Group:
 
     def __init__(self, read: Callable[[], Tensor] | None) -> None:
         self._read = read
-        self._rows: list[list[int]] = []
+        self._rows = np.empty((0, FIELDS), np.int64)
 
-    def rows(self, first: int, last: int) -> list[list[int]]:
-        """Some of the results; the first time waits for the device."""
+    def rows(self) -> NDArray[np.int64]:
+        """The results; the first time waits for the device."""
         if self._read is not None:
-            self._rows, self._read = self._read().tolist(), None
-        return self._rows[first:last]
+            self._rows, self._read = self._read().numpy(), None
+        return self._rows
 
 
 def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:

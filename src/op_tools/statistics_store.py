@@ -70,6 +70,8 @@ class StatisticsStore:
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
+        if self._waits:
+            self._quick = self._soon
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -149,6 +151,13 @@ class StatisticsStore:
         if self.recorder is not None and self.recorder.reaches(tensor):
             return str(self.recorder.text(tensor))
         return self._described(tensor)
+
+    def _soon(self, tensor: Tensor) -> str:
+        """The same of most that wait. Hot path."""
+        made = self._unseen.quickly(tensor)
+        if made is None:
+            return self._described(tensor)
+        return f"{start_of(tensor.dtype, tensor.shape)}{marked(made)}}}"
 
     def _described(self, tensor: Tensor, fresh: bool = False) -> str:
         if self._views is not None:
@@ -268,6 +277,15 @@ class Unseen:
     def usable(self, tensor: Tensor) -> bool:
         """Whether a tensor is one of them, and its device can reduce it."""
         return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
+
+    def quickly(self, tensor: Tensor) -> Later | None:
+        """The same as `later`, where that is quick; RuntimeError: a tensor of an unusual kind."""
+        if not self._together.takes(tensor) or statistics.is_seen(tensor):
+            return None
+        made = self._together.add(tensor)
+        with self._lock:
+            self._waiting[made.number] = made
+        return made
 
     def later(self, tensor: Tensor) -> Numbers:
         """Where its statistics will be; they themselves, where its device cannot reduce it."""

@@ -1,6 +1,9 @@
 // Calls of kernels that a recorder writes down, without Python.
 #include "recorded.h"
 
+#include <ATen/core/function_schema.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <algorithm>
 
 namespace op_tools {
