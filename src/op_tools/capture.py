@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.errors import SettingError
@@ -203,11 +204,12 @@ class OpCapture(Observer):
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
-            if header is None:
-                assert run.statistics is not None
-                return run.statistics.text(gradient)
-            assert run.store is not None
-            return store.encode(gradient, run.taker(), run.store.native)
+            with DisableTorchFunction():  # the mode is on in here, and is busy
+                if header is None:
+                    assert run.statistics is not None
+                    return run.statistics.text(gradient)
+                assert run.store is not None
+                return store.encode(gradient, run.taker(), run.store.native)
 
         def done(found: Gradients) -> None:
             if header is None:
