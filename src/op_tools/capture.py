@@ -99,7 +99,9 @@ class OpCapture(Observer):
         if statistics.recorder is not None:
             if plan.level != "api" or plan.name.startswith("torch.distributed."):
                 return None
-            return recording.function(plan, statistics.recorder, self._heads())
+            written: Callable[..., Any]
+            written = recording.function(plan, statistics.recorder, self._heads())
+            return written
         if not plan.name.startswith("aten.") or plan.level != "aten":
             return None
         return Direct(plan, self._run, self.counted)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from types import FrameType
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch

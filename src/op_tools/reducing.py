@@ -139,7 +139,9 @@ class Together:
             if place is not None:
                 self._places[place] = made
             at = storage.data_ptr()
-            self._waiting.append(_Waiting(made, flat, self._kinds[tensor.device], at, flat._version))
+            self._waiting.append(
+                _Waiting(made, flat, self._kinds[tensor.device], at, flat._version)
+            )
             self._storages.add(storage._cdata)
             self._bytes += storage.nbytes()
             if self._bytes > HELD or len(self._waiting) > WAITING:

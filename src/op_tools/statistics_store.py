@@ -101,7 +101,7 @@ class StatisticsStore:
         return made
 
     def waiting_texts(self, given: list[Tensor]) -> str:
-        """The same, but one of `before_write` and `settle` is to be called before a write of one."""
+        """The same; `before_write` or `settle` is to be called before one of them is written."""
         try:
             return ",".join(map(self._quick, given))
         except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
