@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
         modules.local,
         interception.local,
         lambda kind: works_on(torch.device(kind)),
+        lambda code: call.places_of(code) is not None,
         _site,
         json.dumps,
     )
@@ -48,8 +49,6 @@ def window(kind: str, index: int) -> tuple[int, int, int] | None:
     return found
 
 
-def _site(frame: FrameType) -> str | None:
-    """The line that a frame is at, in JSON; None: it is not the program's."""
-    if call.places_of(frame.f_code) is None:
-        return None
-    return json.dumps(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return json.dumps(f"{os.path.basename(code.co_filename)}:{line}")

@@ -173,9 +173,9 @@ class Together:
         plain = tensor.layout == torch.strided and not tensor.is_nested
         return plain and tensor.untyped_storage()._cdata in self._storages
 
-    def start(self) -> None:
-        """Starts on all of them."""
-        if not self._waiting:
+    def start(self, all_over: bool = False) -> None:
+        """Starts on all of them; `all_over`: after it none is being started by another thread."""
+        if not self._waiting and not all_over:
             return
         with self._lock:
             waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0

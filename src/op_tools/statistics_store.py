@@ -315,7 +315,7 @@ class Unseen:
         """Lines with the statistics in the place of the marks."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        self.start()
+        self._together.start(all_over=True)
         statistics_device.read(list(waiting.values()))
         for later in waiting.values():
             if later.found is not None:  # else its memory was given back
@@ -328,7 +328,8 @@ class Unseen:
 
         def text(mark: re.Match[bytes]) -> bytes:
             later = known.get(int(mark[1]))
-            return later.text.encode() if later is not None else b'"skipped":"not read"'
+            found = later.text if later is not None else ""
+            return found.encode() or b'"skipped":"not read"'
 
         return _MARKED.sub(text, data) if known else data
 

@@ -18,10 +18,10 @@ namespace op_tools {
 class Heads {
  public:
   // `ids` counts the calls, steps["_step"] is the step, modules.stack[-1][1] the path of the module
-  // that this thread is in, local.busy says that a tool is at work; works(kind of device); site(frame)
-  // -> the line of a frame in JSON, or None where it is not the program's; quoted(text) -> JSON.
-  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function site,
-        py::function quoted);
+  // that this thread is in, local.busy says that a tool is at work; works(kind of device);
+  // programs(code) -> whether it is the program's; site(code, line) -> that in JSON; quoted(text) -> JSON.
+  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function programs,
+        py::function site, py::function quoted);
 
   // Of a call that is about to be made; none: not one to write down.
   std::optional<Head> head(const std::string* name, c10::DeviceType kind);
@@ -49,12 +49,11 @@ class Heads {
   bool works_on(c10::DeviceType kind);
   const std::string* module();
   const std::string* site();
-  const std::string* site_of(PyFrameObject* frame, bool& ours);
   Where forward_of(uint64_t sequence) const;
 
   py::object ids_, modules_, local_;
   py::dict steps_;
-  py::function works_, site_, quoted_;
+  py::function works_, programs_, site_, quoted_;
   py::object step_key_, stack_key_, busy_key_;
   std::map<c10::DeviceType, bool> kinds_;
   std::unordered_map<std::string, const std::string*, TextHash, std::equal_to<>> quotes_;
