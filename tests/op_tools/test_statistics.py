@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -555,6 +556,33 @@ def test_a_line_may_come_long_after_what_it_waits_for_was_read(starts: list[int]
     for _ in range(3):
         unseen.filled(b"")
     assert b'"max":2.0' in unseen.filled(mark)
+
+
+def test_a_line_waits_for_what_another_thread_begins_to_reduce(
+    starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, begun, go_on = reducing.starter("dipu"), threading.Event(), threading.Event()
+
+    def slow(table: torch.Tensor, device: torch.device) -> Callable[[], torch.Tensor]:
+        begun.set()
+        go_on.wait(10)
+        assert own is not None
+        return own(table, device)
+
+    monkeypatch.setattr(reducing, "starter", lambda kind: slow)
+    unseen, filled = Unseen(hash_only=False, hashed=True), []
+    later = unseen.later(torch.full((3,), 2.0, device="dipu"))
+    assert not isinstance(later, str)
+    starting = threading.Thread(target=unseen.start)
+    filling = threading.Thread(target=lambda: filled.append(unseen.filled(marked(later).encode())))
+    starting.start()
+    assert begun.wait(10)
+    filling.start()
+    filling.join(0.2)  # it had not waited
+    go_on.set()
+    starting.join()
+    filling.join()
+    assert b'"max":2.0' in filled[0]
 
 
 def test_tensors_wait_for_each_other_until_one_is_written(
