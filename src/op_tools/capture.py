@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.errors import SettingError
@@ -37,7 +38,7 @@ from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
-from op_tools.written import UNCOUNTED, Mark, marks, written
+from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -93,11 +94,22 @@ class OpCapture(Observer):
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         statistics = self._run.statistics
-        if statistics is None or statistics.recorder is not None or self.selective:
+        if statistics is None or self.selective or self._looks(plan):
             return None
-        if not plan.name.startswith("aten.") or plan.level != "aten" or self._looks(plan):
+        if statistics.recorder is not None:
+            if plan.level != "api" or plan.name.startswith("torch.distributed."):
+                return None
+            written: Callable[..., Any]
+            written = recording.function(plan, statistics.recorder, self._heads())
+            return written
+        if not plan.name.startswith("aten.") or plan.level != "aten":
             return None
         return Direct(plan, self._run, self.counted)
+
+    def _heads(self) -> Any:
+        if self._run.heads is None:
+            self._run.heads = recording.heads(self.works_on)
+        return self._run.heads
 
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
         run = self._run
@@ -105,9 +117,7 @@ class OpCapture(Observer):
         if recorder is None or self._looks(plan):
             return None
         if not self.selective:
-            if run.heads is None:
-                run.heads = recording.heads(self.works_on)
-            return recorder, run.heads
+            return recorder, self._heads()
 
         def start(kind: str) -> str | None:
             if interception.local.busy or not plan.on(torch.device(kind)):
@@ -129,10 +139,10 @@ class OpCapture(Observer):
     def _count(self, started: Started) -> None:
         """The calls that were written down natively meanwhile."""
         run = self._run
-        for func, count in run.heads.counts().items() if run.heads is not None else ():
+        for name, count in run.heads.counts().items() if run.heads is not None else ():
             started.applied += count
             run.calls += count
-            run.operators.add(names.name_of(func))
+            run.operators.add(name)
 
     def before(self, call: Call) -> _State | None:
         run = self._run
@@ -145,7 +155,7 @@ class OpCapture(Observer):
             arguments = gradients.arguments(call)
         rows = input_rows(call) if report.verbose() else []
         if run.statistics is not None:
-            text = run.statistics.texts(given)
+            text = run.statistics.before(given, may_write(call))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:
@@ -196,11 +206,12 @@ class OpCapture(Observer):
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
-            if header is None:
-                assert run.statistics is not None
-                return run.statistics.text(gradient)
-            assert run.store is not None
-            return store.encode(gradient, run.taker(), run.store.native)
+            with DisableTorchFunction():  # the mode is on in here, and is busy
+                if header is None:
+                    assert run.statistics is not None
+                    return run.statistics.text(gradient)
+                assert run.store is not None
+                return store.encode(gradient, run.taker(), run.store.native)
 
         def done(found: Gradients) -> None:
             if header is None:

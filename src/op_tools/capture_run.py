@@ -55,7 +55,7 @@ def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
     return Run(
         mode,
         FORMATS[format](sampled, everything) if tensors else None,
-        None if tensors else StatisticsStore(mode == "hash", sampled),
+        None if tensors else StatisticsStore(mode == "hash", sampled, everything),
         settings.OP_TOOLS_DISK_BUDGET.get() > 0,
     )
 

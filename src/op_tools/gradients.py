@@ -118,6 +118,8 @@ class _Group:
     sums: dict[int, Tensor] = field(default_factory=dict)
 
 
+# who hears of gradients besides, natively, and is to be told of the end of a backward pass
+elsewhere: list[Callable[[], None]] = []
 _groups: dict[int, _Group] = {}
 _lock = threading.Lock()
 
@@ -207,3 +209,5 @@ def finish() -> None:
         group.waiting = -1
         group.sums.clear()
         group.done(Gradients(group.gradients.outputs, group.gradients.inputs, False))
+    for told in elsewhere:
+        told()

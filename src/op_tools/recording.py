@@ -1,16 +1,19 @@
-"""Kernels' calls that are written down natively: what that part has to know of Python's side."""
+"""Calls that are written down natively: what that part has to know of Python's side."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from types import FrameType
+from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
 
-from op_tools import call, interception, kernels, modules, steps
+from op_tools import call, gradients, interception, kernels, modules, steps
+from op_tools.interception import Plan
+from op_tools.written import may_write_by_name
 
 
 def heads(works_on: Callable[[torch.device], bool]) -> Any:
@@ -23,9 +26,20 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
         modules.local,
         interception.local,
         lambda kind: works_on(torch.device(kind)),
+        lambda code: call.places_of(code) is not None,
         _site,
         json.dumps,
     )
+
+
+def function(plan: Plan, recorder: Any, heads: Any) -> Any:
+    """What writes the calls of one of torch's functions down, with their gradients."""
+    helper = kernels.helper()
+    assert helper is not None  # there is a recorder already
+    if helper.finish_gradients not in gradients.elsewhere:
+        gradients.elsewhere.append(helper.finish_gradients)
+    otherwise = partial(interception.run, plan)
+    return helper.recorded(recorder, heads, plan.name, may_write_by_name(plan.name), otherwise)
 
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:
@@ -35,8 +49,6 @@ def window(kind: str, index: int) -> tuple[int, int, int] | None:
     return found
 
 
-def _site(frame: FrameType) -> str | None:
-    """The line that a frame is at, in JSON; None: it is not the program's."""
-    if call.places_of(frame.f_code) is None:
-        return None
-    return json.dumps(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return json.dumps(f"{os.path.basename(code.co_filename)}:{line}")

@@ -8,6 +8,11 @@ piece is at most a block of the hash. What `start` returns waits, and gives int6
 row for each piece: the two sums of the hash (a last part of a word is filled up with zeros), min,
 max, sum, sum of squares, how many are finite, how many are NaN. The third to the sixth are the bits
 of float64, but min and max of integers are whole; without a finite value they mean nothing.
+
+It may have `launcher(index)` besides, for the native part: the addresses of what launches a kernel
+and of what tells whether a stream is being captured, as cuLaunchKernel and cuStreamIsCapturing, and
+between them the kernel and its threads. The kernel is given the table and the results, both in the
+host's page-locked memory, and writes the last number of a row after all others.
 """
 
 from __future__ import annotations
@@ -18,8 +23,11 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink import vendor
@@ -52,6 +60,21 @@ def starter(kind: str) -> Start | None:
     return start
 
 
+Launcher = tuple[int, int, int, int]
+
+
+@cache
+def launcher(kind: str, index: int) -> Launcher | None:
+    """What starts the same kernel without Python; None: nothing does."""
+    if starter(kind) is None:
+        return None
+    module = importlib.import_module(vendor.module_for(kind, "statistics"))
+    if not hasattr(module, "launcher"):
+        return None
+    found: Launcher = module.launcher(index)
+    return found
+
+
 def _try(start: Start, one: Tensor) -> None:
     """Raises what it raises, such as that it has no compiler."""
     table = torch.tensor(pieces(one, False), dtype=torch.int64)
@@ -59,40 +82,81 @@ def _try(start: Start, one: Tensor) -> None:
         raise RuntimeError("its results are of another shape")
 
 
+_Place = tuple[int, torch.dtype, int, int]  # address, type, count of values, count of writes
+_stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
+
+
+class _Waiting(NamedTuple):
+    later: Later
+    flat: Tensor
+    kind: str  # of device
+    base: int  # the address of its memory
+    version: int
+
+
 class Together:
     """Tensors that are to be reduced, held until then; any thread."""
 
-    def __init__(self, hash_only: bool) -> None:
+    def __init__(self, hash_only: bool, counted: bool = False) -> None:
         self._hash_only = hash_only
+        self._counted = counted  # autograd's count of writes is up to date whenever one is added
         self._refused: set[str] = set()  # kinds of devices that cannot
-        self._waiting: list[tuple[Later, Tensor, str, int]] = []
+        self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
+        self._kinds: dict[torch.device, str] = {}
+        self._waiting: list[_Waiting] = []
+        self._places: dict[_Place, Later] = {}  # of those that lie in memory as they are
         self._storages: set[int] = set()  # of those
         self._bytes = 0
         self._stream: torch.Stream | None = None  # of all that waits
         self._lock = threading.RLock()
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether its device reduces a tensor in this way."""
-        kind = kind_of(tensor)
-        fits = tensor.dtype in NATIVE or tensor.is_complex()
-        return fits and kind not in self._refused and starter(kind) is not None
+        """Whether its device reduces a tensor in this way. Hot path."""
+        known = self._takes.get((tensor.device, tensor.dtype))
+        if known is None:
+            kind = kind_of(tensor)
+            fits = tensor.dtype in NATIVE or tensor.is_complex()
+            known = fits and kind not in self._refused and starter(kind) is not None
+            self._takes[tensor.device, tensor.dtype] = known
+            self._kinds[tensor.device] = kind
+        return known
 
     def add(self, tensor: Tensor) -> Later:
         """A tensor to be started on, before it is written."""
-        flat, times = flat_of(tensor)
+        version = tensor._version if self._counted else 0
+        place = self._place(tensor, version)
+        known = self._places.get(place) if place is not None else None
+        if known is not None:
+            return known
+        flat, times = flat_of(tensor) if place is None else (tensor.detach(), 1)
         made = Later(flat, times, self._hash_only)
-        stream = torch.accelerator.current_stream(flat.device.index)
+        stream = _stream(flat.device.index)
         storage = flat.untyped_storage()
         with self._lock:
             if stream != self._stream:
                 self.start()
             self._stream = stream
-            self._waiting.append((made, flat, kind_of(tensor), storage.data_ptr()))
+            if place is not None:
+                self._places[place] = made
+            at = storage.data_ptr()
+            self._waiting.append(
+                _Waiting(made, flat, self._kinds[tensor.device], at, flat._version)
+            )
             self._storages.add(storage._cdata)
             self._bytes += storage.nbytes()
             if self._bytes > HELD or len(self._waiting) > WAITING:
                 self.start()
         return made
+
+    def _place(self, tensor: Tensor, version: int) -> _Place | None:
+        """Where its values lie; None: not as they are, or nothing tells whether they were written
+        since another of the same place was added.
+        """
+        if not self._counted or tensor.is_inference() or not tensor.is_contiguous():
+            return None
+        if tensor.is_complex() or tensor.is_neg():
+            return None
+        return tensor.data_ptr(), tensor.dtype, tensor.numel(), version
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""
@@ -109,16 +173,17 @@ class Together:
         plain = tensor.layout == torch.strided and not tensor.is_nested
         return plain and tensor.untyped_storage()._cdata in self._storages
 
-    def start(self) -> None:
-        """Starts on all of them."""
-        if not self._waiting:
+    def start(self, all_over: bool = False) -> None:
+        """Starts on all of them; `all_over`: after it none is being started by another thread."""
+        if not self._waiting and not all_over:
             return
         with self._lock:
             waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
+            self._places = {}
             if not waiting or self._stream is None:
                 return
-            kind, device = waiting[0][2], waiting[0][1].device
-            some = [(one, flat) for one, flat, _, base in waiting if not _gone(one, flat, base)]
+            kind, device = waiting[0].kind, waiting[0].flat.device
+            some = [(one.later, one.flat) for one in waiting if not self._gone(one)]
             now = torch.accelerator.current_stream(device.index)
             try:
                 with self._stream if now != self._stream else nullcontext():
@@ -126,8 +191,17 @@ class Together:
             except Exception as error:  # another's code: torch's kernels do as well
                 log.warning("op_tools goes without the kernel of %s: %s", kind, error)
                 self._refused.add(kind)
+                self._takes.clear()
                 for one, flat in some:
-                    one.reduce(flat)
+                    one.reduce(flat.reshape(-1))
+
+    def _gone(self, one: _Waiting) -> bool:
+        """Whether its memory was given back meanwhile, by a resize, or written unseen."""
+        if one.flat.untyped_storage().data_ptr() != one.base:
+            one.later.text = '"skipped":"its memory was given back"'
+        elif self._counted and one.flat._version != one.version:
+            one.later.text = '"skipped":"it was written before it was read"'
+        return bool(one.later.text)
 
     def _start(self, kind: str, device: torch.device, some: list[tuple[Later, Tensor]]) -> None:
         start = starter(kind)
@@ -143,26 +217,18 @@ class Together:
             one.group = group, *span
 
 
-def _gone(one: Later, flat: Tensor, base: int) -> bool:
-    """Whether its memory was given back meanwhile, by a resize."""
-    if flat.untyped_storage().data_ptr() == base:
-        return False
-    one.text = '"skipped":"its memory was given back"'
-    return True
-
-
 class Group:
     """What was started together."""
 
     def __init__(self, read: Callable[[], Tensor] | None) -> None:
         self._read = read
-        self._rows: list[list[int]] = []
+        self._rows = np.empty((0, FIELDS), np.int64)
 
-    def rows(self, first: int, last: int) -> list[list[int]]:
-        """Some of the results; the first time waits for the device."""
+    def rows(self) -> NDArray[np.int64]:
+        """The results; the first time waits for the device."""
         if self._read is not None:
-            self._rows, self._read = self._read().tolist(), None
-        return self._rows[first:last]
+            self._rows, self._read = self._read().numpy(), None
+        return self._rows
 
 
 def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:

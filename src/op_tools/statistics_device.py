@@ -12,12 +12,14 @@ import struct
 from functools import cache
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from op_tools import snapshot, statistics
 from op_tools.statistics import Statistics
-from op_tools.statistics_numpy import BLOCK, MASK, hash_of_sums, keys
+from op_tools.statistics_numpy import BLOCK, MASK, hash_of_one, hash_of_sums, keys
 
 NUMBERS = 5  # min, max, sum, sum of squares, how many are finite
 CHUNK = 256  # blocks that are hashed at once: more of them take more memory
@@ -29,7 +31,7 @@ _numbers_given = itertools.count()
 class Rows(Protocol):
     """What was reduced together with others."""
 
-    def rows(self, first: int, last: int) -> list[list[int]]: ...
+    def rows(self) -> NDArray[np.int64]: ...
 
 
 class Later:
@@ -68,9 +70,9 @@ class Later:
         self.reduced = None
 
     def fill_rows(self) -> None:
-        """What was reduced with others: see reducing.py."""
+        """What was reduced with others, in several pieces: see reducing.py."""
         assert self.group is not None  # by the caller
-        rows = self.group[0].rows(*self.group[1:])
+        rows = self.group[0].rows()[self.group[1] : self.group[2]].tolist()
         sums = [value & MASK for row in rows for value in row[:2]]
         found = Statistics(hash_of_sums(self._size, sums))
         if not self._hash_only and self._count:
@@ -81,6 +83,21 @@ class Later:
             found = self._with(found, low, high, total, squares, sum(row[6] for row in some))
         self.found = statistics.repeated(found, self._times)
         self.group = None
+
+    @staticmethod
+    def fill_single(group: Rows, some: list[Later]) -> None:
+        """Of those in one piece, all at once. Hot path."""
+        rows = group.rows()[[one.group[1] for one in some if one.group is not None]]
+        sizes = np.array([one._size for one in some], np.uint64)
+        hashes = hash_of_one(sizes, rows[:, :2].view(np.uint64)).tolist()
+        floats = rows.view(np.float64)[:, 2:6].tolist()
+        for one, hashed, numbers, row in zip(some, hashes, floats, rows.tolist(), strict=True):
+            found = Statistics(hashed)
+            if not one._hash_only:
+                low, high = row[2:4] if one._whole else numbers[:2]
+                found = one._with(found, low, high, numbers[2], numbers[3], row[6])
+            one.found = statistics.repeated(found, one._times)
+            one.group = None
 
     def _with(
         self,
@@ -127,11 +144,18 @@ def later(tensor: Tensor, hash_only: bool, hashed: bool = True) -> Later:
 def read(waiting: list[Later]) -> None:
     """Fills them all with one copy for each device, or for what was reduced together."""
     by_device: dict[torch.device, list[tuple[Later, Tensor]]] = {}
+    single: dict[Rows, list[Later]] = {}
     for one in waiting:
         if one.group is not None:
-            one.fill_rows()
+            rows, first, last = one.group
+            if last - first == 1:
+                single.setdefault(rows, []).append(one)
+            else:
+                one.fill_rows()
         elif one.reduced is not None:
             by_device.setdefault(one.reduced.device, []).append((one, one.reduced))
+    for rows, some in single.items():
+        Later.fill_single(rows, some)
     for found in by_device.values():
         values = torch.cat([reduced for _, reduced in found]).tolist()
         start = 0

@@ -183,6 +183,21 @@ def hash_of_sums(size: int, sums: list[int]) -> int:
     return avalanche(mixed)
 
 
+def hash_of_one(sizes: Words, sums: Words) -> Words:
+    """The same of many, each of one block: sizes, and rows of two sums."""
+    with np.errstate(over="ignore"):
+        first, second = sums[:, 0], sums[:, 1]
+        turned = (second << np.uint64(29)) | (second >> np.uint64(35))
+        mixed = ((sizes * np.uint64(P1) + np.uint64(P2)) ^ first) * np.uint64(P1) + turned
+        return _avalanche(mixed ^ (mixed >> np.uint64(32)))
+
+
+def _avalanche(value: Words) -> Words:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(P2)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(P3)
+    return value ^ (value >> np.uint64(31))
+
+
 def avalanche(value: int) -> int:
     """Every bit of it decides about every bit of the result."""
     value = ((value ^ (value >> 30)) * P2) & MASK
@@ -194,7 +209,5 @@ def avalanche(value: int) -> int:
 def keys() -> Words:
     """Odd numbers without a pattern, the same everywhere."""
     with np.errstate(over="ignore"):
-        state = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(P1)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(P2)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(P3)
-    return (state ^ (state >> np.uint64(31))) | np.uint64(1)
+        state = _avalanche(np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(P1))
+    return state | np.uint64(1)

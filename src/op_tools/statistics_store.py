@@ -18,6 +18,7 @@ from torch import Tensor
 from deeplink import settings
 from op_tools import (
     diagnostics,
+    gradients,
     kernels,
     names,
     recording,
@@ -41,7 +42,7 @@ _MARKED = re.compile(rb"\x01(\d+)\x01")  # see `marked`
 class StatisticsStore:
     """Writes lines; a tensor whose memory is as it was is not measured again."""
 
-    def __init__(self, hash_only: bool, sampled: bool = True) -> None:
+    def __init__(self, hash_only: bool, sampled: bool = True, everything: bool = False) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}{results.rank()}"
@@ -56,7 +57,11 @@ class StatisticsStore:
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
         self._views = None if sampled else Views(self._measured)
-        self._unseen = Unseen(hash_only, self.hashed)
+        # every call is seen, and so is every write of one, or autograd counts it
+        self._waits = sampled and everything and kernels.helper() is None
+        self._unseen = Unseen(hash_only, self.hashed, self._waits)
+        if self._waits:
+            gradients.elsewhere.append(self.settle)
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
@@ -65,6 +70,8 @@ class StatisticsStore:
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
+        if self._waits:
+            self._quick = self._soon
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -79,20 +86,22 @@ class StatisticsStore:
             lambda tensor: store.described(tensor),
             recording.window,
             reducing.starter,
+            reducing.launcher,
             lambda: store.flush_soon(),
             lambda func, text: diagnostics.add(
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
         )
 
-    def texts(self, given: list[Tensor]) -> str:
-        """The statistics of tensors, with commas between; from now on they may be written."""
+    def before(self, given: list[Tensor], may_write: bool) -> str:
+        """The statistics of a call's arguments, with commas between; from now on it may be made."""
         made = self.waiting_texts(given)
-        self._unseen.start()
+        if may_write or not self._waits:
+            self._unseen.start()
         return made
 
     def waiting_texts(self, given: list[Tensor]) -> str:
-        """The same, but `before_write` is to be called before one of them is written."""
+        """The same; `before_write` or `settle` is to be called before one of them is written."""
         try:
             return ",".join(map(self._quick, given))
         except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
@@ -108,10 +117,11 @@ class StatisticsStore:
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
-        line = f'{head},"inputs":[{given}],"outputs":[{self.texts(result)}]'
+        line = f'{head},"inputs":[{given}],"outputs":[{self.waiting_texts(result)}]'
         if mutated:
             written = ",".join(f'"{at}":{self._one(tensor)}' for at, tensor in mutated.items())
             line += f',"mutated":{{{written}}}'
+        if not self._waits:
             self._unseen.start()
         self.add(line + "}\n")
 
@@ -121,9 +131,10 @@ class StatisticsStore:
         self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
 
     def text(self, tensor: Tensor) -> str:
-        """A tensor's statistics in JSON; from now on it may be written."""
+        """A tensor's statistics in JSON; from now on it may be written by what is seen."""
         made = self._one(tensor)
-        self._unseen.start()
+        if not self._waits:
+            self._unseen.start()
         return made
 
     def waiting_text(self, tensor: Tensor, fresh: bool) -> str:
@@ -140,6 +151,13 @@ class StatisticsStore:
         if self.recorder is not None and self.recorder.reaches(tensor):
             return str(self.recorder.text(tensor))
         return self._described(tensor)
+
+    def _soon(self, tensor: Tensor) -> str:
+        """The same of most that wait. Hot path."""
+        made = self._unseen.quickly(tensor)
+        if made is None:
+            return self._described(tensor)
+        return f"{start_of(tensor.dtype, tensor.shape)}{marked(made)}}}"
 
     def _described(self, tensor: Tensor, fresh: bool = False) -> str:
         if self._views is not None:
@@ -198,7 +216,9 @@ class StatisticsStore:
 
     def flush_soon(self) -> None:
         """Writes what is there; in the background what a device has found, which is more work."""
-        if not self.recorder.defers:
+        if self._file.closed:  # a backward pass after the end
+            self.flush()
+        elif not self.recorder.defers:
             self.flush(everything=False)
         elif os.getpid() == self._pid:
             if self._background is None:
@@ -234,6 +254,11 @@ class StatisticsStore:
             self._background.close()
         self.flush()
         self._file.close()
+        if self._waits:
+            gradients.elsewhere.remove(self.settle)
+            self._waits = False
+        if self.recorder is not None:
+            self.recorder.limit = 1  # what comes later is written at once
 
 
 class Unseen:
@@ -241,9 +266,9 @@ class Unseen:
     until it is written, and all that is waited for is read from the device at once.
     """
 
-    def __init__(self, hash_only: bool, hashed: bool) -> None:
+    def __init__(self, hash_only: bool, hashed: bool, counted: bool = False) -> None:
         self._hash_only, self._hashed = hash_only, hashed
-        self._together = reducing.Together(hash_only)
+        self._together = reducing.Together(hash_only, counted)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: dict[int, Later] = {}
         self._read: dict[int, Later] = {}  # a line may come long after what it waited for was read
@@ -252,6 +277,15 @@ class Unseen:
     def usable(self, tensor: Tensor) -> bool:
         """Whether a tensor is one of them, and its device can reduce it."""
         return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
+
+    def quickly(self, tensor: Tensor) -> Later | None:
+        """The same as `later`, where that is quick; RuntimeError: a tensor of an unusual kind."""
+        if not self._together.takes(tensor) or statistics.is_seen(tensor):
+            return None
+        made = self._together.add(tensor)
+        with self._lock:
+            self._waiting[made.number] = made
+        return made
 
     def later(self, tensor: Tensor) -> Numbers:
         """Where its statistics will be; they themselves, where its device cannot reduce it."""
@@ -281,7 +315,7 @@ class Unseen:
         """Lines with the statistics in the place of the marks."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        self.start()
+        self._together.start(all_over=True)
         statistics_device.read(list(waiting.values()))
         for later in waiting.values():
             if later.found is not None:  # else its memory was given back
@@ -294,7 +328,8 @@ class Unseen:
 
         def text(mark: re.Match[bytes]) -> bytes:
             later = known.get(int(mark[1]))
-            return later.text.encode() if later is not None else b'"skipped":"not read"'
+            found = later.text if later is not None else ""
+            return found.encode() or b'"skipped":"not read"'
 
         return _MARKED.sub(text, data) if known else data
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Any
 
 from torch import Tensor
 
+from op_tools import names
 from op_tools.call import Call, tensors
 from op_tools.snapshot import sample
 
@@ -47,6 +50,24 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
         if changed or (declared and id(tensor) in declared):
             found[at] = tensor
     return found
+
+
+def may_write(call: Call) -> bool:
+    """Whether a call may write its arguments. Hot path."""
+    if "out" in call.kwargs or may_write_by_name(call.name):
+        return True
+    # `inplace`, by place or by name
+    return any(value is True for value in (*call.args, *call.kwargs.values()))
+
+
+@cache
+def may_write_by_name(name: str) -> bool:
+    """The same, of a function; nothing is known of those that are not torch's own."""
+    ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
+    return not ours or names.last(name) in UNCOUNTED or bool(_IN_PLACE.fullmatch(names.last(name)))
+
+
+_IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
 
 
 def _is_asynchronous(call: Call) -> bool:

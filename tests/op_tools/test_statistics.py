@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -387,6 +391,52 @@ def test_what_is_written_natively_is_what_python_writes(
     assert any(line["module"] == "1" and line["direction"] == "backward" for line in native)
 
 
+def test_torchs_functions_are_written_down_natively_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+
+    def written(name: str) -> list[dict[str, object]]:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
+        torch.manual_seed(5)
+        steps.reset()
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(inplace=True)).to("dipu")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        x = torch.randn(4, 6).to("dipu")
+        with OpCapture(mode="statistics"):
+            for _ in range(2):
+                y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+                y = torch.split(y * y + y, 4, dim=1)[0]  # of the other there is no gradient
+                y = y.clone()  # a view of several is not to be written
+                torch.mul(x, 2, out=torch.zeros_like(x))
+                y[0, 0] = -math.inf
+                torch.stack([y.isfinite() * y.nan_to_num(), y.detach()]).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [{**line, "id": 0} for line in lines(tmp_path / name)]
+
+    native = written("native")
+    monkeypatch.setattr(OpCapture, "direct", lambda self, plan: None)
+    by_python = written("python")
+    assert native == by_python
+    assert sum("grad_inputs" in line for line in native) > 8
+    assert any("mutated" in line or line["op"].endswith("__setitem__") for line in native)  # type: ignore[attr-defined]
+
+
+def test_a_backward_pass_after_the_end_is_written(tmp_path: Path) -> None:
+    x = torch.ones(3, device="dipu", requires_grad=True)
+
+    def under_a_tool() -> torch.Tensor:
+        with OpCapture(mode="statistics", ops="torch.Tensor.mul"):
+            return x * 2
+
+    y = under_a_tool()
+    gc.collect()
+    y.sum().backward()
+    assert [line.get("grad_inputs", [{}])[0].get("max") for line in lines(tmp_path)] == [None, 2.0]  # type: ignore[index]
+
+
 def test_without_the_native_part_statistics_have_no_hashes_and_say_so(
     tmp_path: Path, without_native: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -508,6 +558,33 @@ def test_a_line_may_come_long_after_what_it_waits_for_was_read(starts: list[int]
     assert b'"max":2.0' in unseen.filled(mark)
 
 
+def test_a_line_waits_for_what_another_thread_begins_to_reduce(
+    starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, begun, go_on = reducing.starter("dipu"), threading.Event(), threading.Event()
+
+    def slow(table: torch.Tensor, device: torch.device) -> Callable[[], torch.Tensor]:
+        begun.set()
+        go_on.wait(10)
+        assert own is not None
+        return own(table, device)
+
+    monkeypatch.setattr(reducing, "starter", lambda kind: slow)
+    unseen, filled = Unseen(hash_only=False, hashed=True), []
+    later = unseen.later(torch.full((3,), 2.0, device="dipu"))
+    assert not isinstance(later, str)
+    starting = threading.Thread(target=unseen.start)
+    filling = threading.Thread(target=lambda: filled.append(unseen.filled(marked(later).encode())))
+    starting.start()
+    assert begun.wait(10)
+    filling.start()
+    filling.join(0.2)  # it had not waited
+    go_on.set()
+    starting.join()
+    filling.join()
+    assert b'"max":2.0' in filled[0]
+
+
 def test_tensors_wait_for_each_other_until_one_is_written(
     starts: list[int], tmp_path: Path
 ) -> None:
@@ -576,6 +653,46 @@ def test_a_kernel_that_fails_is_told_and_the_program_goes_on(
     assert y.tolist() == [-1.0] * 3
     assert lines(tmp_path)[-1]["outputs"][0]["skipped"] == "not read"  # type: ignore[index]
     assert "not now" in diagnostics.problems("OpCapture")[0].message
+
+
+Launch = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p),
+    *(ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)), ctypes.c_void_p),
+)
+Capturing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
+    level: str, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_of = []
+
+    def launch(kernel: int, rows: int, *rest: Any) -> int:
+        rows_of.append(rows)
+        table, results = (rest[-2][at].contents.value for at in range(2))
+        given = (ctypes.c_int64 * (3 * rows)).from_address(table)
+        found = (ctypes.c_int64 * (8 * rows)).from_address(results)
+        device = torch.device("dipu", torch.dipu.current_device())
+        start = reducing.starter("dipu")
+        assert start is not None
+        made = start(torch.tensor(list(given)).view(-1, 3), device)()
+        found[:] = made.flatten().tolist()
+        return 0 if kernel == 7 else 1
+
+    held = Launch(launch), Capturing(lambda stream, state: 0)
+    one, other = (ctypes.cast(function, ctypes.c_void_p).value for function in held)
+    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other))
+    x = torch.full((3, 50_000), 2.0, device="dipu", requires_grad=True)
+    with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
+        y = x * 3
+        y.detach().add_(1)
+        y.sum().backward()
+    assert rows_of
+    product = next(line for line in lines(tmp_path) if "mul" in line["op"])  # type: ignore[operator]
+    (given, *_), (made,) = product["inputs"], product["outputs"]  # type: ignore[misc, has-type]
+    assert (given["max"], made["max"]) == (2.0, 6.0)
+    assert made["hash"] == statistics.of(torch.full((3, 50_000), 6.0)).hex
 
 
 def test_training_is_written_down_as_where_the_host_sees(

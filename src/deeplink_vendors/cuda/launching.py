@@ -63,9 +63,26 @@ def _taken(size: int) -> Tensor:
 
 
 @cache
+def _kernel(source: Path, name: str, index: int) -> Any:
+    """The kernel on a device, which a module of code belongs to."""
+    with torch.cuda.device(index):
+        return torch.cuda._compile_kernel(source.read_text(), name).func
+
+
+def addresses(source: Path, name: str, index: int) -> tuple[int, int, int, int]:
+    """What launches it, the kernel, its threads, and what tells whether a stream is captured."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    launch, capturing = (
+        ctypes.cast(function, ctypes.c_void_p).value or 0
+        for function in (driver.cuLaunchKernel, driver.cuStreamIsCapturing)
+    )
+    return launch, _kernel(source, name, index).value, THREADS, capturing
+
+
+@cache
 def _launcher(source: Path, name: str, index: int) -> Callable[[int, int, int], None]:
-    """What starts the kernel on the current device, which a module of code belongs to."""
-    kernel: Any = torch.cuda._compile_kernel(source.read_text(), name)
+    """What starts the kernel on the current device."""
+    kernel = _kernel(source, name, index)
     start = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # torch's own way looks it up each time
     stream_of = torch._C._cuda_getCurrentRawStream
 
@@ -74,7 +91,7 @@ def _launcher(source: Path, name: str, index: int) -> Callable[[int, int, int], 
         first = ctypes.addressof(pointers)
         given = (ctypes.c_void_p * 2)(first, first + ctypes.sizeof(ctypes.c_void_p))
         stream = ctypes.c_void_p(stream_of(index))
-        failed = start(kernel.func, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
+        failed = start(kernel, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
         if failed:
             raise RuntimeError(f"cuLaunchKernel: error {failed}")
 

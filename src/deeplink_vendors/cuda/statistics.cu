@@ -172,5 +172,11 @@ extern "C" __global__ void reduce_pieces(const Row* table, Found* results) {
     case 7: reduce<Whole<unsigned char, signed char>>(shared, row, numbers); break;
     default: reduce<Whole<unsigned char, unsigned char>>(shared, row, numbers);
   }
-  if (threadIdx.x == 0) results[blockIdx.x] = shared[0];
+  if (threadIdx.x > 0) return;
+  Found& found = results[blockIdx.x];
+  const whole_t nans = shared[0].nans;
+  shared[0].nans = Bounds<whole_t>::least();  // not yet: the host may look for it
+  found = shared[0];
+  __threadfence_system();
+  *(volatile whole_t*)&found.nans = nans;
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from deeplink_vendors.cuda.launching import Launched
+from deeplink_vendors.cuda.launching import Launched, addresses
 
 FOUND = 8  # numbers of each piece
 SOURCE = Path(__file__).with_suffix(".cu")
@@ -20,3 +20,8 @@ def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
     See op_tools/reducing.py for the table and the results. RuntimeError: not now.
     """
     return Launched(SOURCE, "reduce_pieces", table, FOUND, device).read
+
+
+def launcher(index: int) -> tuple[int, int, int, int]:
+    """What the native part of op_tools needs to start it; see op_tools/reducing.py."""
+    return addresses(SOURCE, "reduce_pieces", index)

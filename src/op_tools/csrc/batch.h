@@ -4,81 +4,96 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
+#include "launcher.h"
 #include "measure.h"
 
 namespace op_tools {
 
-// The statistics of one tensor in JSON, once the device was asked.
-struct Awaited {
-  int64_t number = 0;
-  std::atomic<bool> ready{false};
-  std::string text;  // not changed after that
-};
-
 class Batch {
  public:
-  // starter(kind of device) -> start(table, device) or None; problem(text)
-  static std::shared_ptr<Batch> make(bool hash_only, py::function starter, py::function problem);
+  // starter(kind of device) -> start(table, device) or None; launcher(kind, index): see launcher.h; problem(text)
+  static std::shared_ptr<Batch> make(bool hash_only, py::function starter, py::function launcher, py::function problem);
   ~Batch();
 
   bool takes(const at::Tensor& tensor);
-  std::shared_ptr<Awaited> add(const at::Tensor& tensor, Kind kind, int parts);
+  int64_t add(const at::Tensor& tensor, Kind kind, int parts);  // the number of what is waited for
   void before_write(const at::Tensor& tensor);  // of what waits, in the order of its stream
   void start();                                 // on all that waits
   void read(bool everything);                   // fills in what was started before the last time, or all
-  std::string filled(const std::string& lines);  // the texts in the place of the marks
+  void put(std::string& to, int64_t number);    // what was waited for, in JSON
+  bool keeps(int64_t number) const { return number > next_.load(std::memory_order_relaxed) - kKnown / 2; }
   bool idle();                                  // nothing waits, nothing is to be read
 
-  static void put_mark(std::string& to, const Awaited& one);
+  static void put_mark(std::string& to, int64_t number);  // which stands for it in a line,
+  void fill(std::string& to, std::string_view line);      // until the line is taken
   static void start_all();  // of every batch: something unknown is about to run
 
  private:
-  Batch(bool hash_only, py::function starter, py::function problem);
+  Batch(bool hash_only, py::function starter, py::function launcher, py::function problem);
+
+  static constexpr int64_t kKnown = 1 << 16;  // results that a line may still ask for
+  static constexpr int64_t kChunk = 1 << 10;
+
+  enum class State : uint8_t { awaited, found, gone, failed };
+  struct Result {
+    std::atomic<State> state{State::awaited};
+    Measured found;  // not changed after that
+    void set(State now) { state.store(now, std::memory_order_release); }
+    bool ready() const { return state.load(std::memory_order_acquire) != State::awaited; }
+  };
+  using Chunk = std::array<Result, kChunk>;
 
   struct Piece {
-    std::shared_ptr<Awaited> to;
+    Result* to;
     c10::Storage storage;  // held, so that it is not used again
     const void* base;      // of the storage; another one: it was given back all the same
     const uint8_t* data;
     size_t count;  // values
     Kind kind;
     int64_t times;
-    size_t rows = 0;  // of the table
+    int64_t rows = 0;  // of the table
   };
   struct Started {
-    py::object read;
+    py::object read;  // or
+    Launched native;
     std::vector<Piece> pieces;
   };
 
   std::unique_lock<std::mutex> locked();
   void start_locked();
   void launch(std::vector<Piece>& pieces);
+  py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
+  int64_t sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
+  void tabulate(const std::vector<Piece>& pieces, int64_t* row) const;
   void fill(Started& group);
+  void fill(Piece& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
-  std::shared_ptr<Awaited> awaited(int64_t number);
 
   const bool hash_only_;
   py::function starter_, problem_;
+  Launchers launchers_;
   std::map<c10::DeviceType, PyObject*> starters_;  // null: none, or it failed
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   std::vector<Piece> waiting_;
-  std::unordered_set<const c10::StorageImpl*> storages_;
+  ska::flat_hash_set<const c10::StorageImpl*> storages_;
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
   std::deque<Started> older_, started_;
-  std::deque<std::shared_ptr<Awaited>> known_;  // by number, the newest of them
-  int64_t first_ = 0, next_ = 0;
+  std::deque<std::unique_ptr<Chunk>> known_;  // by number, the newest of them
+  int64_t first_ = 0;
+  std::atomic<int64_t> next_{0};
   std::mutex mutex_, starters_mutex_, reading_;
 };
 

@@ -5,9 +5,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "raw.h"
 
 namespace op_tools {
 
@@ -15,14 +18,14 @@ namespace op_tools {
 class Heads {
  public:
   // `ids` counts the calls, steps["_step"] is the step, modules.stack[-1][1] the path of the module
-  // that this thread is in, local.busy says that a tool is at work; works(kind of device); site(frame)
-  // -> the line of a frame in JSON, or None where it is not the program's; quoted(text) -> JSON.
-  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function site,
-        py::function quoted);
+  // that this thread is in, local.busy says that a tool is at work; works(kind of device);
+  // programs(code) -> whether it is the program's; site(code, line) -> that in JSON; quoted(text) -> JSON.
+  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function programs,
+        py::function site, py::function quoted);
 
-  // Of a call that is about to be made; empty: not one to write down.
-  std::string head(PyObject* function, const std::string& name, c10::DeviceType kind);
-  py::dict counts();  // calls of each function since the last time
+  // Of a call that is about to be made; none: not one to write down.
+  std::optional<Head> head(const std::string* name, c10::DeviceType kind);
+  py::dict counts();  // calls of each name since the last time
 
  private:
   // Texts in JSON that stay where they are; null: nothing is known.
@@ -38,23 +41,26 @@ class Heads {
       return reinterpret_cast<size_t>(at.first) * 31 + static_cast<size_t>(at.second);
     }
   };
+  struct TextHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
 
   bool works_on(c10::DeviceType kind);
   const std::string* module();
   const std::string* site();
-  const std::string* site_of(PyFrameObject* frame, bool& ours);
   Where forward_of(uint64_t sequence) const;
 
   py::object ids_, modules_, local_;
   py::dict steps_;
-  py::function works_, site_, quoted_;
-  py::str step_key_{"_step"}, stack_key_{"stack"}, busy_key_{"busy"};
+  py::function works_, programs_, site_, quoted_;
+  py::object step_key_, stack_key_, busy_key_;
   std::map<c10::DeviceType, bool> kinds_;
-  std::unordered_map<std::string, std::string> quotes_;
+  std::unordered_map<std::string, const std::string*, TextHash, std::equal_to<>> quotes_;
   std::unordered_map<PyObject*, bool> codes_;  // whether it is the program's; they are held
-  std::unordered_map<std::pair<PyObject*, int>, std::string, CodeHash> sites_;
+  std::unordered_map<std::pair<PyObject*, int>, const std::string*, CodeHash> sites_;
   std::vector<Remembered> forward_;
-  std::unordered_map<PyObject*, int64_t> counts_;
+  std::unordered_map<const std::string*, int64_t> counts_;
 };
 
 void bind_heads(py::module_& m);

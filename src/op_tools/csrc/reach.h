@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -82,11 +83,11 @@ class Unchanged {
 
   std::optional<T> find(const at::Tensor& tensor) {
     std::optional<T> found;
-    if (const auto place = place_of(tensor)) use(*place, tensor, [&](const T& made) { found = made; });
+    if (const auto place = place_of(tensor)) use(*place, tensor, [&](const T& made) { return found = made, true; });
     return found;
   }
 
-  // Calls `take` with what was made of a tensor, if anything was; not to come back to this object.
+  // Calls `take` with what was made of a tensor, if anything was; whether it could use it. Not to come back to this object.
   template <typename Take>
   bool use(const Place& place, const at::Tensor& tensor, Take take) {
     std::unique_lock lock(lock_);
@@ -94,15 +95,11 @@ class Unchanged {
     if (memory == known_.end()) return false;
     const Known* found = memory->second.find(place);
     if (found == nullptr || found->version != version_of(tensor)) return false;
-    if (!sampled_) {
-      take(found->made);
-      return true;
-    }
+    if (!sampled_) return take(found->made);
     const Known known = *found;
     lock.unlock();
     if (known.sample != sample_of(tensor, reach_.address(tensor))) return false;
-    take(known.made);
-    return true;
+    return take(known.made);
   }
 
   void keep(const at::Tensor& tensor, T made) {
@@ -123,7 +120,8 @@ class Unchanged {
   void forget(const at::Tensor& tensor) {
     if (!is_plain(tensor)) return;
     std::lock_guard lock(lock_);
-    known_.erase(tensor.storage().unsafeGetStorageImpl());
+    const auto memory = known_.find(tensor.storage().unsafeGetStorageImpl());
+    if (memory != known_.end()) memory->second.clear();
   }
 
  private:
@@ -139,8 +137,10 @@ class Unchanged {
   // Of one storage. Few views are looked through, more have an index.
   struct Memory {
     Weak storage{c10::intrusive_ptr<c10::StorageImpl>()};
-    std::vector<Known> views;
+    c10::SmallVector<Known, 1> views;
     std::unordered_map<Place, size_t, PlaceHash> index;
+
+    void clear() { views.clear(), index.clear(); }
 
     const Known* find(const Place& place) const {
       if (views.size() > kFew) {

@@ -12,6 +12,7 @@
 
 #include "batch.h"
 #include "measure.h"
+#include "raw.h"
 #include "reach.h"
 
 namespace op_tools {
@@ -22,15 +23,15 @@ using Warm = std::map<std::tuple<const uint8_t*, int64_t, int>, std::string>;
 class Recorder {
  public:
   // described(tensor) -> the text of one that is out of reach here; window(type, index) -> (device,
-  // host, bytes) or None; starter(type): see batch.h; flush(), when there are `limit` lines;
+  // host, bytes) or None; starter and launcher: see batch.h; flush(), when there are `limit` lines;
   // problem(function or None, text).
   Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window, py::function starter,
-           py::function flush, py::function problem);
+           py::function launcher, py::function flush, py::function problem);
   ~Recorder();
 
   // Of one tensor; any thread, without the GIL.
-  void text(std::string& to, const at::Tensor& tensor, const Warm* warm = nullptr);
-  void texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm = nullptr);
+  void tensor(Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr);
+  std::string text(const at::Tensor& tensor);  // in words
   void warm(Warm& to, const at::Tensor& tensor);
   bool reaches(const at::Tensor& tensor) { return reach_.reaches(tensor); }  // whether its memory can be read here
   bool handles(const at::Tensor& tensor);  // or it is reduced on its device
@@ -41,9 +42,11 @@ class Recorder {
     awaited_.forget(tensor);
   }
 
+  std::atomic<size_t> limit;  // of lines that wait
   bool defers() const { return deferring_; }  // a device is asked for some
 
   // Lines that wait.
+  void add(const Raw& line);
   void add(std::string_view line);
   py::bytes take(bool everything);  // those that a device is still asked for come the next time, else
 
@@ -51,18 +54,19 @@ class Recorder {
   void report(PyObject* function, const char* text);
 
  private:
-  void numbers(std::string& to, const at::Tensor& tensor, const Warm* warm);
-  void deferred(std::string& to, const at::Tensor& tensor);
+  void numbers(Raw& to, const at::Tensor& tensor, const Warm* warm);
+  int64_t deferred(const at::Tensor& tensor, const Type& type);
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
+  template <typename Put>
+  void append(Put put);
 
   const bool hash_only_, sampled_;
-  const size_t limit_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  Unchanged<std::shared_ptr<Awaited>> awaited_;  // of tensors out of reach
+  Unchanged<int64_t> awaited_;  // of tensors out of reach
   std::shared_ptr<Batch> batch_;
-  std::string lines_, held_;  // those that wait for a device
+  Raw lines_, held_;  // those that wait for a device
   size_t waiting_ = 0;
   std::atomic<bool> deferring_{false};
   std::mutex lines_lock_;

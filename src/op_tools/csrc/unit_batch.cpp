@@ -9,12 +9,12 @@
 #include <torch/csrc/Device.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "hash.h"
+#include "raw.h"
 #include "recorder.h"
 
 namespace op_tools {
@@ -22,9 +22,7 @@ namespace {
 
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
 constexpr size_t kWaiting = 4096;          // tensors
-constexpr size_t kKnown = 1 << 16;         // results that a line may still ask for
 constexpr int64_t kPiece = 8 * kBlock;     // bytes
-constexpr int kFields = 8;
 constexpr int kHashOnly = 16;
 constexpr char kMark = '\x02';
 
@@ -63,11 +61,11 @@ at::Tensor ordered(const at::Tensor& tensor, int64_t& times) {
 
 bool batch_at_work() { return at_work; }
 
-Batch::Batch(bool hash_only, py::function starter, py::function problem)
-    : hash_only_(hash_only), starter_(std::move(starter)), problem_(std::move(problem)) {}
+Batch::Batch(bool hash_only, py::function starter, py::function launcher, py::function problem)
+    : hash_only_(hash_only), starter_(std::move(starter)), problem_(std::move(problem)), launchers_(std::move(launcher)) {}
 
-std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::function problem) {
-  std::shared_ptr<Batch> made(new Batch(hash_only, std::move(starter), std::move(problem)));
+std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::function launcher, py::function problem) {
+  std::shared_ptr<Batch> made(new Batch(hash_only, std::move(starter), std::move(launcher), std::move(problem)));
   std::lock_guard lock(all_mutex);
   all.erase(std::remove_if(all.begin(), all.end(), [](const auto& one) { return one.expired(); }), all.end());
   all.push_back(made);
@@ -76,11 +74,17 @@ std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::fun
 
 Batch::~Batch() {
   py::gil_scoped_acquire gil;
+  for (auto* groups : {&older_, &started_}) {
+    for (auto& group : *groups) try {  // its memory is not given back before the device is done with it
+        if (group.native.memory.defined()) group.native.wait();
+      } catch (const std::exception&) {
+      }
+    groups->clear();
+  }
   for (auto& [type, start] : starters_) Py_XDECREF(start);
-  older_.clear();
-  started_.clear();
   starter_ = py::function();
   problem_ = py::function();
+  launchers_.close();
 }
 
 void Batch::start_all() {
@@ -95,6 +99,7 @@ void Batch::start_all() {
 
 // Whoever has it may wait for the GIL: nobody waits for it with the GIL.
 std::unique_lock<std::mutex> Batch::locked() {
+  if (std::unique_lock quick(mutex_, std::try_to_lock); quick.owns_lock()) return quick;
   if (PyGILState_Check()) {
     py::gil_scoped_release release;
     return std::unique_lock(mutex_);
@@ -127,34 +132,36 @@ bool Batch::takes(const at::Tensor& tensor) {
   return true;
 }
 
-void Batch::put_mark(std::string& to, const Awaited& one) {
-  char digits[24];
+void Batch::put_mark(std::string& to, int64_t number) {
   to += kMark;
-  to.append(digits, std::to_chars(digits, digits + sizeof digits, one.number).ptr);
+  put_number(to, number);
   to += kMark;
 }
 
-std::shared_ptr<Awaited> Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
+int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
   AtWork guard;
-  at::NoGradGuard no_grad;
   int64_t times = 1;
-  const bool dense = tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
-  const at::Tensor flat = dense ? tensor : ordered(tensor, times);
+  at::Tensor copy;
+  if (!tensor.is_contiguous() && !tensor.is_non_overlapping_and_dense()) {
+    at::NoGradGuard no_grad;
+    copy = ordered(tensor, times);
+  }
+  const at::Tensor& flat = copy.defined() ? copy : tensor;
   const c10::impl::VirtualGuardImpl device(tensor.device().type());
   const c10::Stream stream = device.getStream(tensor.device());
-  auto made = std::make_shared<Awaited>();
   const auto lock = locked();
   if (stream_ && *stream_ != stream) start_locked();
   stream_ = stream;
-  made->number = next_++;
-  known_.push_back(made);
-  const auto storage = flat.storage();
+  const int64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+  if (number % kChunk == 0) known_.push_back(std::make_unique<Chunk>());
+  const auto& storage = flat.storage();
   const auto count = static_cast<size_t>(flat.numel()) * parts;
-  waiting_.push_back({made, storage, storage.data(), static_cast<const uint8_t*>(flat.const_data_ptr()), count, kind, times});
+  auto* to = &(*known_.back())[number % kChunk];
+  waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(flat.const_data_ptr()), count, kind, times});
   storages_.insert(storage.unsafeGetStorageImpl());
   bytes_ += flat.nbytes();
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
-  return made;
+  return number;
 }
 
 void Batch::before_write(const at::Tensor& tensor) {
@@ -180,6 +187,7 @@ void Batch::start() {
 void Batch::start_locked() {
   if (waiting_.empty()) return;
   std::vector<Piece> pieces;
+  pieces.reserve(std::min(waiting_.size() * 2, kWaiting));
   pieces.swap(waiting_);
   storages_.clear();
   bytes_ = 0;
@@ -187,48 +195,76 @@ void Batch::start_locked() {
   try {
     launch(pieces);
   } catch (const std::exception& error) {
+    for (auto& piece : pieces)
+      if (!piece.to->ready()) piece.to->set(State::failed);
     py::gil_scoped_acquire gil;
-    for (auto& piece : pieces) {
-      if (piece.to->ready) continue;
-      piece.to->text = "\"skipped\":\"not read\"";
-      piece.to->ready.store(true, std::memory_order_release);
-    }
     problem_(error.what());
   }
 }
 
 void Batch::launch(std::vector<Piece>& pieces) {
   const c10::Stream stream = *stream_;
+  const int64_t rows = sized(pieces, stream);
+  const c10::DeviceGuard on(stream.device());
+  Started group;
+  if (rows > 0 && launchers_.has(stream)) {
+    group.native = launchers_.prepared(stream, rows);
+    tabulate(pieces, group.native.table());
+    if (!launchers_.launch(group.native)) launchers_.free(group.native);
+  }
+  if (rows > 0 && !group.native.memory.defined()) {
+    std::vector<int64_t> table(static_cast<size_t>(kGiven * rows));
+    tabulate(pieces, table.data());
+    group.read = started(table.data(), rows, stream);
+  }
+  for (auto& piece : pieces) piece.storage = c10::Storage();
+  group.pieces = std::move(pieces);
+  started_.push_back(std::move(group));
+}
+
+// How many rows of the table each of them takes; all of them.
+int64_t Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) const {
   const c10::impl::VirtualGuardImpl device(stream.device_type());
-  std::vector<int64_t> table;
+  int64_t rows = 0;
   for (auto& piece : pieces) {
     if (piece.storage.data() != piece.base) {  // given back by a resize
-      piece.to->text = "\"skipped\":\"its memory was given back\"";
-      piece.to->ready.store(true, std::memory_order_release);
+      piece.to->set(State::gone);
       continue;
     }
     device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
+    const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind));
+    piece.rows = (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0);
+    rows += piece.rows;
+  }
+  return rows;
+}
+
+void Batch::tabulate(const std::vector<Piece>& pieces, int64_t* row) const {
+  const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
+  for (const auto& piece : pieces) {
+    if (piece.rows == 0) continue;
     const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind)), whole = size / 8 * 8;
     const auto from = reinterpret_cast<int64_t>(piece.data);
     const int64_t kind = static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0);
-    for (int64_t at = 0; at < whole; at += kPiece) table.insert(table.end(), {from + at, std::min(kPiece, whole - at), kind});
-    if (size % 8) table.insert(table.end(), {from + whole, size % 8, kind});
-    piece.rows = static_cast<size_t>((whole + kPiece - 1) / kPiece + (size % 8 != 0));
+    for (int64_t at = 0; at < whole; at += kPiece) add(from + at, std::min(kPiece, whole - at), kind);
+    if (size % 8) add(from + whole, size % 8, kind);
   }
-  const c10::DeviceGuard on(stream.device());
+}
+
+py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& stream) {
+  const c10::impl::VirtualGuardImpl device(stream.device_type());
   const c10::Stream before = device.exchangeStream(stream);
+  py::gil_scoped_acquire gil;
   try {
-    const at::Tensor rows = at::from_blob(table.data(), {static_cast<int64_t>(table.size()) / 3, 3}, at::kLong);
-    py::gil_scoped_acquire gil;
+    const at::Tensor given = at::from_blob(table, {rows, kGiven}, at::kLong);
     const py::handle start(starter_of(stream.device_type()));
-    py::object read = table.empty() ? py::object(py::none()) : start(rows, py::reinterpret_steal<py::object>(THPDevice_New(stream.device())));
-    started_.push_back({std::move(read), std::move(pieces)});
-    for (auto& piece : started_.back().pieces) piece.storage = c10::Storage();
+    py::object read = start(given, py::reinterpret_steal<py::object>(THPDevice_New(stream.device())));
+    device.exchangeStream(before);
+    return read;
   } catch (...) {
     device.exchangeStream(before);
     throw;
   }
-  device.exchangeStream(before);
 }
 
 void Batch::read(bool everything) {
@@ -252,74 +288,82 @@ void Batch::read(bool everything) {
   py::gil_scoped_acquire gil;
   groups.clear();
   const auto lock = locked();
-  while (known_.size() > kKnown && known_.front()->ready) known_.pop_front(), first_++;
+  const auto is_ready = [](const Result& one) { return one.ready(); };
+  while (next_ - first_ > kKnown + kChunk && std::all_of(known_.front()->begin(), known_.front()->end(), is_ready)) {
+    known_.pop_front(), first_ += kChunk;
+  }
 }
 
 void Batch::fill(Started& group) {
   at::Tensor values;
   std::string failed;
-  {
+  AtWork guard;
+  try {
+    if (group.native.memory.defined()) group.native.wait();
+  } catch (const std::exception& error) {
+    failed = error.what();
+  }
+  if (group.read || !failed.empty()) {
     py::gil_scoped_acquire gil;
-    AtWork guard;
     try {
-      if (!group.read.is_none()) values = group.read().cast<at::Tensor>().contiguous();
+      if (group.read) values = group.read().cast<at::Tensor>().contiguous();
     } catch (const std::exception& error) {
       failed = error.what();
-      problem_(failed);
     }
+    if (!failed.empty()) problem_(failed);
   }
   const int64_t* row = values.defined() ? values.const_data_ptr<int64_t>() : nullptr;
+  if (group.native.memory.defined()) row = group.native.results();
   for (auto& piece : group.pieces) {
-    if (piece.to->ready) continue;
-    if (!failed.empty()) {
-      piece.to->text = "\"skipped\":\"not read\"";
-    } else {
-      const bool whole = piece.kind >= Kind::int64;
-      Hash hash(piece.count * width_of(piece.kind));
-      Measured found;
-      found.whole = whole;
-      double total = 0, squares = 0, low = std::numeric_limits<double>::max(), high = -low;
-      int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min(), finite = 0;
-      for (size_t i = 0; i < piece.rows; i++, row += kFields) {
-        hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
-        if (row[6] == 0) continue;
-        finite += row[6];
-        total += double_of(row[4]), squares += double_of(row[5]);
-        if (whole) least = std::min(least, row[2]), most = std::max(most, row[3]);
-        else low = std::min(low, double_of(row[2])), high = std::max(high, double_of(row[3]));
-      }
-      found.hash = hash.end(nullptr, 0);
-      found.nonfinite = hash_only_ ? 0 : static_cast<int64_t>(piece.count) - finite;
-      found.numbers = finite > 0;
-      found.low = low, found.high = high, found.whole_low = least, found.whole_high = most;
-      found.mean = finite ? total / static_cast<double>(finite) : 0;
-      found.norm = std::sqrt(squares);
-      piece.to->text = written(repeated(found, piece.times), hash_only_);
-    }
-    piece.to->ready.store(true, std::memory_order_release);
+    if (piece.to->ready()) continue;
+    if (failed.empty()) fill(piece, row), row += kFields * piece.rows;
+    piece.to->set(failed.empty() ? State::found : State::failed);
   }
+  launchers_.free(group.native);
 }
 
-std::string Batch::filled(const std::string& lines) {
-  std::string made;
-  made.reserve(2 * lines.size());
+void Batch::fill(Piece& piece, const int64_t* row) const {
+  Measured& found = piece.to->found;
+  Hash hash(piece.count * width_of(piece.kind));
+  found.whole = piece.kind >= Kind::int64;
+  double total = 0, squares = 0, low = std::numeric_limits<double>::max(), high = -low;
+  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min(), finite = 0;
+  for (int64_t i = 0; i < piece.rows; i++, row += kFields) {
+    hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
+    if (row[6] == 0) continue;
+    finite += row[6];
+    total += double_of(row[4]), squares += double_of(row[5]);
+    if (found.whole) least = std::min(least, row[2]), most = std::max(most, row[3]);
+    else low = std::min(low, double_of(row[2])), high = std::max(high, double_of(row[3]));
+  }
+  found.hash = hash.end(nullptr, 0);
+  found.nonfinite = hash_only_ ? 0 : static_cast<int64_t>(piece.count) - finite;
+  found.numbers = finite > 0;
+  found.low = low, found.high = high, found.whole_low = least, found.whole_high = most;
+  found.mean = finite ? total / static_cast<double>(finite) : 0;
+  found.norm = std::sqrt(squares);
+  found = repeated(found, piece.times);
+}
+
+void Batch::put(std::string& to, int64_t number) {
+  const Result* result = nullptr;
+  {
+    const auto lock = locked();  // for one at a time: the program adds to them meanwhile
+    if (number >= first_ && number < next_) result = &(*known_[(number - first_) / kChunk])[number % kChunk];
+  }
+  const State state = result == nullptr ? State::failed : result->state.load(std::memory_order_acquire);
+  if (state == State::found) to += written(result->found, hash_only_);
+  else to += state == State::gone ? "\"skipped\":\"its memory was given back\"" : "\"skipped\":\"not read\"";
+}
+
+void Batch::fill(std::string& to, std::string_view line) {
   size_t from = 0;
-  for (size_t at = lines.find(kMark); at != std::string::npos; at = lines.find(kMark, from)) {
-    made.append(lines, from, at - from);
-    const size_t end = lines.find(kMark, at + 1);
-    const int64_t number = std::strtoll(lines.c_str() + at + 1, nullptr, 10);
-    const auto known = awaited(number);
-    made += known != nullptr && known->ready ? known->text : "\"skipped\":\"not read\"";
-    from = end + 1;
+  for (size_t at = line.find(kMark); at != std::string::npos; at = line.find(kMark, from)) {
+    to.append(line, from, at - from);
+    put(to, std::strtoll(line.data() + at + 1, nullptr, 10));
+    from = line.find(kMark, at + 1) + 1;
   }
-  made.append(lines, from);
-  return made;
-}
-
-std::shared_ptr<Awaited> Batch::awaited(int64_t number) {  // one at a time: the program adds to them meanwhile
-  const auto lock = locked();
-  number -= first_;
-  return number >= 0 && number < static_cast<int64_t>(known_.size()) ? known_[number] : nullptr;
+  to.append(line, from);
 }
 
 bool Batch::idle() {

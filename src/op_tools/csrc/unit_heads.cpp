@@ -5,18 +5,26 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "frames.h"
+#include "threads.h"
+
 namespace op_tools {
 
 constexpr size_t kForward = 1 << 16;  // forward calls that are remembered for their backward
 constexpr uint64_t kNodes = 8;        // that one function makes at most
 
-Heads::Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works,
-             py::function site, py::function quoted)
-    : ids_(std::move(ids)), modules_(std::move(modules)), local_(std::move(local)), steps_(std::move(steps)),
-      works_(std::move(works)), site_(std::move(site)), quoted_(std::move(quoted)), forward_(kForward) {}
+static thread_local OwnPart own_busy, own_stack;
 
-std::string Heads::head(PyObject* function, const std::string& name, c10::DeviceType kind) {
-  if (!works_on(kind) || py::object(local_.attr(busy_key_)).ptr() == Py_True) return {};
+static py::object word(const char* text) { return py::reinterpret_steal<py::object>(PyUnicode_InternFromString(text)); }
+
+Heads::Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works,
+             py::function programs, py::function site, py::function quoted)
+    : ids_(std::move(ids)), modules_(std::move(modules)), local_(std::move(local)), steps_(std::move(steps)),
+      works_(std::move(works)), programs_(std::move(programs)), site_(std::move(site)), quoted_(std::move(quoted)), step_key_(word("_step")),
+      stack_key_(word("stack")), busy_key_(word("busy")), forward_(kForward) {}
+
+std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
+  if (!works_on(kind) || own_busy.get(local_, busy_key_.ptr()) == Py_True) return std::nullopt;
   const uint64_t sequence = at::sequence_number::peek();
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
   Where where{module(), site()};
@@ -29,16 +37,10 @@ std::string Heads::head(PyObject* function, const std::string& name, c10::Device
     forward_[sequence % kForward] = {sequence, where};
   }
   const auto id = py::reinterpret_steal<py::object>(PyIter_Next(ids_.ptr()));
-  if (!id) throw py::error_already_set();
-  counts_[function]++;
-  std::string made = "{\"id\":" + std::to_string(PyLong_AsLongLong(id.ptr())) + ",\"op\":\"" + name;
-  made += backward ? "\",\"direction\":\"backward\",\"step\":" : "\",\"direction\":\"forward\",\"step\":";
-  made += std::to_string(PyLong_AsLongLong(py::object(steps_[step_key_]).ptr()));
-  made += ",\"module\":";
-  made += where.module ? *where.module : "\"\"";
-  made += ",\"site\":";
-  made += where.site ? *where.site : "\"\"";
-  return made;
+  PyObject* step = PyDict_GetItemWithError(steps_.ptr(), step_key_.ptr());
+  if (!id || step == nullptr) throw py::error_already_set();
+  counts_[name]++;
+  return Head{PyLong_AsLongLong(id.ptr()), PyLong_AsLongLong(step), name, where.module, where.site, backward};
 }
 
 bool Heads::works_on(c10::DeviceType kind) {
@@ -50,46 +52,36 @@ bool Heads::works_on(c10::DeviceType kind) {
 }
 
 const std::string* Heads::module() {
-  const py::list stack = modules_.attr(stack_key_);
-  if (stack.empty()) return nullptr;
-  const py::tuple last = stack[stack.size() - 1];
+  PyObject* stack = own_stack.get(modules_, stack_key_.ptr());
+  const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack);
+  if (depth == 0) return nullptr;
   Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(py::object(last[1]).ptr(), &size);
+  const char* text = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1), &size);
   if (text == nullptr) throw py::error_already_set();
   if (size == 0) return nullptr;
-  const std::string path(text, static_cast<size_t>(size));
+  const std::string_view path(text, static_cast<size_t>(size));
   auto found = quotes_.find(path);
-  if (found == quotes_.end()) found = quotes_.emplace(path, quoted_(path).cast<std::string>()).first;
-  return &found->second;
+  if (found == quotes_.end()) found = quotes_.emplace(path, lasting(quoted_(std::string(path)).cast<std::string>())).first;
+  return found->second;
 }
 
 // The innermost line that is neither torch's nor ours nor Python's own.
 const std::string* Heads::site() {
-  auto frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame) {
-    auto* at = reinterpret_cast<PyFrameObject*>(frame.ptr());
-    bool ours = false;
-    const std::string* found = site_of(at, ours);
-    if (!ours) return found;
-    frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(at)));
-  }
-  return nullptr;
-}
-
-const std::string* Heads::site_of(PyFrameObject* frame, bool& ours) {
-  const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-  const auto known = codes_.find(code.ptr());
-  if (known != codes_.end() && !known->second) {
-    ours = true;
-    return nullptr;
-  }
-  const std::pair<PyObject*, int> key(code.ptr(), PyFrame_GetLasti(frame));
-  const auto found = sites_.find(key);
-  if (found != sites_.end()) return &found->second;
-  const py::object text = site_(py::handle(reinterpret_cast<PyObject*>(frame)));
-  ours = text.is_none();
-  if (known == codes_.end()) codes_.emplace(code.inc_ref().ptr(), !ours);
-  return ours ? nullptr : &sites_.emplace(key, text.cast<std::string>()).first->second;
+  const std::string* found = nullptr;
+  each_frame([&](Frame frame) {
+    auto* code = reinterpret_cast<PyObject*>(frame.code);
+    auto known = codes_.find(code);
+    if (known == codes_.end()) {
+      Py_INCREF(code);
+      known = codes_.emplace(code, programs_(py::handle(code)).cast<bool>()).first;
+    }
+    if (!known->second) return true;
+    auto& text = sites_[{code, frame.instruction}];
+    if (text == nullptr) text = lasting(site_(py::handle(code), frame.line()).cast<std::string>());
+    found = text;
+    return false;
+  });
+  return found;
 }
 
 // Of the nearest call at or before a node: a function makes several of them.
@@ -103,14 +95,14 @@ Heads::Where Heads::forward_of(uint64_t sequence) const {
 
 py::dict Heads::counts() {
   py::dict made;
-  for (const auto& [function, count] : counts_) made[py::handle(function)] = count;
+  for (const auto& [name, count] : counts_) made[py::str(*name)] = count;
   counts_.clear();
   return made;
 }
 
 void bind_heads(py::module_& m) {
   py::class_<Heads, std::shared_ptr<Heads>>(m, "Heads")
-      .def(py::init<py::object, py::dict, py::object, py::object, py::function, py::function, py::function>())
+      .def(py::init<py::object, py::dict, py::object, py::object, py::function, py::function, py::function, py::function>())
       .def("counts", &Heads::counts);
 }
 

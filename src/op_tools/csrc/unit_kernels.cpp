@@ -1,53 +1,15 @@
 // Kernels as they are called, in every thread, by torch's own observers: nothing is put in their way.
-#ifndef NDEBUG
-#define NDEBUG  // as torch is built: a RecordFunction is laid out otherwise without it
-#endif
-#include <ATen/record_function.h>
+#include "recorded.h"
+
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <algorithm>
-#include <atomic>
+#include <array>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "heads.h"
-#include "recorder.h"
-
 namespace op_tools {
 namespace {
-
-// What is found out about a kernel while it runs.
-struct Learned {
-  mutable std::atomic<bool> nests{false};  // it calls others that torch tells of
-  Learned() = default;
-  Learned(Learned&&) noexcept {}
-  Learned& operator=(Learned&&) noexcept { return *this; }
-};
-
-struct Decision {
-  PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
-  const c10::FunctionSchema* schema = nullptr;
-  std::shared_ptr<Recorder> recorder = nullptr;  // writes its calls down: Python does not look at them
-  std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
-  PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
-  std::string name = "";
-  // of the schema, which is large and seldom in the cache
-  std::vector<bool> writes = {};  // the arguments that it writes
-  size_t returns = 0;
-  bool of_torch = false, of_lists = false;
-  Learned learned = {};
-
-  void read_schema() {
-    for (const auto& argument : schema->arguments()) {
-      const auto* alias = argument.alias_info();
-      writes.push_back(alias != nullptr && alias->isWrite());
-    }
-    returns = schema->returns().size();
-    of_torch = schema->name().starts_with("aten::");
-    of_lists = schema->name().starts_with("aten::_foreach_");
-  }
-};
 
 // Python's side. decide(name) -> function, (function, recorder, head, name) or None; before(function,
 // args, kwargs) -> state or None; after(state, results). Held for the life of the process, so that no
@@ -63,35 +25,10 @@ std::atomic<uint64_t> generation{1};  // of the decisions
 std::atomic<bool> host_too{false};
 std::optional<at::CallbackHandle> handle;
 
-thread_local int depth = 0;  // inside a kernel that is watched: what it calls is its own business
-thread_local const Learned* inside = nullptr;  // that kernel, where it is recorded
-
-// While a kernel is watched, torch has no observer in its thread: it would put together the arguments
-// of all that the kernel calls for nothing. Not where another one listens too, such as a profiler. It
-// costs a microsecond: only for kernels that were seen to call others.
-class Quiet {
- public:
-  Quiet() : on_(at::isRecordFunctionEnabled() && alone()) {
-    if (on_) at::enableRecordFunction(false);
-  }
-  ~Quiet() {
-    if (on_) at::enableRecordFunction(true);
-  }
-  Quiet(const Quiet&) = delete;
-
- private:
-  static bool alone() {
-    const auto found = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
-    return found && found->callbacks_.size() == 1;
-  }
-
-  const bool on_;
-};
-
-struct Watched : at::ObserverContext {
+struct Watched : Context {
   PyObject* state;
   Quiet quiet;
-  explicit Watched(PyObject* state) : state(state) {}
+  explicit Watched(PyObject* state) : Context(Of::python), state(state) {}
 };
 
 bool on_device(const c10::IValue& value) {
@@ -122,7 +59,7 @@ Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
   if (!PyTuple_Check(found)) return {found, &schema};
   const auto parts = py::reinterpret_steal<py::tuple>(found);
   Decision made{py::object(parts[0]).release().ptr(), &schema, parts[1].cast<std::shared_ptr<Recorder>>()};
-  made.name = parts[3].cast<std::string>();
+  made.name = lasting(parts[3].cast<std::string>());
   if (py::isinstance<Heads>(parts[2])) made.heads = parts[2].cast<std::shared_ptr<Heads>>();
   else made.head = py::object(parts[2]).release().ptr();
   return made;
@@ -144,25 +81,35 @@ Decision decide(const at::RecordFunction& fn) {  // under the GIL
 
 // What a thread has asked for; it owns nothing, for it may outlive Python.
 struct Asked {
+  const char* name = nullptr;
   uint64_t generation = 0;
-  std::unordered_map<const char*, std::weak_ptr<const Decision>> found;
+  bool unwanted = false;
+  std::weak_ptr<const Decision> found;
 };
-thread_local Asked asked;
+constexpr size_t kAsked = 1024;
 
-std::shared_ptr<const Decision> known(const char* name) {  // hot path
-  const uint64_t now = generation.load(std::memory_order_acquire);
-  if (asked.generation != now) asked = {now, {}};
-  auto& own = asked.found[name];
-  if (auto found = own.lock()) return found;
+Asked& asked(const char* name) {
+  static thread_local std::unique_ptr<std::array<Asked, kAsked>> all = std::make_unique<std::array<Asked, kAsked>>();
+  const auto mixed = reinterpret_cast<uint64_t>(name) * 0x9E3779B97F4A7C15ull;
+  return (*all)[mixed >> 54];
+}
+
+std::shared_ptr<const Decision> known(const char* name, Asked& own, uint64_t now) {
+  if (own.name == name && own.generation == now)
+    if (auto found = own.found.lock()) return found;
   std::shared_lock lock(decisions_lock);
   const auto found = decisions.find(name);
   if (found == decisions.end()) return nullptr;
-  own = found->second;
+  own = {name, now, found->second->function == nullptr, found->second};
   return found->second;
 }
 
+// Null: nobody wants it. Hot path.
 std::shared_ptr<const Decision> decided(const at::RecordFunction& fn) {
-  if (auto found = known(fn.name())) return found;
+  Asked& own = asked(fn.name());
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  if (own.name == fn.name() && own.generation == now && own.unwanted) return nullptr;
+  if (auto found = known(fn.name(), own, now)) return found;
   py::gil_scoped_acquire gil;
   auto made = std::make_shared<const Decision>(decide(fn));
   std::unique_lock lock(decisions_lock);
@@ -182,179 +129,45 @@ PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue>
   return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(), keywords.ptr(), nullptr);
 }
 
-// A call that a recorder writes down.
-struct Recorded : at::ObserverContext {
-  std::shared_ptr<const Decision> decision;
-  std::string line;
-  std::vector<at::Tensor> given;
-  std::vector<bool> declared;  // the kernel says that it writes it
-  std::vector<uint32_t> versions;
-  Warm warm;
-  std::optional<Quiet> quiet;  // unless what it calls is measured
-};
-
-// A call on lists that is made of a kernel for each tensor: one of these, whose result is measured
-// while it is in the cache.
-struct Part : at::ObserverContext {
-  std::optional<Quiet> quiet;
-};
-
-thread_local Recorded* listed = nullptr;  // such a call that is going on
-
-// The tensors of a value, in order; a number that torch has wrapped is none, in Python neither.
-void flatten(const c10::IValue& value, std::vector<at::Tensor>& to) {
-  if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) to.push_back(tensor);
-  } else if (value.isList()) {
-    for (const c10::IValue& item : value.toListRef()) flatten(item, to);
-  } else if (value.isTuple()) {
-    for (const c10::IValue& item : value.toTupleRef().elements()) flatten(item, to);
-  }
-}
-
-// Whether a recorder may look at it by itself: plain memory within its reach, and a count of writes.
-bool is_simple(Recorder& recorder, const std::vector<at::Tensor>& given) {
-  using c10::DispatchKey;
-  const auto on = c10::impl::tls_local_dispatch_key_set().included_;
-  if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
-  return std::all_of(given.begin(), given.end(), [&](const at::Tensor& tensor) {
-    return !tensor.is_inference() && !tensor.key_set().has(DispatchKey::Python) && recorder.handles(tensor);
-  });
-}
-
-// The kind of device that a call works on, as `call.scan` finds it; an accelerator goes before the CPU.
-std::optional<c10::DeviceType> kind_of(const std::vector<at::Tensor>& given, c10::ArrayRef<const c10::IValue> inputs) {
-  std::optional<c10::DeviceType> found;
-  for (const auto& tensor : given) {
-    if (!tensor.is_cpu()) return tensor.device().type();
-    found = c10::DeviceType::CPU;
-  }
-  for (const auto& value : inputs) {
-    if (!found && value.isDevice()) found = value.toDevice().type();
-  }
-  return found;
-}
-
-std::string head_of(const Decision& decision, c10::DeviceType kind) {
-  if (decision.heads != nullptr) return decision.heads->head(decision.function, decision.name, kind);
-  const py::object head = py::handle(decision.head)(c10::DeviceTypeName(kind, true));
-  return head.is_none() ? std::string() : head.cast<std::string>();
-}
-
-// What still waits to be reduced is, before a call that writes it; what is not torch's own may write all.
-void before_write(const Decision& decision, const Recorded& call) {
-  for (size_t i = 0; i < call.given.size(); i++) {
-    if (call.declared[i] || !decision.of_torch) decision.recorder->before_write(call.given[i]);
-  }
-}
-
-// The start of a recorded call; false: Python is to look at it.
-bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
-  const Decision& decision = *made;
-  auto call = std::make_unique<Recorded>();
-  for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
-    flatten(inputs[i], call->given);
-    call->declared.resize(call->given.size(), decision.writes[i]);
-  }
-  const auto kind = kind_of(call->given, inputs);
-  if (!kind || !is_simple(*decision.recorder, call->given)) return false;
-  {
-    py::gil_scoped_acquire gil;
-    call->line = head_of(decision, *kind);
-  }
-  if (call->line.empty()) {
-    before_write(decision, *call);
-    return true;
-  }
-  call->line += ",\"inputs\":[";
-  decision.recorder->texts(call->line, call->given);
-  decision.recorder->settle();
-  before_write(decision, *call);
-  for (const auto& tensor : call->given) call->versions.push_back(version_of(tensor));
-  call->decision = std::move(made);
-  inside = &call->decision->learned;
-  if (call->decision->of_lists) listed = call.get();
-  else if (inside->nests) call->quiet.emplace();
-  to = std::move(call);
-  return true;
-}
-
-void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
-  Recorder& recorder = *call.decision->recorder;
-  std::vector<at::Tensor> made;
-  for (const auto& output : outputs) flatten(output, made);
-  std::vector<size_t> changed;
-  for (size_t i = 0; i < call.given.size(); i++) {
-    const at::Tensor& tensor = call.given[i];
-    if (!call.declared[i] && version_of(tensor) == call.versions[i]) continue;
-    recorder.forget(tensor);
-    const bool returned = std::any_of(made.begin(), made.end(), [&](const at::Tensor& other) { return other.is_same(tensor); });
-    if (!returned) changed.push_back(i);
-  }
-  call.line += "],\"outputs\":[";
-  recorder.texts(call.line, made, &call.warm);
-  call.line += ']';
-  for (size_t i = 0; i < changed.size(); i++) {
-    call.line += (i == 0 ? ",\"mutated\":{\"" : ",\"") + std::to_string(changed[i]) + "\":";
-    recorder.text(call.line, call.given[changed[i]], &call.warm);
-  }
-  call.line += changed.empty() ? "}\n" : "}}\n";
-  recorder.settle();
-  recorder.add(call.line);
-}
-
-void warm(const std::vector<c10::IValue>& outputs) {
-  Recorded* call = std::exchange(listed, nullptr);
-  try {
-    std::vector<at::Tensor> made;
-    for (const auto& output : outputs) flatten(output, made);
-    for (const auto& tensor : made) call->decision->recorder->warm(call->warm, tensor);
-  } catch (const std::exception& error) {
-    call->decision->recorder->report(call->decision->function, error.what());
-  }
-  listed = call;
-}
-
 std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
-  if (depth == 1 && listed != nullptr) {
-    depth++;
-    auto part = std::make_unique<Part>();
-    if (inside->nests) part->quiet.emplace();
+  Here& now = here();
+  if (now.depth == 1 && now.listed != nullptr) {
+    now.depth++;
+    auto part = std::make_unique<ListedPart>();
+    if (now.inside->nests) part->quiet.emplace();
     return part;
   }
-  if (depth > 0 || batch_at_work()) {
-    if (inside != nullptr) inside->nests = true;
+  if (now.depth > 0 || batch_at_work()) {
+    if (now.inside != nullptr) now.inside->nests = true;
     return nullptr;
   }
   const auto made = decided(fn);
+  if (made == nullptr || made->function == nullptr) return nullptr;
   const Decision& decision = *made;
-  if (decision.function == nullptr) return nullptr;
   const auto inputs = fn.inputs();
   if (!host_too && !any_on_device(inputs)) return nullptr;
   if (decision.recorder != nullptr) {
     std::unique_ptr<at::ObserverContext> context;
     bool done = true;
-    depth++;
+    now.depth++;
     try {
       done = record(made, inputs, context);
     } catch (const std::exception& error) {  // it must not kill the program
       decision.recorder->report(decision.function, error.what());
     }
-    depth--;
-    if (context != nullptr) depth++;
+    if (context == nullptr) now.depth--;
     if (done) return context;
   }
   Batch::start_all();
   py::gil_scoped_acquire gil;
-  depth++;  // what the tool itself calls
+  now.depth++;  // what the tool itself calls
   PyObject* state = nullptr;
   try {
     state = call_before(decision, inputs);
   } catch (const std::exception&) {  // an argument that Python has no word for: not watched
     PyErr_Clear();
   }
-  depth--;
+  now.depth--;
   if (state == nullptr) {
     if (PyErr_Occurred()) PyErr_WriteUnraisable(before_call);
     return nullptr;
@@ -363,7 +176,7 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
     Py_DECREF(state);
     return nullptr;
   }
-  depth++;
+  now.depth++;
   return std::make_unique<Watched>(state);
 }
 
@@ -380,33 +193,36 @@ c10::IValue stand_in(const c10::IValue& value) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 
+void end_recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
+  Here& now = here();
+  now.listed = nullptr;
+  now.inside = nullptr;
+  if (outputs.size() != call.decision->returns) return;  // the kernel raised
+  now.depth++;
+  try {
+    recorded(call, outputs);
+  } catch (const std::exception& error) {
+    call.decision->recorder->report(call.decision->function, error.what());
+  }
+  now.depth--;
+}
+
 void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (context == nullptr) return;
-  depth--;
+  Here& now = here();
+  now.depth--;
   const auto& outputs = fn.outputs();
-  if (dynamic_cast<Part*>(context) != nullptr) {
-    warm(outputs);
-    return;
-  }
-  if (auto* call = dynamic_cast<Recorded*>(context)) {
-    listed = nullptr;
-    inside = nullptr;
-    if (outputs.size() != call->decision->returns) return;  // the kernel raised
-    depth++;
-    try {
-      recorded(*call, outputs);
-    } catch (const std::exception& error) {
-      call->decision->recorder->report(call->decision->function, error.what());
-    }
-    depth--;
-    return;
+  switch (static_cast<Context*>(context)->of) {
+    case Context::Of::part: return recorded(*static_cast<ListedPart*>(context), outputs);
+    case Context::Of::record: return end_recorded(*static_cast<Recorded*>(context), outputs);
+    case Context::Of::python: break;
   }
   py::gil_scoped_acquire gil;
   PyObject* state = static_cast<Watched*>(context)->state;
   const auto made = decided(fn);
-  const bool whole = made->schema != nullptr && outputs.size() == made->returns;
+  const bool whole = made != nullptr && made->schema != nullptr && outputs.size() == made->returns;
   if (whole) {  // else the kernel raised
-    depth++;
+    now.depth++;
     try {
       py::list results;
       const bool hidden = may_become_subclass(*made);
@@ -417,7 +233,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
     } catch (const std::exception&) {
       PyErr_Clear();
     }
-    depth--;
+    now.depth--;
   }
   Py_DECREF(state);
 }

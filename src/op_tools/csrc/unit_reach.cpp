@@ -25,10 +25,11 @@ bool is_dense(const at::Tensor& tensor) {
   return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
 }
 
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested() &&
-      !tensor.is_conj() && !tensor.is_neg() && !tensor.is_meta() && !tensor.key_set().has(c10::DispatchKey::ZeroTensor) &&
-      !tensor.key_set().has(c10::DispatchKey::Python);
+bool is_plain(const at::Tensor& tensor) {  // hot path
+  using c10::DispatchKey;
+  static const auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python});
+  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
+      !tensor.is_nested() && !tensor.is_meta();
 }
 
 uint32_t version_of(const at::Tensor& tensor) {
@@ -101,8 +102,9 @@ Reach::~Reach() {
 
 bool Reach::sees(const at::Tensor& tensor) {
   if (tensor.is_cpu() || tensor.numel() == 0) return true;
-  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
   const Window& window = window_of(tensor.device());
+  if (window.bytes == 0) return false;
+  const auto* own = static_cast<const char*>(tensor.const_data_ptr());
   return own >= window.device && own < window.device + window.bytes;
 }
 

@@ -11,36 +11,6 @@ namespace {
 
 constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
 
-struct Type {
-  const char* name;
-  int kind;   // of `Kind`; -1: Python does it
-  int parts;  // of a complex number
-};
-
-Type type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat: return {"float32", 0, 1};
-    case at::kDouble: return {"float64", 1, 1};
-    case at::kBFloat16: return {"bfloat16", 2, 1};
-    case at::kHalf: return {"float16", 3, 1};
-    case at::kLong: return {"int64", 4, 1};
-    case at::kInt: return {"int32", 5, 1};
-    case at::kShort: return {"int16", 6, 1};
-    case at::kChar: return {"int8", 7, 1};
-    case at::kByte: return {"uint8", 8, 1};
-    case at::kBool: return {"bool", 8, 1};
-    case at::kComplexHalf: return {"complex32", 3, 2};
-    case at::kComplexFloat: return {"complex64", 0, 2};
-    case at::kComplexDouble: return {"complex128", 1, 2};
-    default: return {nullptr, -1, 1};
-  }
-}
-
-void put(std::string& to, int64_t value) {
-  char digits[24];
-  to.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
-}
-
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
   if (!std::isfinite(value)) {
     to += "null";
@@ -61,7 +31,7 @@ std::string written(const Measured& found, bool hash_only) {
     const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
       text += name;
       if (!found.numbers) text += "null";
-      else if (exact) put(text, whole);
+      else if (exact) put_number(text, whole);
       else put(text, value);
     };
     number("\"min\":", found.low, found.whole_low, found.whole);
@@ -69,7 +39,7 @@ std::string written(const Measured& found, bool hash_only) {
     number(",\"mean\":", found.mean, 0, false);
     number(",\"norm\":", found.norm, 0, false);
     text += ",\"nonfinite\":";
-    put(text, found.nonfinite);
+    put_number(text, found.nonfinite);
     text += ',';
   }
   text += "\"hash\":\"";
@@ -79,10 +49,10 @@ std::string written(const Measured& found, bool hash_only) {
 }
 
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
-                   py::function starter, py::function flush, py::function problem)
-    : hash_only_(hash_only), sampled_(sampled), limit_(limit), described_(std::move(described)), flush_(std::move(flush)),
+                   py::function starter, py::function launcher, py::function flush, py::function problem)
+    : limit(limit), hash_only_(hash_only), sampled_(sampled), described_(std::move(described)), flush_(std::move(flush)),
       problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_), awaited_(false, reach_) {
-  batch_ = Batch::make(hash_only, std::move(starter), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
+  batch_ = Batch::make(hash_only, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
 
 Recorder::~Recorder() {
@@ -90,32 +60,30 @@ Recorder::~Recorder() {
   for (auto* function : {&described_, &flush_, &problem_}) *function = py::function();
 }
 
-void Recorder::text(std::string& to, const at::Tensor& tensor, const Warm* warm) {
+void Recorder::tensor(Raw& to, const at::Tensor& tensor, const Warm* warm) {
   const Type type = type_of(tensor.scalar_type());
   const bool plain = type.name != nullptr && is_plain(tensor), reached = plain && reach_.sees(tensor);
   if (!reached && !(plain && batch_->takes(tensor))) {
     py::gil_scoped_acquire gil;
-    to += described_(tensor).cast<std::string>();
+    to.words(described_(tensor).cast<std::string>());
     return;
   }
-  to += "{\"dtype\":\"";
-  to += type.name;
-  to += "\",\"shape\":[";
-  bool first = true;
-  for (const int64_t size : tensor.sizes()) {
-    if (!first) to += ',';
-    first = false;
-    put(to, size);
-  }
-  to += "],";
+  to.tensor(tensor);
   if (reached) numbers(to, tensor, warm);
-  else deferred(to, tensor);
-  to += '}';
+  else to.awaited(deferred(tensor, type));
 }
 
-void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* warm) {
+std::string Recorder::text(const at::Tensor& tensor) {
+  Raw raw;
+  this->tensor(raw, tensor);
+  std::string made;
+  Raw::into_words(made, raw.bytes(), Batch::put_mark, [](std::string&, std::string_view) {});
+  return made;
+}
+
+void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
   const auto place = place_of(tensor);
-  if (place && known_.use(*place, tensor, [&](const std::string& known) { to += known; })) return;
+  if (place && known_.use(*place, tensor, [&](const std::string& known) { return to.known(known), true; })) return;
   const uint8_t* data = reach_.address(tensor);
   std::string made;
   if (warm != nullptr && !warm->empty()) {
@@ -123,23 +91,19 @@ void Recorder::numbers(std::string& to, const at::Tensor& tensor, const Warm* wa
     if (found != warm->end() && is_dense(tensor)) made = found->second;
   }
   if (made.empty()) made = measured(tensor, data);
-  to += made;
+  to.known(made);
   if (place) known_.keep(*place, tensor, std::move(made));
 }
 
-// A mark stands for what is reduced on the device, until the lines are taken.
-void Recorder::deferred(std::string& to, const at::Tensor& tensor) {
-  const auto put_to = [&](const std::shared_ptr<Awaited>& one) {
-    if (one->ready.load(std::memory_order_acquire)) to += one->text;
-    else Batch::put_mark(to, *one);
-  };
+// The number of what is reduced on the device, and read when the lines are taken.
+int64_t Recorder::deferred(const at::Tensor& tensor, const Type& type) {
   const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
-  if (place && awaited_.use(*place, tensor, put_to)) return;
-  const Type type = type_of(tensor.scalar_type());
-  deferring_ = true;
-  auto made = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
-  put_to(made);
-  if (place) awaited_.keep(*place, tensor, std::move(made));
+  int64_t number = 0;
+  if (place && awaited_.use(*place, tensor, [&](int64_t known) { return number = known, batch_->keeps(known); })) return number;
+  deferring_.store(true, std::memory_order_relaxed);
+  number = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
+  if (place) awaited_.keep(*place, tensor, number);
+  return number;
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -162,16 +126,6 @@ void Recorder::warm(Warm& to, const at::Tensor& tensor) {
   to[{data, tensor.numel(), static_cast<int>(tensor.scalar_type())}] = measured(tensor, data);
 }
 
-void Recorder::texts(std::string& to, const std::vector<at::Tensor>& tensors, const Warm* warm) {
-  to.reserve(to.size() + 256 * tensors.size());
-  bool first = true;
-  for (const auto& tensor : tensors) {
-    if (!first) to += ',';
-    first = false;
-    text(to, tensor, warm);
-  }
-}
-
 bool Recorder::handles(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return false;
   return reach_.sees(tensor) || (type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
@@ -181,54 +135,63 @@ void Recorder::settle() {
   if (sampled_) batch_->start();
 }
 
-void Recorder::add(std::string_view line) {
+template <typename Put>
+void Recorder::append(Put put) {
   {
     std::lock_guard lock(lines_lock_);
-    lines_ += line;
-    if (++waiting_ < (deferring_ ? (limit_ + 3) / 4 : limit_)) return;  // what a device has found is read soon
+    put();
+    if (++waiting_ < (deferring_ ? (limit + 3) / 4 : limit.load())) return;  // what a device has found is read soon
     waiting_ = 0;  // it may be another thread that takes them, and later
   }
   py::gil_scoped_acquire gil;
   flush_();
 }
 
+void Recorder::add(const Raw& line) {
+  append([&] { lines_.bytes() += line.bytes(); });
+}
+
+void Recorder::add(std::string_view line) {
+  append([&] { lines_.line(line); });
+}
+
 py::bytes Recorder::take(bool everything) {
-  std::string lines;
+  std::string made;
   {
     py::gil_scoped_release release;
+    Raw lines;
     {
       std::lock_guard lock(lines_lock_);
-      lines.swap(lines_);
-      lines_.reserve(lines.size());
+      std::swap(lines, lines_);
+      lines_.bytes().reserve(lines.bytes().size());
       waiting_ = 0;
     }
     if (!batch_->idle() || !held_.empty()) {
       batch_->read(everything);
-      held_.swap(lines);
-      if (everything) lines += std::exchange(held_, {});
-      lines = batch_->filled(lines);
+      std::swap(held_, lines);
+      if (everything) lines.bytes() += held_.bytes(), held_.clear();
     }
+    made.reserve(4 * lines.bytes().size());
+    Raw::into_words(made, lines.bytes(), [&](std::string& to, int64_t number) { batch_->put(to, number); },
+                    [&](std::string& to, std::string_view line) { batch_->fill(to, line); });
   }
-  return py::bytes(lines);
+  return py::bytes(made);
 }
 
 void Recorder::report(PyObject* function, const char* text) {
   py::gil_scoped_acquire gil;
-  problem_(py::handle(function), text);
+  problem_(function == nullptr ? py::object(py::none()) : py::reinterpret_borrow<py::object>(function), text);
 }
 
 void bind_recorder(py::module_& m) {
   py::class_<Recorder, std::shared_ptr<Recorder>>(m, "Recorder")
-      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function, py::function>())
-      .def("text", [](Recorder& self, const at::Tensor& tensor) {
-        std::string made;
-        self.text(made, tensor);
-        return made;
-      }, py::call_guard<py::gil_scoped_release>())
+      .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function, py::function, py::function>())
+      .def("text", &Recorder::text, py::call_guard<py::gil_scoped_release>())
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
-      .def("add", &Recorder::add, py::call_guard<py::gil_scoped_release>())
+      .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
+      .def_property("limit", [](Recorder& self) { return self.limit.load(); }, [](Recorder& self, size_t limit) { self.limit = limit; })
       .def_property_readonly("defers", &Recorder::defers);
 }
 

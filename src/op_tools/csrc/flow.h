@@ -1,0 +1,41 @@
+// The gradients of a call that a recorder writes down, heard by hooks on the nodes that it made: as gradients.py.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "graph.h"
+#include "recorder.h"
+
+namespace op_tools {
+
+// One call's gradients while they come in. Holds no tensor of the graph for longer: no cycle, no leak.
+class Flow {
+ public:
+  Flow(std::shared_ptr<Recorder> recorder, const Head& head, size_t inputs, size_t outputs)
+      : recorder_(std::move(recorder)), head_(head), inputs_(inputs), outputs_(outputs) {}
+
+  // Hooks on what a call has made between its arguments and its results; nothing, where that is nothing.
+  static void watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& given, size_t count, const Tensors& results, uint64_t sequence);
+  static void finish();  // at the end of a backward pass: those that it went through in part are written
+
+  using Places = c10::SmallVector<std::pair<int, int>, 2>;  // number among a node's gradients, place among the call's
+  void enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self);
+  void leave(const variable_list& grads, const Places& entering);
+
+ private:
+  void take(Raw& to, const at::Tensor& gradient);
+  void write();
+
+  std::shared_ptr<Recorder> recorder_;
+  const Head head_;
+  std::vector<Raw> inputs_, outputs_;
+  std::vector<std::pair<int, at::Tensor>> sums_;  // of arguments with several ways to them
+  std::vector<int> ways_;                         // to each argument
+  int waiting_ = 0;
+  bool begun_ = false, over_ = false;
+  std::mutex lock_;
+};
+
+}  // namespace op_tools

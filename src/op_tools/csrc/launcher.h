@@ -1,0 +1,57 @@
+// A vendor's kernel for statistics, started without Python: see `launcher` in op_tools/reducing.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace op_tools {
+
+constexpr int64_t kGiven = 3, kFields = 8;  // numbers of each piece: in the table, in the results
+
+// What was started: the results come into page-locked memory, row by row.
+struct Launched {
+  at::Tensor memory;  // the table, then the results
+  int64_t rows = 0;
+  std::optional<c10::Stream> stream;
+
+  int64_t* table() const { return memory.data_ptr<int64_t>(); }
+  int64_t* results() const { return table() + kGiven * rows; }
+  bool done() const;
+  void wait() const;  // raises where the device has failed
+};
+
+class Launchers {
+ public:
+  // launcher(kind of device, index) -> four numbers, or None
+  explicit Launchers(py::function launcher) : launcher_(std::move(launcher)) {}
+  void close() { launcher_ = py::function(); }
+
+  bool has(const c10::Stream& stream);  // for it
+  Launched prepared(const c10::Stream& stream, int64_t rows);  // its table is to be written
+  bool launch(const Launched& made);    // false: it cannot, now
+  void free(Launched& done);            // it is used again
+
+ private:
+  struct Launcher {
+    int (*launch)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
+                  void** arguments, void** more) = nullptr;
+    void* kernel = nullptr;
+    unsigned threads = 0;
+    int (*capturing)(void* stream, int* state) = nullptr;
+  };
+  const Launcher& of(c10::Device device);
+
+  py::function launcher_;
+  std::map<c10::Device, Launcher, bool (*)(const c10::Device&, const c10::Device&)> known_{
+      [](const c10::Device& a, const c10::Device& b) { return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index()); }};
+  std::vector<at::Tensor> few_, many_;  // memory that is free
+  std::mutex lock_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,139 @@
+// Calls as they were seen, in bytes: they are put into words when they are taken, by another thread where one does that.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace op_tools {
+
+// Which call it is. The texts are in JSON, and `lasting`; null: nothing is known.
+struct Head {
+  int64_t id = 0, step = 0;
+  const std::string *name = nullptr, *module = nullptr, *site = nullptr;
+  bool backward = false;
+};
+
+// The same text, where it stays for the life of the process. Any thread.
+const std::string* lasting(std::string_view text);
+
+// How a type of values is called, and measured.
+struct Type {
+  const char* name;
+  int kind;   // of `Kind`; -1: Python does it
+  int parts;  // of a complex number
+};
+Type type_of(at::ScalarType type);
+
+// What is written of one call after the other.
+class Raw {
+ public:
+  void clear() { bytes_.clear(); }
+  bool empty() const { return bytes_.empty(); }
+  const std::string& bytes() const { return bytes_; }
+  std::string& bytes() { return bytes_; }
+
+  void line(std::string_view text) { put(Tag::line), put(text); }  // a whole one, in words
+  void head(const Head& head) { put(Tag::head), put(head); }
+  void begun(std::string_view head) { put(Tag::begun), put(head); }  // in words
+  void outputs() { put(Tag::outputs); }
+  void mutated(uint32_t place) { put(Tag::mutated), put(place); }
+  void end() { put(Tag::end); }
+  void gradients(const Head& head) { put(Tag::gradients), put(head); }  // of the arguments, and then of the results:
+  void of_outputs() { put(Tag::of_outputs); }
+  void nothing() { put(Tag::nothing); }  // no gradient came
+  void append(const Raw& other) { bytes_ += other.bytes_; }
+
+  void words(std::string_view text) { put(Tag::words), put(text); }  // a tensor
+  void tensor(const at::Tensor& tensor) {  // what it is; then its numbers:
+    put(Tag::tensor), put(tensor.scalar_type()), put(static_cast<uint8_t>(tensor.dim()));
+    for (const int64_t size : tensor.sizes()) put(size);
+  }
+  void known(std::string_view numbers) { put(Tag::known), put(numbers); }
+  void awaited(int64_t number) { put(Tag::awaited), put(number); }
+
+  // As lines of JSON: number(to, which) writes the numbers that were waited for, text(to, line) a line in words.
+  template <typename Number, typename Text>
+  static void into_words(std::string& to, std::string_view from, Number number, Text text);
+
+ private:
+  enum class Tag : uint8_t { line, head, begun, outputs, mutated, end, words, tensor, known, awaited, gradients, of_outputs, nothing };
+
+  template <typename T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void put(std::string_view text) {
+    put(static_cast<uint32_t>(text.size()));
+    bytes_.append(text);
+  }
+
+  struct Reader {
+    std::string_view from;
+    template <typename T>
+    T get() {
+      T value;
+      std::memcpy(&value, from.data(), sizeof value);
+      from.remove_prefix(sizeof value);
+      return value;
+    }
+    std::string_view text() {
+      const auto size = get<uint32_t>();
+      const auto found = from.substr(0, size);
+      from.remove_prefix(size);
+      return found;
+    }
+  };
+
+  std::string bytes_;
+};
+
+void put_number(std::string& to, int64_t value);
+void put_head(std::string& to, const Head& head);
+
+template <typename Number, typename Text>
+void Raw::into_words(std::string& to, std::string_view from, Number number, Text text) {
+  Reader read{from};
+  bool first = true, changed = false;
+  const auto comma = [&] {
+    if (!first) to += ',';
+    first = false;
+  };
+  while (!read.from.empty()) {
+    switch (read.get<Tag>()) {
+      case Tag::line: text(to, read.text()); break;
+      case Tag::head: put_head(to, read.get<Head>()), to += ",\"inputs\":[", first = true; break;
+      case Tag::begun: to += read.text(), to += ",\"inputs\":[", first = true; break;
+      case Tag::outputs: to += "],\"outputs\":[", first = true; break;
+      case Tag::mutated:
+        to += changed ? ",\"" : "],\"mutated\":{\"";
+        put_number(to, read.get<uint32_t>()), to += "\":";
+        first = changed = true;
+        break;
+      case Tag::gradients: put_head(to, read.get<Head>()), to += ",\"grad_inputs\":[", first = true; break;
+      case Tag::of_outputs: to += "],\"grad_outputs\":[", first = true; break;
+      case Tag::nothing: comma(), to += "null"; break;
+      case Tag::end: to += changed ? "}}\n" : "]}\n", changed = false; break;
+      case Tag::words: comma(), to += read.text(); break;
+      case Tag::tensor: {
+        comma();
+        to += "{\"dtype\":\"", to += type_of(read.get<at::ScalarType>()).name, to += "\",\"shape\":[";
+        const auto dims = read.get<uint8_t>();
+        for (int dim = 0; dim < dims; dim++) {
+          if (dim > 0) to += ',';
+          put_number(to, read.get<int64_t>());
+        }
+        to += "],";
+        break;
+      }
+      case Tag::known: to += read.text(), to += '}'; break;
+      case Tag::awaited: number(to, read.get<int64_t>()), to += '}'; break;
+    }
+  }
+}
+
+}  // namespace op_tools

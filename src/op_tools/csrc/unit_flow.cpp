@@ -1,0 +1,178 @@
+// The gradients of a call that a recorder writes down.
+#include "flow.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <string_view>
+#include <typeinfo>
+
+namespace op_tools {
+namespace {
+
+std::mutex begun_lock;
+std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
+
+// torch keeps the type itself to itself.
+bool is_python(const Node& node) { return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE"; }
+
+struct Hear final : torch::autograd::FunctionPreHook {
+  std::shared_ptr<Flow> flow;
+  Flow::Places leaving;
+  bool at_once;
+  Hear(std::shared_ptr<Flow> flow, Flow::Places leaving, bool at_once) : flow(std::move(flow)), leaving(std::move(leaving)), at_once(at_once) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    flow->enter(grads, leaving, at_once, flow);
+    return grads;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not seen there
+};
+
+struct HearOut final : torch::autograd::FunctionPostHook {
+  std::shared_ptr<Flow> flow;
+  Flow::Places entering;
+  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering) : flow(std::move(flow)), entering(std::move(entering)) {}
+
+  variable_list operator()(const variable_list& grads, const variable_list&) override {
+    flow->leave(grads, entering);
+    return grads;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+};
+
+// The nodes that a call made: where its results leave them, where its arguments enter.
+struct Made {
+  struct Node_ {
+    Node* node;
+    Flow::Places leaving, entering;
+  };
+  c10::SmallVector<Node_, 8> nodes;
+
+  Node_* find(const Node* node) {
+    for (auto& one : nodes)
+      if (one.node == node) return &one;
+    return nullptr;
+  }
+
+  Made(const Given& given, const Tensors& results, uint64_t sequence) {
+    c10::SmallVector<Node*, 8> stack;
+    c10::SmallVector<std::tuple<Node*, int, int>, 4> leaving;
+    for (size_t place = 0; place < results.size(); place++) {
+      Node* node = results[place]->grad_fn().get();
+      const auto number = uint32_t(results[place]->output_nr());
+      if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
+      leaving.emplace_back(node, int(number), int(place));
+      stack.push_back(node);
+    }
+    while (!stack.empty()) {
+      Node* node = stack.back();
+      stack.pop_back();
+      if (node->sequence_nr() < sequence || find(node) != nullptr) continue;
+      nodes.push_back({node, {}, {}});
+      const auto& edges = node->next_edges();
+      for (size_t number = 0; number < edges.size(); number++) {
+        Node* following = edges[number].function.get();
+        if (following == nullptr) continue;
+        const int argument = given.argument(following, edges[number].input_nr);
+        if (argument >= 0) nodes.back().entering.emplace_back(int(number), argument);
+        else if (!following->next_edges().empty()) stack.push_back(following);
+      }
+    }
+    for (const auto& [node, number, place] : leaving)
+      if (auto* own = find(node)) own->leaving.emplace_back(number, place);
+  }
+};
+
+}  // namespace
+
+void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& given, size_t count, const Tensors& results, uint64_t sequence) {
+  given.find_leaves();
+  Made made(given, results, sequence);
+  if (made.nodes.empty()) return;
+  const auto flow = std::make_shared<Flow>(std::move(recorder), head, count, results.size());
+  flow->waiting_ = int(made.nodes.size());
+  flow->ways_.resize(count);
+  for (const auto& one : made.nodes)
+    for (const auto& [number, argument] : one.entering) flow->ways_[argument]++;
+  for (auto& one : made.nodes) {
+    const bool of_python = is_python(*one.node);  // it may write what comes in
+    if (!one.leaving.empty()) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::move(one.leaving), of_python));
+    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.entering)));
+  }
+}
+
+void Flow::take(Raw& to, const at::Tensor& gradient) {
+  to.clear();
+  recorder_->tensor(to, gradient);
+}
+
+void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self) {
+  try {
+    std::lock_guard hold(lock_);
+    if (over_) return;
+    if (!std::exchange(begun_, true)) {
+      std::lock_guard all(begun_lock);
+      begun.push_back(self);
+    }
+    for (const auto& [number, place] : leaving)
+      if (size_t(number) < grads.size() && grads[number].defined()) take(outputs_[place], grads[number]);
+    if (at_once) recorder_->settle();
+  } catch (const std::exception& error) {  // a tool must not kill the program that it watches
+    recorder_->report(nullptr, error.what());
+  }
+}
+
+void Flow::leave(const variable_list& grads, const Places& entering) {
+  try {
+    std::lock_guard hold(lock_);
+    if (over_) return;
+    for (const auto& [number, argument] : entering) {
+      if (size_t(number) >= grads.size() || !grads[number].defined()) continue;
+      if (ways_[argument] == 1) {
+        take(inputs_[argument], grads[number]);
+        continue;
+      }
+      at::NoGradGuard no_grad;
+      auto before = std::find_if(sums_.begin(), sums_.end(), [&, at = argument](const auto& sum) { return sum.first == at; });
+      if (before == sums_.end()) before = sums_.insert(sums_.end(), {argument, grads[number].detach()});
+      else before->second = before->second + grads[number].detach();
+      take(inputs_[argument], before->second);
+    }
+    recorder_->settle();
+    if (--waiting_ == 0) write();
+  } catch (const std::exception& error) {
+    recorder_->report(nullptr, error.what());
+  }
+}
+
+void Flow::write() {
+  over_ = true;
+  sums_.clear();
+  Raw line;
+  const auto side = [&](std::vector<Raw>& all) {
+    for (auto& one : all) one.empty() ? line.nothing() : line.append(one), one = {};
+  };
+  line.gradients(head_);
+  side(inputs_);
+  line.of_outputs();
+  side(outputs_);
+  line.end();
+  recorder_->add(line);
+}
+
+void Flow::finish() {
+  std::vector<std::weak_ptr<Flow>> left;
+  {
+    std::lock_guard hold(begun_lock);
+    left.swap(begun);
+  }
+  for (const auto& one : left) {
+    const auto flow = one.lock();
+    if (flow == nullptr) continue;
+    std::lock_guard hold(flow->lock_);
+    if (!flow->over_) flow->write();
+  }
+}
+
+}  // namespace op_tools

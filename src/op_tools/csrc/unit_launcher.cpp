@@ -1,0 +1,100 @@
+// A vendor's kernel for statistics, started without Python.
+#include "launcher.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace op_tools {
+namespace {
+
+constexpr int64_t kNotYet = INT64_MIN;  // in the last field of a row, which the kernel writes last
+constexpr int64_t kFew = 64, kMany = 4096;  // rows
+constexpr int kLooks = 400;                 // before the device is waited for
+
+bool is_there(const int64_t* row) { return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1])).load(std::memory_order_acquire) != kNotYet; }
+
+}  // namespace
+
+bool Launched::done() const {
+  for (int64_t row = rows - 1; row >= 0; row--)
+    if (!is_there(results() + kFields * row)) return false;
+  return true;
+}
+
+void Launched::wait() const {
+  for (int look = 0; look < kLooks; look++) {
+    if (done()) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  const c10::impl::VirtualGuardImpl device(stream->device_type());
+  device.synchronizeStream(*stream);
+  TORCH_CHECK(done(), "the kernel for statistics has not run");
+}
+
+const Launchers::Launcher& Launchers::of(c10::Device device) {
+  {
+    std::lock_guard hold(lock_);
+    const auto found = known_.find(device);
+    if (found != known_.end()) return found->second;
+  }
+  Launcher made;
+  {
+    py::gil_scoped_acquire gil;
+    const py::object found = launcher_(c10::DeviceTypeName(device.type(), true), device.index());
+    if (!found.is_none()) {
+      const auto [launch, kernel, threads, capturing] = found.cast<std::tuple<uintptr_t, uintptr_t, unsigned, uintptr_t>>();
+      made.launch = reinterpret_cast<decltype(made.launch)>(launch);
+      made.kernel = reinterpret_cast<void*>(kernel);
+      made.threads = threads;
+      made.capturing = reinterpret_cast<decltype(made.capturing)>(capturing);
+    }
+  }
+  std::lock_guard hold(lock_);
+  return known_.try_emplace(device, made).first->second;
+}
+
+// The driver knows the default stream of the current device as null; others are left to Python.
+bool Launchers::has(const c10::Stream& stream) { return stream.id() == 0 && of(stream.device()).launch != nullptr; }
+
+Launched Launchers::prepared(const c10::Stream& stream, int64_t rows) {
+  Launched made;
+  made.rows = rows;
+  made.stream = stream;
+  {
+    std::lock_guard hold(lock_);
+    auto& free = rows <= kFew ? few_ : many_;
+    if (rows <= kMany && !free.empty()) {
+      made.memory = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  if (!made.memory.defined()) {
+    const int64_t room = rows <= kFew ? kFew : std::max(rows, kMany);
+    made.memory = at::empty({room * (kGiven + kFields)}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
+  }
+  for (int64_t row = 0; row < rows; row++) made.results()[kFields * row + kFields - 1] = kNotYet;
+  return made;
+}
+
+bool Launchers::launch(const Launched& made) {
+  const Launcher& by = of(made.stream->device());
+  int state = 0;
+  if (by.capturing(nullptr, &state) != 0 || state != 0) return false;  // a graph is being captured
+  void *table = made.table(), *results = made.results();
+  void* arguments[] = {&table, &results};
+  return by.launch(by.kernel, static_cast<unsigned>(made.rows), 1, 1, by.threads, 1, 1, 0, nullptr, arguments, nullptr) == 0;
+}
+
+void Launchers::free(Launched& done) {
+  if (!done.memory.defined()) return;
+  const int64_t room = done.memory.numel() / (kGiven + kFields);
+  std::lock_guard hold(lock_);
+  if (room <= kMany) (room <= kFew ? few_ : many_).push_back(std::move(done.memory));
+  done.memory = at::Tensor();
+}
+
+}  // namespace op_tools

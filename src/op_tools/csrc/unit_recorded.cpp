@@ -1,0 +1,161 @@
+// Calls of kernels that a recorder writes down, without Python.
+#include "recorded.h"
+
+#include <ATen/core/function_schema.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+namespace op_tools {
+namespace {
+
+// Calls `take` with the tensors of a value, in order; a number that torch has wrapped is none, in Python neither.
+template <typename Take>
+void each_tensor(const c10::IValue& value, Take&& take) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) take(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& item : value.toListRef()) each_tensor(item, take);
+  } else if (value.isTuple()) {
+    for (const c10::IValue& item : value.toTupleRef().elements()) each_tensor(item, take);
+  }
+}
+
+struct Given {
+  c10::SmallVector<const at::Tensor*, 16> tensors;
+  c10::SmallVector<bool, 16> declared;
+  std::optional<c10::DeviceType> kind;  // of device, as `call.scan` finds it; an accelerator goes before the CPU
+};
+
+Given given_of(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs) {
+  Given given;
+  for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
+    each_tensor(inputs[i], [&](const at::Tensor& tensor) {
+      given.tensors.push_back(&tensor);
+      given.declared.push_back(decision.writes[i]);
+      if (!given.kind || *given.kind == c10::DeviceType::CPU) given.kind = tensor.device().type();
+    });
+  }
+  for (size_t i = 0; !given.kind && i < inputs.size(); i++) {
+    if (inputs[i].isDevice()) given.kind = inputs[i].toDevice().type();
+  }
+  return given;
+}
+
+// Whether a recorder may look at it by itself: plain memory within its reach, and a count of writes.
+bool is_simple(Recorder& recorder, const Given& given) {
+  using c10::DispatchKey;
+  const auto on = c10::impl::tls_local_dispatch_key_set().included_;
+  if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
+  return std::all_of(given.tensors.begin(), given.tensors.end(), [&](const at::Tensor* tensor) {
+    return !tensor->is_inference() && recorder.handles(*tensor);
+  });
+}
+
+bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
+  py::gil_scoped_acquire gil;
+  if (decision.heads != nullptr) {
+    const auto head = decision.heads->head(decision.name, kind);
+    if (head) to.head(*head);
+    return head.has_value();
+  }
+  const py::object head = py::handle(decision.head)(c10::DeviceTypeName(kind, true));
+  if (!head.is_none()) to.begun(head.cast<std::string>());
+  return !head.is_none();
+}
+
+// What still waits to be reduced is, before a call that writes it; what is not torch's own may write all.
+void before_write(const Decision& decision, const Given& given) {
+  for (size_t i = 0; i < given.tensors.size(); i++) {
+    if (given.declared[i] || !decision.of_torch) decision.recorder->before_write(*given.tensors[i]);
+  }
+}
+
+}  // namespace
+
+Here& here() {
+  static thread_local Here found;
+  return found;
+}
+
+bool Quiet::alone() {
+  const auto found = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
+  return found && found->callbacks_.size() == 1;
+}
+
+void Decision::read_schema() {
+  for (const auto& argument : schema->arguments()) {
+    const auto* alias = argument.alias_info();
+    writes.push_back(alias != nullptr && alias->isWrite());
+  }
+  returns = schema->returns().size();
+  of_torch = schema->name().starts_with("aten::");
+  of_lists = schema->name().starts_with("aten::_foreach_");
+}
+
+bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
+  const Decision& decision = *made;
+  Recorder& recorder = *decision.recorder;
+  const Given given = given_of(decision, inputs);
+  if (!given.kind || !is_simple(recorder, given)) return false;
+  Here& now = here();
+  now.raw.clear();
+  if (!put_head(now.raw, decision, *given.kind)) {
+    before_write(decision, given);
+    return true;
+  }
+  auto call = std::make_unique<Recorded>();
+  for (size_t i = 0; i < given.tensors.size(); i++) {
+    const at::Tensor& tensor = *given.tensors[i];
+    recorder.tensor(now.raw, tensor);
+    // torch's own say what they write; of others, autograd's count is compared
+    if (given.declared[i] || !decision.of_torch) call->held.push_back({tensor, static_cast<uint32_t>(i), version_of(tensor), given.declared[i]});
+  }
+  recorder.settle();
+  before_write(decision, given);
+  call->decision = std::move(made);
+  now.inside = &call->decision->learned;
+  if (call->decision->of_lists) now.listed = call.get();
+  else if (now.inside->nests) call->quiet.emplace();
+  to = std::move(call);
+  return true;
+}
+
+void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
+  Recorder& recorder = *call.decision->recorder;
+  Raw& to = here().raw;
+  const auto returns = [&](const at::Tensor& tensor) {
+    bool found = false;
+    for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& other) { found = found || other.is_same(tensor); });
+    return found;
+  };
+  c10::SmallVector<const Recorded::Held*, 4> changed;
+  for (const auto& one : call.held) {
+    if (!one.declared && version_of(one.tensor) == one.version) continue;
+    recorder.forget(one.tensor);
+    if (!returns(one.tensor)) changed.push_back(&one);
+  }
+  to.outputs();
+  for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { recorder.tensor(to, tensor, &call.warm); });
+  for (const auto* one : changed) {
+    to.mutated(one->place);
+    recorder.tensor(to, one->tensor, &call.warm);
+  }
+  to.end();
+  recorder.settle();
+  recorder.add(to);
+}
+
+void recorded(ListedPart&, const std::vector<c10::IValue>& outputs) {
+  Recorded* call = std::exchange(here().listed, nullptr);
+  Recorder& recorder = *call->decision->recorder;
+  try {
+    for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { recorder.warm(call->warm, tensor); });
+  } catch (const std::exception& error) {
+    recorder.report(call->decision->function, error.what());
+  }
+  here().listed = call;
+}
+
+}  // namespace op_tools
