@@ -23,7 +23,6 @@ from op_tools import (
     names,
     recording,
     report,
-    store,
 )
 from op_tools.call import Call, tensor_list
 from op_tools.capture_report import input_rows, show, show_gradients
@@ -35,7 +34,6 @@ from op_tools.snapshot import Unsupported, device_name
 from op_tools.statistics_direct import Direct
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
-from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
 from op_tools.written import UNCOUNTED, Mark, marks, written
 
@@ -138,7 +136,7 @@ class OpCapture(Observer):
         run = self._run
         if run.mode_of(call) == "nothing":
             return None
-        given = tensor_list(call.args, call.kwargs)
+        given = call.given
         marked = marks(call, given)
         arguments = None
         if call.level != "aten" and any(tensor.requires_grad for tensor in given):
@@ -155,7 +153,7 @@ class OpCapture(Observer):
             header["awaited"] = run.awaited.read_by(call, given, run.forget)
         state = _State(run, given, marked, arguments, rows, header)
         try:
-            run.write(_encoded(run, "input", state, call.args, call.kwargs, run.taker()))
+            run.put("input", header, call.args, call.kwargs, {})
         except Unsupported as reason:
             run.skipped[str(reason)] += 1
             return None
@@ -178,7 +176,9 @@ class OpCapture(Observer):
             run.statistics.call(state.head, state.text, made, changed)
         else:
             try:
-                _write_output(state, result, own, changed)
+                after = {str(at): tensor for at, tensor in changed.items()}
+                more = {"mutated": after, "written": list(own)}
+                run.put("output", state.header, (result,), {}, more)
             except Unsupported as reason:
                 run.skipped[f"the result is {reason}"] += 1
         if run.quiet:
@@ -199,8 +199,7 @@ class OpCapture(Observer):
             if header is None:
                 assert run.statistics is not None
                 return run.statistics.text(gradient)
-            assert run.store is not None
-            return store.encode(gradient, run.taker(), run.store.native)
+            return run.taken(gradient)
 
         def done(found: Gradients) -> None:
             if header is None:
@@ -280,31 +279,6 @@ def _autocast(device: torch.device | None) -> list[str]:
     except RuntimeError:  # a device that has no autocast
         pass
     return []
-
-
-def _encoded(
-    run: Run,
-    kind: str,
-    state: _State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    taken: Taker,
-    more: dict[str, Any] | None = None,
-) -> Part:
-    assert run.store is not None and state.header is not None
-    native = run.store.native
-    encoded = tuple([store.encode(item, taken, native) for item in args])
-    named = {key: store.encode(item, taken, native) for key, item in kwargs.items()}
-    return Part(kind, state.header, encoded, named, more or {})
-
-
-def _write_output(
-    state: _State, result: Any, own: dict[int, Tensor], changed: dict[int, Tensor]
-) -> None:
-    taken = state.run.taker()
-    after = {str(at): taken(tensor) for at, tensor in changed.items()}
-    more = {"mutated": after, "written": list(own)}
-    state.run.write(_encoded(state.run, "output", state, (result,), {}, taken, more))
 
 
 def _write_gradients(run: Run, header: Header, found: Gradients) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -38,8 +39,7 @@ def arrived(stream: torch.Stream) -> None:
 
 def send(target: Tensor, flat: Tensor) -> torch.Stream:
     """Has the current stream copy values into page-locked memory; that stream."""
-    if _is_capturing(flat.device.type)():
-        raise Unsupported("a tensor of a graph that is being captured")
+    check_captured(flat.device.type)
     target.view(flat.dtype).view(flat.shape).copy_(flat, non_blocking=True)
     return torch.accelerator.current_stream(flat.device)
 
@@ -76,6 +76,35 @@ def settle(records: list[Record]) -> None:
             taken = min(count, snapshot.SAMPLED)
             first = start + (count - taken) // 2 * width
             entry.few = bytes(arena.view[first : first + taken * width])
+
+
+class Waiting:
+    """The records whose values are on their way, and where they are in the file."""
+
+    def __init__(self) -> None:
+        self._records: deque[tuple[int, Record]] = deque()
+        self.first = 0  # of those that were asked for last
+
+    def add(self, at: int, record: Record) -> None:
+        self._records.append((at, record))
+
+    def settle(self, stop: int) -> None:
+        """Waits for those before a place in the file."""
+        due = []
+        while self._records and self._records[0][0] < stop:
+            due.append(self._records.popleft())
+        if due:
+            self.first = due[0][0]
+            settle([record for _, record in due])
+
+    def clear(self) -> None:
+        self._records.clear()
+
+
+def check_captured(kind: str) -> None:
+    """Raises Unsupported while the kind of device captures a graph: nothing has values then."""
+    if _is_capturing(kind)():
+        raise Unsupported("a tensor of a graph that is being captured")
 
 
 @cache

@@ -11,7 +11,7 @@ namespace op_tools {
 void bind_compare(py::module_& m);   // unit_compare.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
-void bind_reach(py::module_& m);     // unit_reach.cpp
+void bind_packer(py::module_& m);    // unit_packer.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
@@ -40,7 +40,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_compare(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
-  op_tools::bind_reach(m);
+  op_tools::bind_packer(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);
   op_tools::bind_timing(m);
