@@ -6,7 +6,7 @@ import difflib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from op_tools import (
 from op_tools.call import Call, tensor_list
 from op_tools.capture_report import input_rows, show, show_gradients
 from op_tools.capture_run import Run
+from op_tools.filters import Selection, Steps
 from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
@@ -77,9 +78,11 @@ class OpCapture(Observer):
                     f"OpCapture has no option {name!r}.",
                     f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
                 )
-        everything = _is_everything(options)
+        everything = _is_everything(options, options.select)
         sampled = not (everything and options.level == "aten")  # else every kernel is seen
-        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, everything)
+        # of a step that is selected everything is: a count of writes is trusted within it
+        in_step = _is_everything(options, replace(options.select, steps=Steps(), ranks=()))
+        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, in_step)
 
     # A call.
 
@@ -218,9 +221,9 @@ class OpCapture(Observer):
         report.summary(self, started, run.summary())
 
 
-def _is_everything(options: Options) -> bool:
-    """Whether no call of the level escapes."""
-    return options.ops == (".*",) and not options.disable and options.select.is_all
+def _is_everything(options: Options, select: Selection) -> bool:
+    """Whether no call of the level escapes, with such a selection."""
+    return options.ops == (".*",) and not options.disable and select.is_all
 
 
 def _choice(name: str, given: Any) -> str:

@@ -49,7 +49,7 @@ FORMATS: dict[str, Callable[[bool, bool], Store]] = {
 
 def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
     """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes; with
-    `everything`, every call is.
+    `everything`, every call of a step is seen, if one is.
     """
     tensors = mode == "tensors"
     return Run(

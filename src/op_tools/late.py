@@ -6,6 +6,7 @@ The copy stands in the stream behind what made the values and before what writes
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -83,19 +84,21 @@ class Waiting:
 
     def __init__(self) -> None:
         self._records: deque[tuple[int, Record]] = deque()
-        self.first = 0  # of those that were asked for last
+
+    @property
+    def first(self) -> int:
+        """Where the first of them is, if there is one."""
+        return self._records[0][0] if self._records else sys.maxsize
 
     def add(self, at: int, record: Record) -> None:
         self._records.append((at, record))
 
     def settle(self, stop: int) -> None:
         """Waits for those before a place in the file."""
-        due = []
-        while self._records and self._records[0][0] < stop:
-            due.append(self._records.popleft())
-        if due:
-            self.first = due[0][0]
-            settle([record for _, record in due])
+        due = [record for at, record in list(self._records) if at < stop]
+        settle(due)
+        for _ in due:
+            self._records.popleft()
 
     def clear(self) -> None:
         self._records.clear()

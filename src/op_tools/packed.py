@@ -33,7 +33,7 @@ class PackedStore:
 
     A `path` is written anew; without one, a new file under OP_TOOLS_RESULTS. Unless `sampled`,
     every kernel is seen and told about, and no write to a tensor escapes; with `everything`, every
-    call of the program is.
+    call of a step is, if one is.
     """
 
     native = False
