@@ -51,11 +51,31 @@ class _State:
     run: Run
     given: list[Tensor]
     marks: list[Mark]
-    arguments: Arguments | None
+    arguments: Any  # None: no gradients are wanted
     rows: list[tuple[object, ...]]
     header: Header | None  # of tensors
     head: str = ""  # of statistics
     text: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Taking:
+    """What the native watch of a call's gradients asks for; it holds no tensor of the graph."""
+
+    tool: Observer
+    call: Call
+    run: Run
+    header: Header
+
+    def take(self, gradient: Tensor) -> Any:
+        found = interception.guarded(self.tool, self.call, self.run.taken, gradient)
+        return None if found is interception.FAILED else found
+
+    def done(self, outputs: list[Any], inputs: list[Any], complete: bool) -> None:
+        if not self.run.quiet:
+            found = Gradients(outputs, inputs, complete)
+            write = _write_gradients
+            interception.guarded(self.tool, self.call, write, self.run, self.header, found)
 
 
 class OpCapture(Observer):
@@ -143,15 +163,14 @@ class OpCapture(Observer):
         marked = marks(call, given)
         arguments = None
         if call.level != "aten" and any(tensor.requires_grad for tensor in given):
-            arguments = gradients.arguments(call)
-        rows = input_rows(call) if report.verbose() else []
+            arguments = run.arguments(call)
+        rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
             text = run.statistics.texts(given)
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:
-            for tensor in given:  # torch fills some of its own without a kernel
-                run.forget(tensor)
+            run.forget(*given)  # torch fills some of its own without a kernel
         if run.awaited:
             header["awaited"] = run.awaited.read_by(call, given, run.forget)
         state = _State(run, given, marked, arguments, rows, header)
@@ -170,8 +189,7 @@ class OpCapture(Observer):
         run.awaited.begin(call, made)
         changed = own = written(call, state.given, state.marks)
         if own:
-            for tensor in own.values():
-                run.forget(tensor)
+            run.forget(*own.values())
             returned = {id(tensor) for tensor in made}
             changed = {at: tensor for at, tensor in own.items() if id(tensor) not in returned}
         if state.header is None:
@@ -192,9 +210,13 @@ class OpCapture(Observer):
             stamp = state.header["time"] if state.header else _stamp(int(time.time()))
             show(call, stamp, state.rows, result)
         if state.arguments is not None:
-            self._watch(call, state, result)
+            self._watch(call, state, made)
 
-    def _watch(self, call: Call, state: _State, result: Any) -> None:
+    def _watch(self, call: Call, state: _State, made: list[Tensor]) -> None:
+        if not isinstance(state.arguments, Arguments):
+            taking = _Taking(self, call.given_others((), {}), state.run, state.header or {})
+            state.arguments.results(made, call.sequence, taking.take, taking.done)
+            return
         guard = interception.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
@@ -211,8 +233,7 @@ class OpCapture(Observer):
             elif not run.quiet:
                 _write_gradients(run, header, found)
 
-        assert state.arguments is not None  # by the caller
-        gradients.watch(call, state.arguments, result, take, guard(done), guard)
+        gradients.watch(call, state.arguments, made, take, guard(done), guard)
 
     def finish(self, started: Started) -> None:
         run = self._run
@@ -288,7 +309,7 @@ def _write_gradients(run: Run, header: Header, found: Gradients) -> None:
     more = {"complete": found.complete}
     for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
         run.write(Part(kind, header, tuple(side), {}, more))
-    if report.verbose():
+    if run.verbose:
         show_gradients(header, found)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, report, results
+from op_tools import diagnostics, gradients, report, results
 from op_tools.awaited import Awaited
 from op_tools.call import Call, tensors
 from op_tools.capture_report import size
@@ -77,19 +77,21 @@ class Run:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.verbose = report.verbose()
         self._packed = self.store if isinstance(self.store, PackedStore) else None
         packed = self._packed  # takes values as they are; what is shown needs snapshots of them
-        self._whole = None if packed is None or not packed.whole or report.verbose() else packed
+        self._whole = None if packed is None or not packed.whole or self.verbose else packed
 
     def taker(self) -> Taker:
         return Taker(self._packed)
 
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
+    def forget(self, *tensors: Tensor) -> None:
+        """Tensors were written."""
         if self._packed is not None:
-            self._packed.forget(tensor)
+            self._packed.forget(tensors)
         if self.statistics is not None:
-            self.statistics.forget(tensor)
+            for tensor in tensors:
+                self.statistics.forget(tensor)
 
     def mode_of(self, call: Call) -> str:
         """What is still written: tensors, statistics of them, or nothing."""
@@ -127,6 +129,10 @@ class Run:
         encoded = tuple([encode(item, taken, native) for item in args])
         named = {key: encode(item, taken, native) for key, item in kwargs.items()}
         self.write(Part(kind, header, encoded, named, more))
+
+    def arguments(self, call: Call) -> Any:
+        """Where its arguments hang in the graph: a native watch, or `gradients.Arguments`."""
+        return gradients.arguments(call) if self._whole is None else self._whole.watch(call.given)
 
     def taken(self, gradient: Tensor) -> Any:
         """A gradient as it is now, to be written later."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class PackedStore:
         self._sent = Sent(sampled, trusted)  # of what a device copies on its own
         self._waiting = Waiting()
         self._contents: dict[tuple[int, int], Place] = {}
-        helper = kernels.helper()  # it has all of that too
+        self._helper = helper = kernels.helper()  # it has all of that too
         self._packer = helper and helper.Packer(sampled, trusted, recording.window)
         self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
@@ -83,6 +84,11 @@ class PackedStore:
     def piece(self, value: Any) -> Any:
         """A value as it is now, for a part that is put later."""
         return None if self._is_over() else self._natively("piece", value)
+
+    def watch(self, given: list[Tensor]) -> Any:
+        """Where tensors hang in the graph now, for hooks on what a call is about to make of them."""
+        assert self._helper is not None  # asked of a `whole` one
+        return self._helper.Watch(given)
 
     def take(self, tensor: Tensor) -> Blob:
         """The values as they are now, on their way to the file unless they are there already."""
@@ -184,10 +190,15 @@ class PackedStore:
         self._contents[hashed, size] = place
         return place
 
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        self._known.forget(tensor)
-        (self._packer or self._sent).forget(tensor)
+    def forget(self, tensors: Sequence[Tensor]) -> None:
+        """Tensors were written."""
+        for tensor in tensors:
+            self._known.forget(tensor)
+        if self._packer is not None:
+            self._packer.forget(tensors)
+        else:
+            for tensor in tensors:
+                self._sent.forget(tensor)
 
     def write(self, part: Part) -> None:
         """A part of a call whose tensors were taken, behind the values in it."""

@@ -54,6 +54,7 @@ class Spool:
         self._file = os.open(path, os.O_WRONLY)
         self._direct = _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
+        self._waiting = 0  # bytes of them
         self._free: list[Arena] = []
         self.last = self._new(0, "")  # the one that is being filled
         self._late = waiting
@@ -73,7 +74,7 @@ class Spool:
         """
         last = self.last
         if last.filled + size > last.size or (device and last.device != device):
-            self._next(size, device)
+            self._next(size, device or last.device)
         return self.last, self.last.filled
 
     def advance(self, size: int) -> None:
@@ -98,22 +99,21 @@ class Spool:
                 old.filled += rest
                 self.end += rest
                 self._full.append(old)
+                self._waiting += old.size
                 self._changed.notify_all()
             limit = settings.OP_CAPTURE_MEMORY.get()
-            need = max(size, _size(limit))
-            while self._full and self._waiting() + need > limit and not self.failed:
+            most = max(size, _size(limit, device))
+            while self._full and self._waiting + most > limit and not self.failed:
                 self._changed.wait()
             new = self._new(size, device)
             new.base, new.filled = self.end, 0
             self.last = new
 
     def _new(self, size: int, device: str) -> Arena:
-        usual = _size(settings.OP_CAPTURE_MEMORY.get())
-        found = arena.one_for(device, self._free) if size <= usual else None
-        return found or arena.take(max(-(-size // BLOCK) * BLOCK, usual), device)
-
-    def _waiting(self) -> int:
-        return sum(each.size for each in self._full)
+        usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
+        if size > usual:
+            return arena.take(-(-size // BLOCK) * BLOCK, device)
+        return arena.one_for(usual, device, self._free) or arena.take(usual, device)
 
     # Writing.
 
@@ -180,9 +180,11 @@ class Spool:
                 self._late.clear()
                 self.written = self.end
                 self._full.clear()
+                self._waiting = 0
             elif self._full and self.written >= _end(piece):
                 self._full.popleft()
-                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get()):
+                self._waiting -= piece.size
+                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get(), piece.device):
                     self._free.append(piece)
             self._changed.notify_all()
 
@@ -224,9 +226,9 @@ def _end(piece: Arena) -> int:
     return piece.base + piece.filled
 
 
-def _size(limit: int) -> int:
+def _size(limit: int, device: str) -> int:
     """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.SIZE, limit // 4 // BLOCK * BLOCK))
+    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:

@@ -318,7 +318,7 @@ def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> N
     peaks = []
 
     def slow(self: spool.Spool, piece: arena.Arena, stop: int) -> None:
-        peaks.append(self._waiting())
+        peaks.append(self._waiting)
         plain(self, piece, stop)
 
     monkeypatch.setattr(spool.Spool, "_write", slow)

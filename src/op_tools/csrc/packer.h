@@ -37,12 +37,10 @@ class Packer {
             py::tuple args, py::dict kwargs, py::dict more);
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
-  void forget(const at::Tensor& tensor);
+  void forget(const std::vector<at::Tensor>& tensors);
   void settle(uint64_t stop) { sent_.settle(stop); }
   uint64_t first() { return sent_.first(); }
   void clear() { sent_.clear(); }
-  std::optional<At> content(uint64_t hashed, int64_t size) const;
-  void keep_content(uint64_t hashed, int64_t size, At at) { contents_[{hashed, size}] = at; }
 
   size_t used() const { return room_.used; }
   int64_t saved = 0;  // bytes that were not written again
@@ -87,6 +85,7 @@ class Packer {
   std::unordered_map<PyObject*, std::pair<int, At>> numbers_;
   int number_ = 0;
   std::vector<const at::Tensor*> tensors_;
+  bool allowed_ = false;          // it was asked whether the device may be asked for copies
   std::vector<py::object> held_;  // what Python made of others: an address is used again
 };
 

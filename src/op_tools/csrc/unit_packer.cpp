@@ -96,7 +96,7 @@ void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t c
 
 void Packer::begin(py::object store, py::handle arena, uint64_t end, int64_t step) {
   room_.use(arena, end);
-  store_ = std::move(store), step_ = step;
+  store_ = std::move(store), step_ = step, allowed_ = false;
   text_.clear(), numbers_.clear(), tensors_.clear();
   pieces_ = nullptr, number_ = 0;
 }
@@ -167,9 +167,7 @@ void Packer::find_tensors(PyObject* value) {
 }
 
 void Packer::look() {
-  if (tensors_.empty()) return;
-  store_.attr("_refuse")(name_of(tensors_[0]->device().type()));
-  sent_.look(tensors_, step_);
+  if (!tensors_.empty()) sent_.look(tensors_, step_);
 }
 
 void Packer::write(PyObject* value, bool encoded) {
@@ -333,15 +331,12 @@ At Packer::reached(const at::Tensor& tensor) {
     else layout.gather(from, to);
     hashed = hash_bytes(to, size);
   }
-  std::optional<At> at = content(hashed, static_cast<int64_t>(size));
-  if (at) saved += at->second;
-  else {
-    at = At(room_.end + kHead, size);
-    room_.record(kValues, 0, size, hashed, 0);
-    keep_content(hashed, static_cast<int64_t>(size), *at);
-  }
-  known_.keep(tensor, *at);
-  return *at;
+  const auto [found, fresh] = contents_.try_emplace({hashed, size}, room_.end + kHead, size);
+  const At at = found->second;
+  if (fresh) room_.record(kValues, 0, size, hashed, 0);
+  else saved += at.second;
+  known_.keep(tensor, at);
+  return at;
 }
 
 At Packer::far(const at::Tensor& tensor) {
@@ -350,8 +345,10 @@ At Packer::far(const at::Tensor& tensor) {
   const size_t size = layout.count * layout.width;
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
+  if (!std::exchange(allowed_, true)) store_.attr("_refuse")(name_of(tensor.device().type()));
   {
-    const py::gil_scoped_release free;
+    std::optional<py::gil_scoped_release> free;
+    if (!room_.locked) free.emplace();  // else it waits for nobody
     sent_.send(tensor, room_.memory, room_.filled, room_.locked, room_.end, step_);
   }
   room_.record(kValues, 0, size, 0, 0);
@@ -359,14 +356,8 @@ At Packer::far(const at::Tensor& tensor) {
   return at;
 }
 
-std::optional<At> Packer::content(uint64_t hashed, int64_t size) const {
-  const auto found = contents_.find({hashed, size});
-  return found == contents_.end() ? std::nullopt : std::optional(found->second);
-}
-
-void Packer::forget(const at::Tensor& tensor) {
-  known_.forget(tensor);
-  sent_.forget(tensor);
+void Packer::forget(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) known_.forget(tensor), sent_.forget(tensor);
 }
 
 void bind_packer(py::module_& m) {
@@ -380,8 +371,6 @@ void bind_packer(py::module_& m) {
       .def("forget", &Packer::forget)
       .def("settle", &Packer::settle, free)
       .def("clear", &Packer::clear)
-      .def("content", &Packer::content)
-      .def("keep_content", &Packer::keep_content)
       .def_property_readonly("first", &Packer::first)
       .def_property_readonly("used", &Packer::used)
       .def_readonly("saved", &Packer::saved)

@@ -16,6 +16,7 @@ void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
 void bind_values(py::module_& m);    // unit_values.cpp
+void bind_watched(py::module_& m);   // unit_watched.cpp
 
 static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
   Measured found;
@@ -45,6 +46,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_signature(m);
   op_tools::bind_timing(m);
   op_tools::bind_values(m);
+  op_tools::bind_watched(m);
   m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of host memory");
   m.def("hash", &op_tools::hash_address, "the hash of so many bytes at an address");
 }
