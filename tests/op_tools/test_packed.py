@@ -234,6 +234,34 @@ def test_a_late_backward_is_written_too() -> None:
     assert call.grad_inputs is not None and call.grad_inputs[0].tolist() == [2.0] * 3  # type: ignore[union-attr]
 
 
+def gradients_of_a_program() -> list[tuple[str, Any, Any, bool]]:
+    """Composite, in-place, many results, an argument twice, a pass through a part of a call."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, device="dipu", requires_grad=True)
+    words = torch.nn.Embedding(5, 6, sparse=True, device="dipu")
+    before = {path for path in Path().rglob("*.opcap")}
+    with OpCapture(format="packed"):
+        y = torch.nn.functional.layer_norm(x * x, (6,)).relu_()
+        a, b, c = y.unbind(1)[:3]
+        z = torch.nn.functional.linear(torch.stack([a, b]), x[0, :4].expand(3, 4))
+        (z.sum() + words(torch.tensor([1, 1], device="dipu")).sum() + c.clone().sum()).backward()
+        first, _ = torch.broadcast_tensors(x[:1], x[:, :1])
+        first.sum().backward()
+    (path,) = {path for path in Path().rglob("*.opcap")} - before
+    held = Archive(path)
+    made = [held.load(call) for call in held]
+    return [(call.name, call.grad_inputs, call.grad_outputs, call.complete) for call in made]
+
+
+def test_gradients_are_heard_natively_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    natively = gradients_of_a_program()
+    monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+    in_python = gradients_of_a_program()
+    assert repr(natively) == repr(in_python)
+    assert sum(gradient is not None for _, gradient, _, _ in natively) > 10
+    assert not all(complete for _, _, _, complete in natively)
+
+
 @pytest.mark.parametrize("cut", [1, 63, 64, 100, 1000, 5000])
 def test_a_file_cut_anywhere_is_whole_up_to_there(cut: int) -> None:
     torch.manual_seed(0)
