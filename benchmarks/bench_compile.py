@@ -37,12 +37,13 @@ from dicp.dynamo_bridge import report
 
 AIMS = {"resnet50": 1.5, "llama prefill, 64 tokens": 1.3, "llama decode": 1.8}
 LEAST = 0.95  # of anything
-WARM, UNDECIDED, ROUNDS = 8, 300, 15
+WARM, UNDECIDED, ROUNDS = 8, 2000, 15
 BACKENDS: dict[str, dict[str, Any]] = {
     "onnxrtgraph": {"backend": onnxrt.backend},
     "openvinograph": {"backend": openvino.backend},
     "inductorgraph": {"backend": graph.backend},
-    "dicp": {"backend": dicp, "mode": "max-autotune"},
+    "dicp": {"backend": dicp},
+    "dicp, max-autotune": {"backend": dicp, "mode": "max-autotune"},
     "inductor": {"backend": "inductor"},
 }
 THEIRS = ("inductor", "products alone")  # no aim of ours
@@ -76,10 +77,10 @@ def measure(name: str, backends: list[str], rounds: int, floor: bool = False) ->
     made: dict[str, tuple[float, float, float]] = {}
     notes: dict[str, str] = {}
     for backend in backends:
-        run, first, seconds, cpu = compiled(work, backend)
+        run, first, whole, _ = compiled(work, backend)
         notes[backend] = settle(run, backend)
         error = max(_error(result, expected) for result in (first, run()))
-        made[backend] = (seconds, cpu, error)
+        made[backend] = (whole.wall, whole.cpu, error)
         runs[backend] = run
     if floor:
         runs["products alone"] = products(work)
@@ -96,17 +97,54 @@ def measure(name: str, backends: list[str], rounds: int, floor: bool = False) ->
     return rows
 
 
-def compiled(work: Workload, backend: str) -> tuple[Callable[[], Any], Any, float, float]:
-    """What runs the model, what its first call gave, and what that took: seconds, CPU seconds."""
+def compiled(work: Workload, backend: str) -> tuple[Callable[[], Any], Any, Spent, Spent]:
+    """What runs the model, what its first call gave, and what that took: all of it, and from
+    dynamo's graph to what runs it.
+    """
     torch.compiler.reset()
-    wall, cpu = time.perf_counter(), time.process_time()
-    model = torch.compile(work.model, fullgraph=True, dynamic=False, **BACKENDS[backend])
+    inner, start = Spent(), Spent.now()
+    options = {**BACKENDS[backend], "backend": _watched(BACKENDS[backend]["backend"], inner)}
+    model = torch.compile(work.model, fullgraph=True, dynamic=False, **options)
 
     def run() -> Any:
         return model(*work.arguments)
 
     first = run()
-    return run, first, time.perf_counter() - wall, time.process_time() - cpu
+    whole = Spent()
+    whole.add(start)
+    return run, first, whole, inner
+
+
+@dataclass
+class Spent:
+    """Seconds, and CPU seconds of this process."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @classmethod
+    def now(cls) -> Spent:
+        return cls(time.perf_counter(), time.process_time())
+
+    def add(self, start: Spent) -> None:
+        """What went by since then."""
+        now = Spent.now()
+        self.wall += now.wall - start.wall
+        self.cpu += now.cpu - start.cpu
+
+
+def _watched(backend: Any, spent: Spent) -> Callable[..., Any]:
+    """A backend that adds up what it takes to compile."""
+    inner = torch._dynamo.lookup_backend(backend) if isinstance(backend, str) else backend
+
+    def compile_graph(gm: Any, inputs: Any, **given: Any) -> Any:
+        start = Spent.now()
+        made = inner(gm, inputs, **given)
+        spent.add(start)
+        return made
+
+    compile_graph.__name__ = getattr(inner, "__name__", str(backend))
+    return compile_graph
 
 
 def settle(run: Callable[[], Any], backend: str) -> str:
@@ -114,9 +152,15 @@ def settle(run: Callable[[], Any], backend: str) -> str:
     measures = backend != "inductor" and settings.DICP_MEASURE.get()
     for _ in range(UNDECIDED if measures else WARM):
         run()
-        if measures and report.RECORDS[-1].decision:
-            return report.RECORDS[-1].decision.partition(";")[0]
+        decision = report.RECORDS[-1].decision.partition(";")[0] if measures else ""
+        if decision and not decision.endswith("for now"):
+            return _who(decision)
     return ""
+
+
+def _who(decision: str) -> str:
+    """Who runs it: where one backend was taken of several, that one."""
+    return report.RECORDS[-1].backend if decision == "compiled" else decision
 
 
 def products(work: Workload) -> Callable[[], Any]:
@@ -138,8 +182,9 @@ def products(work: Workload) -> Callable[[], Any]:
 
 def _rounds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
+    for number in range(rounds):
+        order = list(runs.items())
+        for name, run in reversed(order) if number % 2 else order:  # none is always the second
             run()  # the first finds the cache full of another's weights
             calls = 0
             start = time.process_time()
@@ -160,9 +205,9 @@ def _error(result: Any, expected: Any) -> float:
     )
 
 
-def second_process(name: str, backend: str, precompile: bool) -> tuple[float, float]:
-    """What the first call takes in a process that finds an empty cache, and in the next; with
-    `precompile` torch keeps what it traced, too.
+def second_process(name: str, backend: str, precompile: bool) -> list[FirstCall]:
+    """The first call in a process that finds an empty cache, and in the next; with `precompile`
+    torch keeps what it traced, too.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.bench_compile", "--first-call", name, backend]
@@ -173,8 +218,40 @@ def second_process(name: str, backend: str, precompile: bool) -> tuple[float, fl
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=True
             )
-            found.append(float(done.stdout.split()[-1]))
-        return found[0], found[1]
+            whole, inner = json.loads(done.stdout.splitlines()[-1])
+            found.append(FirstCall(Spent(**whole), Spent(**inner)))
+        return found
+
+
+@dataclass(frozen=True)
+class FirstCall:
+    """What a first call took, and of that the backend: the rest is torch's own tracing."""
+
+    whole: Spent
+    compiling: Spent
+
+
+def show_cache(names: list[str], backends: list[str]) -> Table:
+    """First calls of two processes, the second with what the first has kept."""
+    title = "The first call of two processes, CPU seconds (seconds)"
+    table = Table(title=title)
+    for heading in ("model", "backend", "traces", "first call", "", "compiling", ""):
+        table.add_column(heading)
+    for name in names:
+        for backend in backends:
+            for kept in (False, True):
+                first, second = second_process(name, backend, kept)
+                told = "kept by torch" if kept else "made again"
+                both = _both(first.whole, second.whole), _both(first.compiling, second.compiling)
+                table.add_row(name, backend, told, *both[0], *both[1])
+    return table
+
+
+def _both(first: Spent, second: Spent) -> tuple[str, str]:
+    told = f"{first.cpu:.2f} ({first.wall:.1f}), then {second.cpu:.2f} ({second.wall:.1f})"
+    if not second.cpu:
+        return told, ""
+    return told, f"{first.cpu / second.cpu:.1f} x ({first.wall / second.wall:.1f})"
 
 
 def show(rows: list[Row]) -> Table:
@@ -237,17 +314,13 @@ def main() -> None:
     if options.first_call:
         torch.manual_seed(0)
         name, backend = options.first_call
-        print(compiled(WORKLOADS[name](), backend)[3])
+        _, _, whole, inner = compiled(WORKLOADS[name](), backend)
+        print(json.dumps([asdict(whole), asdict(inner)]))
         return
     names = [n for n in WORKLOADS if not options.model or any(m in n for m in options.model)]
     backends = options.backend or list(BACKENDS)
     if options.cache:
-        for name in names:
-            for backend in backends:
-                for traced in (False, True):
-                    first, second = second_process(name, backend, traced)
-                    kept = "with torch's traces kept" if traced else "traced again"
-                    print(f"{name}, {backend}: {first:.2f} s, then {second:.2f} s, {kept}")
+        Console(width=140).print(show_cache(names, backends))
         return
     rows = [row for name in names for row in measure(name, backends, options.rounds, options.floor)]
     if options.json:

@@ -44,6 +44,7 @@ CASES = (
     Case("bisect", "mm", "aten.mm.default"),
     Case("bisect", "mm", "aten.mm.default", "--dtype bfloat16 --fused"),
     Case("bisect", "layer_norm", "aten.native_layer_norm.default"),
+    Case("bisect", "layer_norm", "aten.native_layer_norm.default", "--dtype bfloat16"),
     Case("bisect", "none", ""),
     Case("bisect", "none", "", "--fused"),
     Case("bisect", "none", "", "--dtype bfloat16 --fused"),

@@ -25,13 +25,15 @@ from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.shortcut import measures
 
 QUICK = {"mode": "reduce-overhead"}
+AGAIN = "eager, again"  # the same as eager: how much the machine disturbs
 BACKENDS: dict[str, dict[str, dict[str, Any]]] = {
-    "cpu": {"inductor": {"backend": "inductor"}, "dicp": {"backend": dicp}},
+    "cpu": {"inductor": {"backend": "inductor"}, "dicp": {"backend": dicp}, AGAIN: {}},
     "cuda": {
         "inductor": {"backend": "inductor"},
         "inductor, reduce-overhead": {"backend": "inductor", **QUICK},
         "dicp": {"backend": dicp},
         "dicp, reduce-overhead": {"backend": dicp, **QUICK},
+        AGAIN: {},
     },
 }
 WARM = 3
@@ -117,25 +119,19 @@ def measure(name: str, backends: list[str], rounds: int, device: str = "cpu") ->
     torch.compiler.reset()
     lesson = LESSONS[name]().on(device)
     runs: dict[str, Callable[..., Any]] = {"eager": lesson.model}
-    expected = _gradients(lesson, lesson.model)
     made: dict[str, tuple[float, float, str]] = {}
     for backend in backends:
-        options = BACKENDS[device][backend]
-        runs[backend] = torch.compile(lesson.model, dynamic=False, **options)
+        runs[backend] = _run(lesson, BACKENDS[device][backend])
         before, start = len(report.RECORDS), time.perf_counter()
-        found = _gradients(lesson, runs[backend])
+        lesson.loss(runs[backend]).backward()
         seconds = time.perf_counter() - start
-        largest = max(float(gradient.abs().max()) for gradient in expected.values())
-        error = max(_gap(found[key], expected[key], largest) for key in expected)
         while measures(runs[backend]):  # in steps of this backend alone
             lesson.step(runs[backend])
+        error = _error(lesson, runs[backend])
         made[backend] = (error, seconds, _told(report.RECORDS[before:]))
     steps = {key: partial(lesson.step, run) for key, run in runs.items()}
     times = _rounds(steps, rounds, _clock(device))
-    return [
-        _row(name, key, times["eager"], times[key], error, seconds, told)
-        for key, (error, seconds, told) in made.items()
-    ]
+    return [_row(name, key, times["eager"], times[key], *found) for key, found in made.items()]
 
 
 def _told(kept: Sequence[report.Record]) -> str:
@@ -152,7 +148,19 @@ def _row(
 ) -> TrainingRow:  # fmt: skip
     ratios = sorted(e / m for e, m in zip(eager, mine, strict=True))
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    return TrainingRow(name, backend, statistics.median(ratios), low, high, error, seconds, told)
+    middle = statistics.median(ratios)
+    return TrainingRow(name, backend, middle, low, high, error, seconds, told)
+
+
+def _run(lesson: Lesson, options: Mapping[str, Any]) -> Any:
+    return torch.compile(lesson.model, dynamic=False, **options) if options else lesson.model
+
+
+def _error(lesson: Lesson, run: Callable[..., Any]) -> float:
+    """The largest gap to a gradient of eager's."""
+    expected, found = _gradients(lesson, lesson.model), _gradients(lesson, run)
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    return max(_gap(found[key], expected[key], largest) for key in expected)
 
 
 def _gradients(lesson: Lesson, run: Callable[..., Any]) -> dict[str, Tensor]:

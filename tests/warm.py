@@ -1,13 +1,15 @@
 """Programs in processes of their own that need not import torch again: forked from one that has.
 
 What they get is what `python` would give them: arguments, environment, streams, a fresh `__main__`,
-torch's entry points, and an end of their own. Only torch's own import is not theirs.
+torch's entry points, and an end of their own. Only the imports of torch
+and of what it and we import later (sympy, rich) are not theirs.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -70,8 +72,9 @@ def _text(file: IO[bytes]) -> str:
 def _server() -> socket.socket:
     """The process that has imported torch, by its socket; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    compiled = tempfile.TemporaryDirectory()
     process = subprocess.Popen(
-        [sys.executable, __file__, str(theirs.fileno())],
+        [sys.executable, __file__, str(theirs.fileno()), compiled.name],
         pass_fds=[theirs.fileno()],
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
@@ -81,6 +84,7 @@ def _server() -> socket.socket:
     def end() -> None:
         ours.close()
         process.wait()
+        compiled.cleanup()
 
     atexit.register(end)
     return ours
@@ -151,7 +155,11 @@ def _execute(first: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
-    import torch as _torch  # noqa: F401  # once for all
+    # once for all: torch, and what it and we import when something is first computed or shown
+    for _library in ("torch", "sympy", "rich.console", "rich.table"):
+        importlib.import_module(_library)
+    if sys.dont_write_bytecode:  # then each of them would compile our sources again
+        sys.dont_write_bytecode, sys.pycache_prefix = False, sys.argv[2]
 
     _request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if _request is not None:

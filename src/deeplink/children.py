@@ -16,7 +16,7 @@ GRACE = 5.0  # seconds between asking a process to end and ending it
 
 def start(line: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
     """subprocess.Popen of a child that is sent SIGTERM when this process ends, however it ends."""
-    return subprocess.Popen(list(line), preexec_fn=_bound(), **how)
+    return subprocess.Popen(list(line), preexec_fn=bound(), **how)
 
 
 def run(line: Sequence[str], **how: Any) -> int:
@@ -45,7 +45,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _bound() -> Callable[[], None] | None:
+def bound() -> Callable[[], None] | None:
     """What the child calls before its program; all is looked up before the fork."""
     if not sys.platform.startswith("linux"):
         return None

@@ -53,16 +53,26 @@ def call(op: Any, sample: Any, device: str) -> Run:
     }
     if op.is_factory_function:
         kwargs["device"] = device  # some samples leave it out and would stay on the CPU
-    torch.manual_seed(SEED)
+    draw_from(SEED, device)
     before = torch.get_rng_state()
     outputs = op(value, *args, **kwargs)
     return Run(outputs, move.leaves, not torch.equal(before, torch.get_rng_state()))
 
 
+def draw_from(seed: int, device: str) -> None:
+    """As torch.manual_seed, which looks at every back end there is, each time, and takes longer
+    than most calls."""
+    torch.default_generator.manual_seed(seed)
+    if torch.device(device).type not in ("cpu", "meta"):
+        torch.get_device_module(device).manual_seed_all(seed)
+
+
 def seeds(sample: Any, run: Run) -> list[Tensor]:
     """One random gradient for each output that has one."""
-    torch.manual_seed(SEED)
-    return [torch.randn_like(out) for out in _differentiable(sample, run)]
+    wanted = _differentiable(sample, run)
+    for kind in {out.device.type for out in wanted} or {"cpu"}:
+        draw_from(SEED, kind)
+    return [torch.randn_like(out) for out in wanted]
 
 
 def gradients(sample: Any, run: Run, given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

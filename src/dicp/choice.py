@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from deeplink import settings
-from deeplink.errors import CompileError, DeeplinkError
+from deeplink.errors import CompileError, DeeplinkError, MissingCompilerError
+from dicp import work
 from dicp.backend import Backend, find
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.compile_fx import compile_fx, measured, say_once, wants_gradients
@@ -22,20 +23,39 @@ def dicp(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Takes the first of DICP_PREFERENCE that is installed and serves; says which and why, once.
+    """Takes the one that was measured as the fastest at what most of the graph's work is, else the
+    first of DICP_PREFERENCE, of those that are installed and serve; says which and why, once.
 
-    With `mode="max-autotune"`, inference is compiled by all that serve, and the first calls decide.
+    Where DICP_PREFERENCE is set, its order holds. With `mode="max-autotune"`, inference is compiled
+    by all that serve, and the first calls decide.
     """
     training = wants_gradients(example_inputs)
     found, why = serving(_devices(example_inputs), training)
-    if not found:
-        say_once(f"dicp: eager; {why}")
-        return gm.forward
     if mode == "max-autotune" and not training and len(found) > 1:
         return _best(gm, example_inputs, found, options or {})
     mode = None if mode == "max-autotune" else mode  # there is nothing to choose from
-    say_once(f"dicp: {found[0].label}; {why}")
-    return compile_fx(gm, example_inputs, found[0], options=options, mode=mode)
+    if not training and not settings.DICP_PREFERENCE.is_set():
+        found, why = _fastest_first(found, work.of(gm), why)
+    for backend in found:
+        try:
+            made = compile_fx(gm, example_inputs, backend, options=options, mode=mode)
+        except MissingCompilerError as error:
+            say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
+        else:
+            say_once(f"dicp: {backend.label}; {why}")
+            return made
+        why = "the next of those that serve"
+    say_once(f"dicp: eager; {why}")
+    return gm.forward
+
+
+def _fastest_first(found: Sequence[Backend], kind: str, why: str) -> tuple[list[Backend], str]:
+    """The backends in the order of their speed with a kind of work, as far as it was measured."""
+    fastest = [backend for backend in found if kind in backend.fastest]
+    rest = [backend for backend in found if kind not in backend.fastest]
+    if fastest:
+        why = f"measured as the fastest of {len(found)} that serve, for {kind}"
+    return [*fastest, *rest], why
 
 
 def _best(
@@ -52,7 +72,7 @@ def _best(
         try:
             given = {**options, "measure": False}
             candidates[backend.label] = compile_fx(own, example_inputs, backend, options=given)
-        except CompileError as error:
+        except (CompileError, MissingCompilerError) as error:
             say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
     if not candidates:
         return gm.forward
@@ -61,7 +81,7 @@ def _best(
 
 def serving(devices: set[str], training: bool) -> tuple[list[Backend], str]:
     """The backends for tensors on these devices, and why the first of them and none before it."""
-    work = f"{'training' if training else 'inference'} on {'/'.join(sorted(devices)) or 'nothing'}"
+    asked = f"{'training' if training else 'inference'} on {'/'.join(sorted(devices)) or 'nothing'}"
     found: list[Backend] = []
     passed = []
     for name in settings.DICP_PREFERENCE.get():
@@ -76,7 +96,7 @@ def serving(devices: set[str], training: bool) -> tuple[list[Backend], str]:
                 found.append(backend)
         if not found:
             passed.append(why)
-    start = f"the first that does {work}" if found else f"none does {work}"
+    start = f"the first that does {asked}" if found else f"none does {asked}"
     return found, "; ".join([start, *passed])
 
 

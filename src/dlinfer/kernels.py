@@ -2,7 +2,8 @@
 
 A vendor's record names its module by `fused`. In it are kernels as functions, named as their op and
 with its arguments; what one cannot do is a predicate (`diopi.resolve.limited`). `CACHE` is the
-`Layout` that they want; `NOTE` says how far they were tested, where that is not far. It may also
+`Layout` that they want, `WEIGHTS = "IO"` that a weight [out, in] should lie [in, out] in memory;
+`NOTE` says how far they were tested, where that is not far. It may also
 have `native(refused)`, which registers kernels in C++ on the device's dispatch key, so that calls
 reach them without Python, and returns their ops' names; they call `refused` for what they cannot
 do, and for everything while `bypass(True)` holds.
@@ -46,6 +47,7 @@ class Served:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     native: frozenset[str] = frozenset()
     layout: Layout = field(default_factory=Layout)
+    weights: str = "OI"  # how a weight [out, in] should lie, outermost first
     lacks: str = ""
     note: str = ""  # what a reader should know of how far they were tested
 
@@ -231,7 +233,8 @@ def _loaded(device: str, name: str) -> Served:
     note = getattr(module, "NOTE", "")
     if note:
         log.warning("the fused kernels of %s: %s; dlinfer.conformance tries them", name, note)
-    return Served(device, name, kernels, native, getattr(module, "CACHE", Layout()), note=note)
+    wanted = getattr(module, "CACHE", Layout()), getattr(module, "WEIGHTS", "OI")
+    return Served(device, name, kernels, native, *wanted, note=note)
 
 
 def checked(module: Any, vendor: str) -> dict[str, Kernel]:

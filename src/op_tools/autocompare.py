@@ -42,6 +42,7 @@ from op_tools.comparison_report import (
     show_call,
     show_gradients,
     show_summary,
+    show_view,
 )
 from op_tools.comparison_store import Saver
 from op_tools.device_copies import only_reads
@@ -216,6 +217,8 @@ class OpAutoCompare(Observer):
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
+            if taken.rows:
+                show_view(taken)
             if state.on_device and wants and self._there is not None:
                 self._there.hold(taken)
         else:
@@ -266,7 +269,8 @@ class OpAutoCompare(Observer):
                 self._do(taken.call, self._backward, taken, found)
 
         take = host.host_copy if there is None else Tensor.detach if views else _copy_there
-        gradients.watch(call, given, result, take, guard(done), guard)
+        flown = None if there is None or views else device_copies.widened
+        gradients.watch(call, given, result, take, guard(done), guard, flown)
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:

@@ -19,7 +19,7 @@ def copies(
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for at, tensor in enumerate(tensors):
         if len(tensors) < MANY or not tensor.is_contiguous():
-            made[at] = _one(tensor, types)
+            made[at] = one(tensor, types)
         else:
             groups.setdefault((tensor.device, tensor.dtype), []).append(at)
     for (_, dtype), places in groups.items():
@@ -39,7 +39,8 @@ def flattened(tensors: list[Tensor]) -> Tensor:
     return torch._C._nn.flatten_dense_tensors(tensors).detach()  # the loop is torch's
 
 
-def _one(tensor: Tensor, types: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+def one(tensor: Tensor, types: Mapping[torch.dtype, torch.dtype]) -> Tensor:
+    """A copy of one."""
     if tensor.requires_grad and torch.is_grad_enabled():
         tensor = tensor.detach()
     wanted = types.get(tensor.dtype, tensor.dtype)

@@ -17,17 +17,14 @@ Rows = list[tuple[object, ...]]
 
 def input_rows(call: Call) -> Rows:
     """The arguments; to be made before the call, which may write them."""
-    rows = report.tensor_rows(f"{call.name} inputs", call.args)
-    for key, value in call.kwargs.items():
-        rows += report.tensor_rows(f"{call.name} inputs {key}", value)
-    return rows
+    return report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
 
 
 def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
     """The line of the program in the header, then the table."""
     title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
     rows = rows + report.tensor_rows(f"{call.name} outputs", result)
-    report.say("\n".join([title, report.call_table(call, rows), "", "", "", ""]))
+    report.say("\n".join([title, report.call_table(rows), "", "", "", ""]))
 
 
 def show_gradients(header: Header, found: Gradients) -> None:

@@ -91,7 +91,22 @@ def forward(taken: Taken, standard: str) -> list[Item]:
     return found + _outputs(taken, run, lazy, standard, known if taken.again.writes else {})
 
 
-class _Forward:
+class Drawn:
+    """What rounding may do to results, drawn when a verdict needs it; and again, more surely."""
+
+    @cached_property
+    def sigma(self) -> list[Tensor | None] | None:
+        return self._drawn(None)
+
+    @cached_property
+    def surer(self) -> list[Tensor | None] | None:
+        return self._drawn(SURE)
+
+    def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
+        raise NotImplementedError
+
+
+class _Forward(Drawn):
     """The dear runs of a call, made when a verdict needs them."""
 
     def __init__(self, taken: Taken, run: Run) -> None:
@@ -101,14 +116,6 @@ class _Forward:
     def plain(self) -> list[Tensor] | None:
         run = self._taken.plain
         return None if run is None else [*run.results, *run.given]
-
-    @cached_property
-    def sigma(self) -> list[Tensor | None] | None:
-        return self._drawn(None)
-
-    @cached_property
-    def surer(self) -> list[Tensor | None] | None:
-        return self._drawn(SURE)
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         def once(again: Again) -> list[Tensor | None]:
@@ -275,7 +282,7 @@ def backward(
     return found
 
 
-class _Backward:
+class _Backward(Drawn):
     def __init__(
         self, taken: Taken, outputs: Sequence[Tensor | None], reference: Sequence[Tensor | None]
     ) -> None:
@@ -290,14 +297,6 @@ class _Backward:
             return run.gradients(self._outputs)
         except RuntimeError:  # no such kernel in this type
             return None
-
-    @cached_property
-    def sigma(self) -> list[Tensor | None] | None:
-        return self._drawn(None)
-
-    @cached_property
-    def surer(self) -> list[Tensor | None] | None:
-        return self._drawn(SURE)
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         def once(again: Again) -> Sequence[Tensor | None]:

@@ -13,12 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from deeplink import settings
 from deeplink.judge import Verdict
 from op_tools import diagnostics, report, results
 from op_tools.call import Call, Site, tensors
 from op_tools.comparison import Item, Taken
 from op_tools.gradients import Gradients
+from op_tools.host import mapped
 
 if TYPE_CHECKING:
     from op_tools.autocompare import OpAutoCompare
@@ -171,8 +174,7 @@ def _number(value: float) -> str:
 
 def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
     """The arguments and the results of a call as they are on the device."""
-    rows = report.tensor_rows(f"{call.name} inputs", call.args)
-    rows += _named(f"{call.name} inputs", call.kwargs)
+    rows = report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
     return rows + report.tensor_rows(f"{call.name} outputs", result)
 
 
@@ -180,20 +182,28 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
     """Both sides of a call, and what the comparison gave."""
     call = taken.call
     run = taken.reference()
-    rows = taken.rows + report.tensor_rows(f"{call.name} inputs(cpu)", tuple(run.given))
+    given = iter(run.given)
+    args, kwargs = mapped(
+        (call.args, call.kwargs), lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf
+    )
+    rows = taken.rows + report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)
     rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
     report.show_call(_header(taken), call, rows, _items(call, items))
 
 
+def show_view(taken: Taken) -> None:
+    """A call whose results lie in its arguments."""
+    line = "a view: nothing was computed, so there is nothing to compare"
+    report.show_call(_header(taken), taken.call, taken.rows, line)
+
+
 def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
     call = taken.call
-    outputs = tuple(grad for grad in found.outputs if grad is not None)
-    inputs = tuple(grad for grad in found.inputs if grad is not None)
-    rows = report.tensor_rows(f"{call.name} grad_output", outputs)
-    rows += report.tensor_rows(f"{call.name} grad_inputs", inputs)
+    rows = report.tensor_rows(f"{call.name} grad_output", tuple(found.outputs))
+    rows += report.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
+    rows = [_there(row, taken.device) for row in rows]
     reference = taken.reference().gradients(found.outputs)
-    theirs = tuple(grad for grad in reference if grad is not None)
-    rows += report.tensor_rows(f"{call.name} grad_inputs(cpu)", theirs)
+    rows += report.tensor_rows(f"{call.name} grad_inputs(cpu)", tuple(reference))
     report.show_call(_header(taken), call, rows, _items(call, items))
 
 
@@ -205,10 +215,12 @@ def _header(taken: Taken) -> str:
     return f"autocompare    {call.name} forward_id: {call.id}    {cast_info}"
 
 
-def _named(label: str, kwargs: dict[str, Any]) -> list[tuple[object, ...]]:
-    return [
-        row for key, value in kwargs.items() for row in report.tensor_rows(f"{label} {key}", value)
-    ]
+def _there(row: tuple[object, ...], device: str) -> tuple[object, ...]:
+    """The row of a tensor that was on the device: what is left of it is a copy."""
+    cells = dict(zip(report.TENSOR_COLUMNS, row, strict=True))
+    if cells["dtype"]:
+        cells |= {"device": device, "data_ptr": ""}
+    return tuple(cells.values())
 
 
 def _items(call: Call, items: Sequence[Item]) -> str:
@@ -226,6 +238,8 @@ def show_summary(
     lines = [f"OpAutoCompare: {tool.compared} calls compared, {tool.items} results, {wrong} wrong"]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
+    if tool.items and report.verbose():
+        report.show_file(path)
     if failures:
         _show_failures(failures)
     if tool.skipped:

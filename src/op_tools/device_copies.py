@@ -25,6 +25,14 @@ def _clone(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """A copy, in float64 where that changes no value: the reference needs it so."""
+    try:
+        return bulk.one(tensor, reference.WIDE)
+    except RuntimeError:  # a device without float64
+        return tensor.clone()
+
+
 def copied(found: Gradients) -> Gradients:
     """Copies of gradients, on their devices."""
     copies = copies_of((found.outputs, found.inputs))
@@ -79,9 +87,14 @@ def hosted(taken: Taken) -> Taken:
     return replace(taken, again=again, result=result, after=after, run=None)
 
 
-def gradients_on_host(found: Gradients | None) -> Gradients | None:
+def gradients_on_host(taken: Taken, found: Gradients | None) -> Gradients | None:
+    """The same of gradients."""
     if found is None:
         return None
     copies = host.Copies(host.host_copy)
     outputs, inputs = copies.of(found.outputs), copies.of(found.inputs)
+    types = [tensor.dtype for tensor in taken.results]
+    if len(types) == len(outputs):  # else it is a view, of which nothing was widened
+        pairs = zip(outputs, types, strict=True)
+        outputs = [None if grad is None else grad.to(dtype) for grad, dtype in pairs]
     return Gradients(outputs, inputs, found.complete)

@@ -5,8 +5,7 @@ one copy to the host for all of them.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS, spacing
-from op_tools import bulk
+from op_tools import bulk, device_kernel
+from op_tools.device_pairs import Figures, Near
 
 ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each;
 MOST = 1 << 25  # more of them, where a device has so much memory
@@ -22,59 +22,6 @@ PIECE = 1 << 18  # that are reduced by one part of a device
 FIGURES = 10
 ONE_STEP = 2.0**-23  # of a float32, relatively
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-@dataclass(frozen=True)
-class Near:
-    """A result, a reference in float64, and the type whose spacing counts."""
-
-    mine: Tensor
-    theirs: Tensor
-    unit: torch.dtype
-
-
-@dataclass
-class Figures:
-    """Of one pair: maxima and sums of squares over its elements."""
-
-    steps: float = 0.0  # the largest error in steps of the type
-    largest: float = 0.0
-    gap: float = 0.0  # against the reference in the result's own type
-    relative: float = 0.0
-    beyond: float = 0.0  # how much larger the gap is somewhere than a step of float32
-    steps_squared: float = 0.0
-    squared: float = 0.0
-    size: float = 0.0  # of the reference
-    mine: float = 0.0
-    off: float = 0.0  # elements that are not rounded correctly
-
-    def add(self, row: Sequence[float]) -> None:
-        """A piece of the pair: its maxima and its sums, in the order of the fields."""
-        steps, largest, gap, relative, beyond, steps_squared, squared, size, mine, off = row
-        self.steps = _greater(self.steps, steps)
-        self.largest = _greater(self.largest, largest)
-        self.gap = _greater(self.gap, gap)
-        self.relative = _greater(self.relative, relative)
-        self.beyond = _greater(self.beyond, beyond)
-        self.steps_squared += steps_squared
-        self.squared += squared
-        self.size += size
-        self.mine += mine
-        self.off += off
-
-    @property
-    def cosine(self) -> float:
-        lengths = math.sqrt(self.mine) * math.sqrt(self.size)
-        if self.gap == 0.0:
-            return 1.0
-        if lengths == 0.0 or not math.isfinite(lengths):
-            return math.nan
-        product = (self.mine + self.size - self.squared) / 2
-        return min(1.0, max(-1.0, product / lengths))
-
-
-def _greater(a: float, b: float) -> float:
-    return b if not b <= a else a  # a nan stays
 
 
 def at_once(free: int) -> int:
@@ -88,13 +35,14 @@ def figures(
     """The figures of each pair, and of each group of pairs whether it differs in a bit; works on so
     many elements at once, and waits for the device once.
     """
-    batches = list(_batches(near, elements))
+    by_kernel = _by_kernel(near)
+    batches = list(_batches(near if by_kernel is None else (), elements))
     made = [
         _measure(near, batch, lengths)
         for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
     ]
     flags = [_differ(group) for group in same]
-    found = [Figures() for _ in near]
+    found = [Figures() for _ in near] if by_kernel is None else by_kernel()
     if made or flags:
         values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
         for batch in batches:
@@ -103,6 +51,18 @@ def figures(
                 found[at].add(row)
         return found, [bool(next(values)) for _ in flags]
     return found, []
+
+
+def _by_kernel(near: Sequence[Near]) -> Callable[[], list[Figures]] | None:
+    """By one kernel of the vendor's, without a copy; what it returns waits for it. None: by torch's
+    kernels.
+    """
+    if not near or not all(device_kernel.reads(pair.mine) for pair in near):
+        return None
+    table = device_kernel.Table()
+    for pair in near:
+        table.add(pair)
+    return device_kernel.started(table, near[0].mine.device)
 
 
 Found = tuple[list[Figures], list[bool]]

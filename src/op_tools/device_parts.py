@@ -12,7 +12,7 @@ from deeplink.judge.formats import FORMATS
 from op_tools import comparison, drawing, reference
 from op_tools.again import Run
 from op_tools.comparison import Taken
-from op_tools.device_figures import Near
+from op_tools.device_pairs import Near
 from op_tools.gradients import Gradients
 
 Pairs = list[tuple[Tensor, Tensor]]

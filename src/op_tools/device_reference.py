@@ -37,10 +37,12 @@ from op_tools import (
 )
 from op_tools.accepted import Accepted
 from op_tools.again import gradients_of
+from op_tools.background import Background
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
-from op_tools.device_figures import Figures, figures
+from op_tools.device_figures import figures
 from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_pairs import Figures
 from op_tools.device_parts import Made, Pairs, Part
 from op_tools.device_verdicts import Result
 from op_tools.gradients import Gradients
@@ -107,6 +109,7 @@ class DeviceReference:
         self._count = self._bytes = 0
         self._held, self._allowed, self._closed = 0, -1, False
         self._lock = threading.RLock()
+        self._beside: Background | None = None
 
     # Which calls.
 
@@ -186,10 +189,13 @@ class DeviceReference:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
         taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        due = self._is_due(self._number(taken, entry.found), taken.call)
+        number = self._number(taken, entry.found)
+        due = self._is_due(number, taken.call)
         if not (asked or due or self._by_tolerance(taken)):
             return False
-        self._on_host(entry, check=due and not asked)
+        # the first looks say what is accepted of those that come next, which wait for that
+        later = due and not asked and number > FIRST and taken.again.draws_nothing
+        self._on_host(entry, check=due and not asked, later=later)
         return True
 
     def _is_due(self, number: int, call: Call) -> bool:
@@ -231,16 +237,28 @@ class DeviceReference:
             self._seen[kind] += 1
             return self._seen[kind]
 
-    def _on_host(self, entry: _Waiting, check: bool = False) -> None:
+    def _on_host(self, entry: _Waiting, check: bool = False, later: bool = False) -> None:
+        """Looks at a call on the host; later: in a thread of its own."""
         taken, found = entry.taken, entry.found
         with self._lock:
             self.looks += 1
+            if later and self._beside is None and not self._closed:
+                self._beside = Background()
+            beside = self._beside if later else None
         overrun = memory.overrun(entry.guards)
-        there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(found)
-        interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
-        if check and there.run is not None and not device_parts.agree(taken, found, there, flown):
-            with self._lock:
-                self._refused.add(taken.call.name)
+        there, flown = device_copies.hosted(taken), device_copies.gradients_on_host(taken, found)
+
+        def look() -> None:
+            interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
+            agree = not check or there.run is None
+            if not (agree or device_parts.agree(taken, found, there, flown)):
+                with self._lock:
+                    self._refused.add(taken.call.name)
+
+        if beside is None:
+            look()
+        else:
+            beside.put(look)
 
     # Verdicts.
 
@@ -249,6 +267,8 @@ class DeviceReference:
         self._closed = True
         self.settle()
         self._flats.close()
+        if self._beside is not None:
+            self._beside.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""

@@ -13,7 +13,7 @@ from deeplink.judge.calibrated import next_to
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from op_tools.accepted import Accepted
-from op_tools.device_figures import Figures
+from op_tools.device_pairs import Figures
 
 OUTLIER = 1.6  # times more that the largest error may be than what `Accepted` allows
 

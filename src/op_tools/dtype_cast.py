@@ -82,7 +82,7 @@ class OpDtypeCast(Substitute):
         changed = [(o, c) for o, c in copies if o.dtype != c.dtype]
         self._used.update(original.dtype for original, _ in changed)
         if report.verbose():
-            self._show(call, list(copies), result, returned)
+            self._show(call, copies, result, returned)
         return returned
 
     def _expected(self, call: Call, device: torch.device) -> list[torch.dtype]:
@@ -92,21 +92,20 @@ class OpDtypeCast(Substitute):
             self._dtypes[key] = dtypes_on_device(call, device)
         return self._dtypes[key]
 
-    def _show(
-        self, call: Call, pairs: list[tuple[Tensor, Tensor]], result: Any, returned: Any
-    ) -> None:
+    def _show(self, call: Call, copies: Copies, result: Any, returned: Any) -> None:
         config = settings.OP_DTYPE_CAST_DICT.show(
             {str(a)[6:]: str(b)[6:] for a, b in self._casts().items()}
         )
-        outputs = zip(tensors(result), tensors(returned), strict=True)
+        given = call.args, call.kwargs
+        sides = (
+            ("input", tensors(given), tensors(copies.of(given))),
+            ("output", tensors(result), tensors(returned)),
+        )
         rows = [
-            (call.name, f"{side}[{i}]", f"{source} -> {target}", config)
-            for side, changes in (
-                ("input", [(a.dtype, b.dtype) for a, b in pairs]),
-                ("output", [(a.dtype, b.dtype) for a, b in outputs]),
-            )
-            for i, (source, target) in enumerate(changes)
-            if source != target
+            (call.name, f"{side}[{i}]", f"{a.dtype} -> {b.dtype}", config)
+            for side, before, after in sides
+            for i, (a, b) in enumerate(zip(before, after, strict=True))
+            if a.dtype != b.dtype
         ]
         report.say(f"cast_dtype    {call.name}   forward_id: {call.id}\n{call.where}")
         report.say(report.grid(("name", "target", "action", "config"), rows))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,16 +55,26 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if is_compiling():  # a graph is being made: its kernels are seen at the aten level
+        if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        plan = _api.get(func, _UNDECIDED)
-        if plan is _UNDECIDED:
-            plan = decide("api", func)
-        if plan is None:
-            return func(*args) if kwargs is None else func(*args, **kwargs)
-        if plan.direct is not None:
-            return plan.direct(func, args, kwargs or {})
-        return run(plan, func, args, kwargs or {})
+        return _call(func, args, kwargs)
+
+
+def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """A call that the function mode sees."""
+    if is_compiling():
+        return func(*args, **(kwargs or {}))
+    plan = _api.get(func, _UNDECIDED)
+    if plan is _UNDECIDED:
+        plan = decide("api", func)
+    if plan is None:
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+    if plan.direct is not None:
+        return plan.direct(func, args, kwargs or {})
+    return run(plan, func, args, kwargs or {})
+
+
+_call: Callable[..., Any] = _called  # or the same natively, where all is decided
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -236,6 +246,9 @@ def _wants_modules() -> Iterator[bool]:
 
 def _set_modes(levels: set[Level]) -> None:
     """This thread's modes, as the active tools need them."""
+    global _call
+    helper = kernels.loaded()
+    _call = _called if helper is None else helper.calls(_api, vars(torch.compiler), _called)
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)

@@ -169,13 +169,13 @@ def dtypes_on_device(call: Call, device: torch.device) -> list[torch.dtype]:
 
 def _show(call: Call, copies: Copies, on_host: Any, on_device: Any) -> None:
     name = call.name
-    pairs = list(copies)
+    args, kwargs = copies.of((call.args, call.kwargs))
     report.show_call(
         f"fallback    {name}    forward_id: {call.id}",
         call,
         [
-            *report.tensor_rows(f"{name} input(device)", tuple(p[0] for p in pairs)),
-            *report.tensor_rows(f"{name} input(cpu)", tuple(p[1] for p in pairs)),
+            *report.argument_rows(f"{name} input(device)", call.args, call.kwargs),
+            *report.argument_rows(f"{name} input(cpu)", args, kwargs),
             *report.tensor_rows(f"{name} output(device)", on_device),
             *report.tensor_rows(f"{name} output(cpu)", on_host),
         ],

@@ -118,6 +118,14 @@ def _is_capturing(kind: str) -> Callable[[], bool]:
     return found if found is not None else lambda: False
 
 
+def is_capturing() -> bool:
+    """Whether the accelerator records a graph: nothing may be asked of it meanwhile."""
+    found = torch.accelerator.current_accelerator()
+    if found is None or not torch.get_device_module(found.type).is_initialized():
+        return False
+    return _is_capturing(found.type)()
+
+
 class Entry:
     """Where the values of a piece of memory were sent."""
 

@@ -16,12 +16,7 @@ class OpObserve(Observer):
     hook = "OpObserveHook"
 
     def before(self, call: Call) -> list[tuple[object, ...]]:
-        given = report.tensor_rows(f"{call.name} inputs", call.args)
-        return given + [
-            row
-            for key, value in call.kwargs.items()
-            for row in report.tensor_rows(f"{call.name} inputs {key}", value)
-        ]
+        return report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
 
     def after(self, call: Call, state: list[tuple[object, ...]], result: Any) -> None:
         rows = state + report.tensor_rows(f"{call.name} outputs", result)

@@ -9,16 +9,16 @@ import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from deeplink import vendor
+from deeplink import settings, vendor
 from deeplink.compare import Difference, compare
-from op_tools import folders, interception
+from op_tools import folders, interception, names
 from op_tools.archive import SUFFIX, Archive
 from op_tools.call import tensors
 from op_tools.host import mapped
@@ -312,19 +312,37 @@ def differences(
     recorded: Recorded, again: Replayed, expected: Replayed | None = None
 ) -> list[Difference]:
     """What came out this time against the capture, or against another replay of it."""
-    check = expected is None
+    held = partial(_held, names.last(recorded.name)) if expected is not None else compare
     rows: list[Difference] = []
     if expected is not None or recorded.has_output:
         wanted = recorded.output if expected is None else expected.result
-        rows += _named("output", compare(again.result, wanted, check_dtype=check))
+        rows += _named("output", held(again.result, wanted))
     changed = recorded.mutated if expected is None else expected.mutated
     for at, after in changed.items():
-        rows += _named(f"argument[{at}]", compare(again.mutated[at], after, check_dtype=check))
+        rows += _named(f"argument[{at}]", held(again.mutated[at], after))
     if again.gradients is not None and (recorded.complete or expected is not None):
         side = recorded.grad_inputs if expected is None else expected.gradients
         for at, (got, want) in enumerate(zip(again.gradients, side or [], strict=False)):
             if want is not None or (expected is not None and got is not None):
-                rows += _named(f"grad[{at}]", compare(got, want, check_dtype=check))
+                rows += _named(f"grad[{at}]", held(got, want))
+    return rows
+
+
+def _held(operator: str, got: Any, want: Any) -> list[Difference]:
+    """Against a run in other types: by the tolerance that is set for the operator and the type, as
+    OpAutoCompare holds it (the reference rounded to the result's type), else by the type's own.
+    """
+    rows = compare(got, want, check_dtype=False)
+    types = [str(t.dtype).removeprefix("torch.") for t in tensors(got)]
+    if len(types) != len(rows) or not any(settings.op_tolerance(operator, t) for t in types):
+        return rows
+    mine = iter(tensors(got))
+    want = mapped(want, lambda t: t.to(next(mine, t).dtype) if isinstance(t, Tensor) else t)
+    for place, dtype in enumerate(types):
+        tolerance = settings.op_tolerance(operator, dtype)
+        if tolerance is not None:
+            atol, rtol = tolerance
+            rows[place] = compare(got, want, atol=atol, rtol=rtol, check_dtype=False)[place]
     return rows
 
 

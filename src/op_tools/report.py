@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +26,6 @@ TENSOR_COLUMNS = (
     *("name", "device", "dtype", "numel", "shape", "stride", "requires_grad", "layout"),
     *("data_ptr", "value"),
 )
-_announced: set[tuple[int, str, bool]] = set()
 _lock = threading.Lock()
 
 
@@ -68,6 +69,15 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([rule, line(columns), rule, *(line(row) for row in texts), rule])
 
 
+def show_file(path: Path, columns: int | None = None) -> None:
+    """The classic table at the end: the first columns of a CSV file that was written."""
+    if not path.exists():
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row[:columns] for row in csv.reader(file)]
+    say(grid(rows[0], rows[1:]))
+
+
 def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
     """A row for each tensor or value: `torch.add inputs[0]`, `torch.add inputs [1][0]`."""
     values = value if isinstance(value, tuple) and type(value) is tuple else (value,)
@@ -81,6 +91,16 @@ def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
             rows.extend(_row(f"{label} {key}", part) for key, part in item.items())
         else:
             rows.append(_row(label if single else f"{label}[{i}]", item))
+    return rows
+
+
+def argument_rows(
+    label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[object, ...]]:
+    """Rows of a call's arguments; those that are given by name, under it."""
+    rows = tensor_rows(label, args)
+    for key, value in kwargs.items():
+        rows += tensor_rows(f"{label} {key}", value)
     return rows
 
 
@@ -102,7 +122,7 @@ def _row(name: str, value: Any) -> tuple[object, ...]:
     )
 
 
-def call_table(call: Call, rows: Iterable[Sequence[object]]) -> str:
+def call_table(rows: Iterable[Sequence[object]]) -> str:
     """The table of a call's arguments and results; without values, without their column."""
     made = [list(row) for row in rows]
     columns = list(TENSOR_COLUMNS)
@@ -113,7 +133,7 @@ def call_table(call: Call, rows: Iterable[Sequence[object]]) -> str:
 
 def show_call(header: str, call: Call, rows: Iterable[Sequence[object]], *more: str) -> None:
     """One call, as the classic tools show it: a header, where it was made, its table."""
-    say("\n".join([header, call.where, *_stack(), call_table(call, rows), *more, "", "", ""]))
+    say("\n".join([header, call.where, *_stack(), call_table(rows), *more, "", "", ""]))
 
 
 def _stack() -> list[str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-from xml.etree import ElementTree
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -20,7 +17,7 @@ from rich.progress import track
 from torch import Tensor
 
 from deeplink import settings
-from deeplink.compare import EXACT, TOLERANCES, Difference, worst
+from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
 from deeplink.judge import judge
 from deeplink.table import console
@@ -37,10 +34,21 @@ from op_tools.replay import (
     load_cases,
     reference,
 )
+from op_tools.replay_report import (
+    BAD,
+    Outcome,
+    save_times,
+    show_case,
+    show_check,
+    show_time,
+    summary,
+    worst_first,
+    write_json,
+    write_junit,
+)
+from op_tools.shapes import call_shapes, shape_of, text_of
 from op_tools.store import Recorded
 
-ORDER = ("error", "FAILED", "not comparable", "ran", "ok")  # of the summary
-BAD = ("error", "FAILED")
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
 
 
@@ -62,47 +70,7 @@ class Plan:
     against: str = "captured"
     device: str | None = None
     trust: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one case."""
-
-    where: str
-    name: str
-    status: str  # one of ORDER
-    message: str = ""
-    device: str = ""
-    bitwise: bool = False
-    rows: tuple[Difference, ...] = ()
-    forward: list[float] = field(default_factory=list)  # ms
-    backward: list[float] = field(default_factory=list)
-
-    @property
-    def error(self) -> float:
-        found = worst(self.rows)
-        return found.max_abs if found is not None else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        times = {
-            side: {"count": len(ms), "mean_ms": statistics.fmean(ms), "min_ms": min(ms)}
-            for side, ms in (("forward", self.forward), ("backward", self.backward))
-            if ms
-        }
-        items = [
-            {"item": row.path, "close": row.close, "max_abs": row.max_abs, "message": row.message}
-            for row in self.rows
-        ]
-        return {
-            "where": self.where,
-            "name": self.name,
-            "status": self.status,
-            "message": self.message,
-            "device": self.device,
-            "bitwise": self.bitwise,
-            "items": items,
-            **times,
-        }
+    first: int = 1  # the number of the first run
 
 
 def run_case(case: Case, plan: Plan) -> Outcome:
@@ -123,9 +91,16 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     device = torch.device(plan.device) if plan.device else home(recorded)
     prepared = Prepared(recorded, device, None, plan.trust, not plan.forward_only)
     again = prepared.run()
+    if report.verbose():
+        show_case(prepared, again)
     forward, backward = _repeated(prepared, plan)
     made = Outcome(
-        case.where, recorded.name, "ok", device=str(device), forward=forward, backward=backward
+        *(case.where, recorded.name, "ok"),
+        device=str(device),
+        forward=forward,
+        backward=backward,
+        first=plan.first,
+        shapes=_shapes(prepared, again) if plan.timed else (),
     )
     if again.random or (names.is_random(recorded.name) and not _deterministic(again, prepared)):
         return replace(made, status="not comparable", message="it draws random numbers")
@@ -168,20 +143,20 @@ def _judged(made: Outcome, recorded: Recorded, again: Replayed, plan: Plan) -> O
 def _second_opinion(
     row: Difference, recorded: Recorded, again: Replayed, expected: Replayed
 ) -> Difference:
-    """A tolerance by type alone knows nothing of long sums: the judge does, and the user may."""
+    """A tolerance by type alone knows nothing of long sums: the judge does."""
     if row.close or row.kind not in ("values", "dtype") or row.path not in ("output",):
         return row
+    if settings.op_tolerance(names.last(recorded.name), row.dtype) is not None:
+        return row  # the user has decided
     mine, theirs = again.result, expected.result
     if not isinstance(mine, Tensor) or not isinstance(theirs, Tensor):
         return row
-    dtype = str(mine.dtype).removeprefix("torch.")
-    tolerance = settings.op_tolerance(names.last(recorded.name), dtype)
 
     def plain() -> Tensor | None:
         found = reference(recorded, "cpu")
         return found.result if found is not None else None
 
-    verdict = judge(mine.cpu(), theirs, tolerance=tolerance, run_plain=plain)
+    verdict = judge(mine.cpu(), theirs, run_plain=plain)
     return replace(row, close=True, message=f"right: {verdict.rule}") if verdict.passed else row
 
 
@@ -192,19 +167,30 @@ def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]
     """The rest of the runs; their times in ms when they are asked for."""
     forward: list[float] = []
     backward: list[float] = []
-    for number in range(1, plan.run_times + 1):
+    for number in range(plan.first, plan.first + plan.run_times):
         prepared.fresh()
         with prepared.modes():
             result, took = _timed(prepared.forward, prepared.device)
         forward.append(took)
         if plan.timed:
-            _show_time(prepared.recorded.name, number, "forward_elasped", took)
+            show_time(prepared.recorded.name, number, "forward_elasped", took)
         if prepared.wants_backward:
             _, took = _timed(partial(prepared.backward, result), prepared.device)
             backward.append(took)
             if plan.timed:
-                _show_time(prepared.recorded.name, number, "backward_elasped", took)
+                show_time(prepared.recorded.name, number, "backward_elasped", took)
     return (forward, backward) if plan.timed else ([], [])
+
+
+def _shapes(prepared: Prepared, again: Replayed) -> tuple[str, ...]:
+    """The last columns of the file of times."""
+    recorded = prepared.recorded
+    _, *given = cast(tuple[Any, ...], call_shapes(recorded.name, prepared.args, prepared.kwargs))
+    made = text_of(tuple(given)), text_of(shape_of(again.result))
+    if again.gradients is None:
+        return (*made, "-", "-")
+    sides = again.gradients, recorded.grad_outputs or []
+    return (*made, *(text_of(shape_of([g for g in side if g is not None])) for side in sides))
 
 
 def _timed(action: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
@@ -219,86 +205,6 @@ def _wait(device: torch.device) -> None:
     module = getattr(torch, device.type, None)
     if device.type != "cpu" and hasattr(module, "synchronize"):
         module.synchronize()  # type: ignore[union-attr]
-
-
-def _show_time(name: str, number: int, column: str, took: float) -> None:
-    columns = ("name", "forward_id", column, "unit")
-    report.say(report.grid(columns, [(name, number, f"{took:.8f}", "ms")]) + "\n\n")
-
-
-def _show_check(outcome: Outcome) -> None:
-    """The classic table of a comparison."""
-    columns = (
-        "name",
-        "allclose",
-        "max_abs_diff",
-        "max_relative_diff",
-        "atol",
-        "rtol",
-        "error_info",
-    )
-    rows = []
-    for row in outcome.rows:
-        rtol, atol = TOLERANCES.get(getattr(torch, row.dtype or "int64"), EXACT)
-        figures = (row.max_abs, row.max_rel, atol, rtol)
-        error = "" if row.close else row.message
-        shown = (f"{figure:.9f}" for figure in figures)
-        rows.append((f"{outcome.name} {row.path}", row.close, *shown, error))
-    if rows:
-        report.say(report.grid(columns, rows))
-
-
-# The report.
-
-
-def summary(outcomes: Sequence[Outcome]) -> None:
-    """Counts, and the cases worst first; those that are well, only by their number."""
-    ordered = worst_first(outcomes)
-    shown = [o for o in ordered if o.status != "ok" or o.forward][:50]
-    if shown:
-        rows = [(o.status, o.name, _times(o), o.message, o.where) for o in shown]
-        columns = ("status", "name", "time", "message", "case")
-        report.show_table("replayed (time: forward / backward)", columns, rows)
-    counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
-    text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    exact = sum(o.bitwise for o in outcomes)
-    report.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
-
-
-def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return sorted(outcomes, key=lambda o: (ORDER.index(o.status), -o.error))
-
-
-def _times(outcome: Outcome) -> str:
-    parts = [statistics.median(ms) for ms in (outcome.forward, outcome.backward) if ms]
-    return " / ".join(f"{part:.3f} ms" for part in parts)
-
-
-def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Every case, worst first."""
-    path.write_text(json.dumps([o.as_dict() for o in worst_first(outcomes)], indent=1))
-
-
-def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """A test suite for a CI: one test for each case."""
-    bad = {status: str(sum(o.status == status for o in outcomes)) for status in BAD}
-    suite = ElementTree.Element(
-        "testsuite",
-        name="run_op_from_data",
-        tests=str(len(outcomes)),
-        failures=bad["FAILED"],
-        errors=bad["error"],
-        skipped=str(sum(o.status == "not comparable" for o in outcomes)),
-    )
-    for outcome in outcomes:
-        took = sum(outcome.forward + outcome.backward) / 1e3
-        test = ElementTree.SubElement(
-            suite, "testcase", classname=outcome.name, name=outcome.where, time=f"{took:.6f}"
-        )
-        kind = {"FAILED": "failure", "error": "error", "not comparable": "skipped"}
-        if outcome.status in kind:
-            ElementTree.SubElement(test, kind[outcome.status], message=outcome.message)
-    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
 
 
 # The command.
@@ -345,13 +251,16 @@ def run_op_from_data(
     except (DeeplinkError, ValueError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    outcomes = []
+    outcomes: list[Outcome] = []
     screen = console(stderr=True)
     for case in track(cases, "replay", console=screen, disable=not screen.is_terminal):
         report.say(f"dir: {case.where}")
-        outcomes.append(run_case(case, plan))
+        done = sum(len(outcome.forward) for outcome in outcomes)
+        outcomes.append(run_case(case, replace(plan, first=done + 1)))
         if acc_check:
-            _show_check(outcomes[-1])
+            show_check(outcomes[-1])
+    if sync_time_measure:
+        save_times(outcomes)
     summary(outcomes)
     if json_file is not None:
         write_json(json_file, outcomes)

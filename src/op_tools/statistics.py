@@ -230,8 +230,3 @@ NATIVE = {
     torch.uint8: 8,
     torch.bool: 8,
 }
-
-
-def is_native() -> bool:
-    """Whether the native helper is there; builds it when it can be."""
-    return kernels.helper() is not None

@@ -231,7 +231,7 @@ class OpTimeMeasure(Observer):
             time_tables.show(groups, nested)
             time_tables.write_groups(run.table.path.with_suffix(".json"), groups)
             if run.verbose:
-                time_tables.show_rows(run.table.path)
+                report.show_file(run.table.path, len(time_tables.TIMES))
             lines.append(f"op elasped info saved to {run.table.path}")
         if run.trace is not None:
             lines.append(f"trace saved to {run.trace.close()}; open it at https://ui.perfetto.dev")
@@ -254,9 +254,7 @@ class OpTimeMeasure(Observer):
 
     def _show(self, call: Call, given: gradients.Arguments | None, result: Any, row: Row) -> None:
         ms = row.clock.between(row.start, row.end)
-        rows = report.tensor_rows(f"{call.name} inputs", call.args)
-        for key, value in call.kwargs.items():
-            rows += report.tensor_rows(f"{call.name} inputs {key}", value)
+        rows = report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
         rows += report.tensor_rows(f"{call.name} outputs", result)
         times = time_tables.grid(call.name, call.id, "forward_elasped", ms)
         report.show_call(f"{call.name}    forward_id: {call.id}", call, rows, times)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,10 +13,8 @@ from deeplink.table import console, table
 from op_tools import diagnostics, report, results
 from op_tools.timings import VIEWS, Group, Line, Times, View, summed
 
-COLUMNS = (
-    *("name", "forward_id", "forward_elasped", "backward_elasped", "unit"),
-    *("input", "output", "grad_inputs", "grad_outputs"),
-)
+TIMES = ("name", "forward_id", "forward_elasped", "backward_elasped", "unit")
+COLUMNS = (*TIMES, "input", "output", "grad_inputs", "grad_outputs")
 _SHOWN: dict[View, int] = {"op": 15, "shape": 6, "module": 6, "line": 6}
 _TITLES: dict[View, str] = {
     "op": "Operators, the slowest first",
@@ -179,12 +176,3 @@ def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 def grid(name: str, identity: int, what: str, ms: float) -> str:
     """The classic small table of one call."""
     return report.grid(("name", "forward_id", what, "unit"), [(name, identity, f"{ms:.8f}", "ms")])
-
-
-def show_rows(path: Path) -> None:
-    """The classic table at the end: the first five columns of the file."""
-    if not os.path.exists(path):
-        return
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row[:5] for row in csv.reader(file)]
-    report.say(report.grid(rows[0], rows[1:]))

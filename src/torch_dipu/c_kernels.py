@@ -23,7 +23,6 @@ from torch_dipu import _C
 
 # what torch asks of a device -> the overload of the interface that it is; an argument less
 ASKED_AS = {"aten::convolution_backward_overrideable": "convolution_backward"}
-MASKS = ("output_mask", "mask")  # which results are wanted
 NOWHERE = -(2**15)  # no argument fills a result beforehand
 
 # C type of a parameter -> its code in c_route.cpp

@@ -38,6 +38,7 @@ template <typename To, typename From> static To as(From from) {
   return to;
 }
 static float __int_as_float(int bits) { return as<float>(bits); }
+static int __float_as_int(float value) { return as<int>(value); }
 static double __longlong_as_double(long long bits) { return as<double>(bits); }
 static long long __double_as_longlong(double value) { return as<long long>(value); }
 """
@@ -47,7 +48,7 @@ extern "C" void run(const Row* table, Found* results, int rows) {
   for (unsigned int i = 0; i < 2; i++) threads.emplace_back([=] {
     threadIdx.x = i;
     for (int row = 0; row < rows; row++) {
-      blockIdx.x = row, reduce_pieces(table, results), __syncthreads();
+      blockIdx.x = row, KERNEL(table, results), __syncthreads();
     }
   });
   for (auto& thread : threads) thread.join();
@@ -59,8 +60,13 @@ extern "C" void run(const Row* table, Found* results, int rows) {
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     if not native.has_compiler():
         pytest.skip("no compiler here")
-    folder = tmp_path_factory.mktemp("kernel")
-    (folder / "a.cpp").write_text(SHIM + SOURCE.read_text() + GRID)
+    return compiled(tmp_path_factory.mktemp("kernel"), SOURCE, "reduce_pieces")
+
+
+def compiled(folder: Path, source: Path, kernel: str) -> ctypes.CDLL:
+    """A kernel as a function `run(table, results, rows)` of the host's."""
+    grid = GRID.replace("KERNEL", kernel)
+    (folder / "a.cpp").write_text(SHIM + source.read_text() + grid)
     command = ["c++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", "-pthread", "a.cpp", "-o"]
     subprocess.run([*command, "a.so"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "a.so"))

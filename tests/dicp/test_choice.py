@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from deeplink import settings
 from deeplink.errors import MissingCompilerError, NoBackendError
-from dicp import Backend, choice
+from deeplink_vendors.cuda import graph
+from dicp import Backend, choice, work
 from dicp.dynamo_bridge import compile_fx
 from tests.dicp import toy
 
@@ -64,6 +67,74 @@ def test_it_says_once_what_it_chose(
         model(torch.ones(3, 2))
     (line,) = [r.message for r in caplog.records if r.name == "dicp"]
     assert line.startswith("dicp: toygraph; the first that does inference on cpu; absent is not")
+
+
+class Net(nn.Module):
+    """Mostly a convolution or mostly products, by its width."""
+
+    def __init__(self, channels: int, wide: int) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, channels, 3), nn.Linear(36 * channels, wide)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.linear(torch.relu(self.conv(x)).flatten(1))
+        return made
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "wide", "dtype", "chosen"),
+    [
+        (2, 64, torch.float32, ["products"]),
+        (2, 2, torch.float32, ["convolutions"]),
+        (2, 64, torch.bfloat16, ["any"]),
+    ],
+)
+def test_what_was_measured_as_the_fastest_at_most_of_the_work_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+    channels: int,
+    wide: int,
+    dtype: torch.dtype,
+    chosen: list[str],
+    dynamic: bool,
+) -> None:
+    named = {
+        "any": toy.make(name="any"),
+        "absent": toy.make(name="absent", fastest=frozenset({work.PRODUCTS, work.CONVOLUTIONS})),
+        "convolutions": toy.make(name="convolutions", fastest=frozenset({work.CONVOLUTIONS})),
+        "products": toy.make(name="products", fastest=frozenset({work.PRODUCTS})),
+    }
+    asked: list[str] = []
+
+    def compiled(gm: Any, inputs: Any, backend: Backend, **given: Any) -> Any:
+        if backend.name == "absent":
+            raise MissingCompilerError("it has none.")
+        asked.append(backend.name)
+        return gm.forward
+
+    monkeypatch.setattr(choice, "find", named.__getitem__)
+    monkeypatch.setattr(choice, "compile_fx", compiled)
+    preference = replace(settings.DICP_PREFERENCE, default=lambda: tuple(named))
+    monkeypatch.setattr(settings, "DICP_PREFERENCE", preference)
+    monkeypatch.delenv("DICP_PREFERENCE")
+    model = Net(channels, wide).to(dtype)
+    with torch.no_grad():
+        torch.compile(model, backend=choice.dicp, dynamic=dynamic)(torch.ones(3, 1, 8, 8).to(dtype))
+    assert asked == chosen
+    monkeypatch.setenv("DICP_PREFERENCE", "convolutions,products")  # the program's own order
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=choice.dicp)(torch.ones(3, 1, 8, 8).to(dtype))
+    assert asked == [*chosen, "convolutions"]
+
+
+def test_without_a_cpp_compiler_inductor_says_so_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    with torch.no_grad(), pytest.raises(Exception, match="install g\\+\\+") as found:
+        torch.compile(nn.Linear(2, 2), backend=graph.backend)(torch.ones(1, 2))
+    assert "finds no C++ compiler" in str(found.value)
 
 
 def test_max_autotune_compiles_by_all_that_serve_and_leaves_out_what_fails(

@@ -254,9 +254,15 @@ def _without_backward(run: Any, x: Any, held: list[Any]) -> None:
     run(x()).square().mean().backward()
 
 
+def _retaining(run: Any, x: Any, held: list[Any]) -> None:
+    loss = run(x()).square().mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
 @cuda
 @pytest.mark.parametrize(
-    "program", [_plain, _holding, _accumulating, _two_at_once, _without_backward]
+    "program", [_plain, _holding, _accumulating, _two_at_once, _without_backward, _retaining]
 )
 def test_training_by_recordings_is_as_eager_on_cuda(program: Any) -> None:
     def train(model: nn.Module, run: Any) -> list[Tensor]:

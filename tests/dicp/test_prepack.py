@@ -64,10 +64,15 @@ def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(run
 
 
 @pytest.mark.parametrize(
-    ("rows", "product"), [(FEW, torch.ops.dicp.few_rows.default), (FEW + 1, torch.matmul)]
+    ("rows", "dynamic", "product"),
+    [
+        (FEW, False, torch.ops.dicp.few_rows.default),
+        (FEW + 1, False, torch.matmul),
+        (FEW + 1, True, torch.ops.dicp.few_rows.default),
+    ],
 )
-def test_few_rows_read_their_weights_as_they_are(
-    rows: int, product: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_may_be_few_rows_has_an_op_for_them(
+    rows: int, dynamic: bool, product: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dicp.dynamo_bridge.prepack.LARGE", 0)
     used: list[Any] = []
@@ -82,5 +87,6 @@ def test_few_rows_read_their_weights_as_they_are(
     model, x = Model(), torch.randn(rows, 1, 4)
     torch.compiler.reset()
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+        compiled = torch.compile(model, backend=backend, dynamic=dynamic)
+        torch.testing.assert_close(compiled(x), model(x))
     assert used == [product]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
@@ -32,6 +33,7 @@ def gradients(model: nn.Module, run: Any, args: tuple[Any, ...]) -> list[Tensor]
 def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[Any] = []
     monkeypatch.setattr(layout, "_join", passed.append)
+    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", True)  # it is to pass
     model, args = make()
     mine = gradients(model, torch.compile(model, backend=backend), args)
     plain = gradients(model, model, args)
@@ -182,6 +184,31 @@ def test_a_module_in_a_checkpoint_runs_one_thing_in_forward_and_backward(
     for _ in range(2):
         checkpoint(compiled, x, use_reentrant=False).sum().backward()
         assert not shortcut.measures(compiled)
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports
+def test_a_graph_may_be_retained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What AOTAutograd makes for inductor, run without it: backward is compiled before its call,
+    and has to leave what forward saved as it is.
+    """
+
+    def eager(gm: fx.GraphModule, inputs: Any, config_patches: Any) -> Any:
+        return torch_internals.aot(
+            gm, inputs, forward=boxed, backward=boxed, inference=boxed, table={}
+        )
+
+    def boxed(gm: fx.GraphModule, inputs: Any) -> Any:
+        return make_boxed_func(gm.forward)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", eager)
+    monkeypatch.setenv("DICP_MEASURE", "0")
+    x = torch.ones(2, requires_grad=True)
+    loss = torch.compile(lambda x: (x.sin().cos() * x).sum(), backend=backend)(x)
+    loss.backward(retain_graph=True)
+    assert x.grad is not None
+    first = x.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(x.grad, 2 * first)
 
 
 def test_cuda_graphs_or_a_wrapper_in_c_are_asked_of_inductor() -> None:

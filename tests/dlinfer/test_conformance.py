@@ -1,12 +1,14 @@
 """Every op is right on the CPU, by its native kernels where there are any and by its meaning."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from dlinfer.conformance import Case, conformance
 from dlinfer.conformance import __main__ as command
+from tests import warm
 
 test_the_cpu_kernels = conformance("cpu")
 
@@ -33,3 +35,9 @@ def test_the_command_names_what_is_wrong_and_goes_on(
     assert "wrong" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         command.main(["--ops", "relu"])
+
+
+def test_the_command_brings_the_device_of_a_vendor() -> None:
+    arguments = ["-m", "dlinfer.conformance", "--vendor", "reference", "--ops", "silu*"]
+    done = warm.run(arguments, dict(os.environ))
+    assert (done.returncode, "0 wrong" in done.stdout) == (0, True), done.stderr

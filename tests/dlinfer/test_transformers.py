@@ -18,6 +18,7 @@ from dlinfer.framework import internlm2
 
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 
+transformers_cache: Any = importlib.import_module("dlinfer.framework.transformers_cache")
 transformers_attention: Any = importlib.import_module("dlinfer.framework.transformers_attention")
 importlib.import_module("torch_dipu")  # before the first gradient: torch counts devices then
 checks: Any = importlib.import_module("tests.dlinfer.models_transformers")
@@ -132,6 +133,62 @@ def test_weights_that_are_loaded_or_cast_later_count(llama: Any) -> None:
         torch.testing.assert_close(model(ids).logits, llama(ids).logits)
         model.double()
         torch.testing.assert_close(model(ids).logits.float(), llama(ids).logits)
+
+
+def test_weights_lie_as_the_kernels_want_them_and_are_saved_as_they_were(
+    llama: Any, tmp_path: Path
+) -> None:
+    """[in, out] in memory, but for one that is also looked up, row by row."""
+    config = copy.deepcopy(llama.config)
+    config.tie_word_embeddings = True
+    model = type(llama)(config).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    applied = dlinfer.apply(model)
+    linears = {m.weight for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    looked_up = model.model.embed_tokens.weight
+    assert looked_up in linears and looked_up.is_contiguous()
+    assert all(weight.stride(0) == 1 for weight in linears - {looked_up})
+    model.save_pretrained(tmp_path)
+    read = type(model).from_pretrained(tmp_path).state_dict()
+    applied.undo()
+    assert all(weight.is_contiguous() for weight in linears)
+    for name, value in before.items():
+        assert torch.equal(read[name], value) and torch.equal(model.state_dict()[name], value)
+
+
+def test_keys_of_a_step_before_never_change_and_memory_is_not_copied_for_each_token() -> None:
+    def tokens(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 1, count, 4), torch.randn(2, 1, count, 4)
+
+    cache, stock = transformers.DynamicCache(), transformers.DynamicCache()
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def step(count: int) -> None:
+        new = tokens(count)
+        found = transformers_cache.extended(cache, *new, 0)
+        for mine, expected in zip(found, stock.update(*new, 0), strict=True):
+            assert torch.equal(mine, expected)
+            seen.append((mine, mine.clone()))
+
+    for _ in range(4):
+        step(3)
+    places = {held.data_ptr() for held, _ in seen[2:]}
+    assert len(places) == 2  # one for keys, one for values, after the first
+    for one in (cache, stock):
+        one.crop(-2)
+    step(1)
+    for one in (cache, stock):
+        one.batch_select_indices(torch.tensor([1, 0]))
+    step(1)
+    shared = copy.copy(cache.layers[0])
+    step(1)
+    cache.layers[0], stock.layers[0].keys = shared, stock.layers[0].keys[:, :, :-1]
+    stock.layers[0].values = stock.layers[0].values[:, :, :-1]
+    step(1)
+    with torch.inference_mode():
+        step(1)
+    step(1)
+    assert all(torch.equal(held, kept) for held, kept in seen)
 
 
 def test_weights_stay_plain_tensors_when_first_used_in_inference_mode() -> None:

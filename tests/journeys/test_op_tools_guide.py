@@ -148,6 +148,13 @@ def test_autocompare_live(run, usage: str, tmp_path: Path) -> None:  # type: ign
     for column in ("name", "max_abs_diff", "max_relative_diff", "atol", "rtol", "error_info"):
         assert column in header
     assert values(out, "torch.Tensor.mul output")[0][0] == "True"
+    assert values(out, "torch.Tensor.mul inputs(cpu)[1]")[0][-1] == "2"
+    assert values(out, "torch.Tensor.add grad_inputs[1]")[0][:2] == ["cuda:0", "float32"]
+    assert values(out, "torch.Tensor.add grad_inputs(cpu)[1]")[0][:2] == ["cpu", "float64"]
+    view = out.partition("torch.Tensor.__getitem__ forward_id:")[2]
+    assert "a view: nothing was computed" in view
+    at_the_end = [row[1:] for row in rows(out) if row[0].isdigit()]
+    assert ["torch.Tensor.add grad[1]", "True"] in [row[:2] for row in at_the_end]
     (file,) = tmp_path.glob("op_tools_results/op_autocompare_result/op_autocompare_info_pid*.csv")
     with file.open() as lines:
         found = list(csv.DictReader(lines))
@@ -220,7 +227,7 @@ def test_offline_accuracy_of_a_wrong_device_fails(run, captured: Path) -> None: 
 
 
 @pytest.mark.parametrize("more", [[], ["--only_run_forward"]], ids=["both", "forward only"])
-def test_offline_times(run, captured: Path, more: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_offline_times(run, captured: Path, more: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = run.line(
         *("-m", "op_tools.run_op_from_data", str(captured), "--run_times", "3"),
         *("--sync_time_measure", *more),
@@ -228,6 +235,14 @@ def test_offline_times(run, captured: Path, more: list[str]) -> None:  # type: i
     assert str(captured) in out.replace("\n", "")
     assert "forward_elasped" in out
     assert ("backward_elasped" in out) is not bool(more)
+    saved = re.search(
+        r"op elasped info saved to (op_tools_results/op_time_measure_result/\S+)", out
+    )
+    assert saved is not None
+    with (tmp_path / saved[1]).open() as lines:
+        found = list(csv.DictReader(lines))
+    assert [row["forward_id"] for row in found] == ["1", "2", "3"]
+    assert all((row["backward_elasped"] == "-") is bool(more) for row in found)
 
 
 # 4. Times of a training.
@@ -266,8 +281,9 @@ def test_times_forward_and_backward(run, usage: str, tmp_path: Path) -> None:  #
 )
 def test_fallback_of_everything(run, usage: str) -> None:  # type: ignore[no-untyped-def]
     out = run(usage)
-    assert values(out, "torch.Tensor.div input(device)")[0][0] == "cuda:0"
-    assert values(out, "torch.Tensor.div input(cpu)")[0][0] == "cpu"
+    assert values(out, "torch.Tensor.div input(device)[0]")[0][0] == "cuda:0"
+    assert values(out, "torch.Tensor.div input(device)[1]")[0][-1] == "3"
+    assert values(out, "torch.Tensor.div input(cpu)[0]")[0][0] == "cpu"
     assert values(out, "torch.Tensor.div output(device)")[0][0] == "cuda:0"
     assert values(out, "torch.Tensor.div output(cpu)")[0][0] == "cpu"
 
@@ -348,7 +364,9 @@ def test_apply_feature_fallback(run) -> None:  # type: ignore[no-untyped-def]
     )
     assert "hook enable because a.dtype is float16" in out
     assert "apply OpFallbackHook on torch.add" in out
-    assert values(out, "torch.add input(cpu)")[0][1] == "float16"
+    for place in (0, 1):  # one tensor, given twice
+        assert values(out, f"torch.add input(device)[{place}]")[0][0] == "cuda:0"
+        assert values(out, f"torch.add input(cpu)[{place}]")[0][1] == "float16"
 
 
 def test_apply_feature_autocompare(run) -> None:  # type: ignore[no-untyped-def]
@@ -382,5 +400,6 @@ def test_apply_feature_cast_reads_the_dict_that_is_set_later(run) -> None:  # ty
     config = "torch.float32->torch.float16"
     assert values(out, "torch.div") == [
         ["input[0]", "torch.float32 -> torch.float16", config],
+        ["input[1]", "torch.float32 -> torch.float16", config],
         ["output[0]", "torch.float16 -> torch.float32", config],
     ]

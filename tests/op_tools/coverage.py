@@ -58,11 +58,9 @@ TOOLS: dict[str, Callable[[], Any]] = {
 SUBSTITUTES = ("OpFallback", "OpFallback, aten", "OpDtypeCast")
 # What is known, with its reason: (tool, operator) -> why.
 BY_DEVICE_TYPE = "torch chooses the accumulation of this function by the type of the device"
-BY_MODE = "torch's own gradient takes another formula while any dispatch mode is on"
 KNOWN = {
     ("OpFallback", "nn.functional.linear_cross_entropy.chunked"): BY_DEVICE_TYPE,
     ("OpFallback", "nn.functional.linear_cross_entropy.chunked_none"): BY_DEVICE_TYPE,
-    **{(tool, op): BY_MODE for tool in ("OpFallback, aten",) for op in ("masked_fill", "prod")},
 }
 CASTS = {"float32": "float32->float64", "bfloat16": "bfloat16->float32"}
 

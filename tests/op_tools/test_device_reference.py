@@ -18,7 +18,8 @@ from op_tools import (
     diagnostics,
     memory,
 )
-from op_tools.device_figures import Near, figures
+from op_tools.device_figures import figures
+from op_tools.device_pairs import Near
 from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
 
 

@@ -20,7 +20,7 @@ from op_tools import FlightRecorder, OpCapture, diagnostics, statistics
 from op_tools.diagnosis import signals, stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Budget, Patience, Usual
+from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
 from tests.op_tools import small
 
 PROGRAM = """
@@ -216,9 +216,10 @@ def test_memory_is_there_however_short_the_steps_are(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "open", False)
+    monkeypatch.setattr("op_tools.diagnosis.recorder.MEMORY_AT_LEAST", 5)
     with FlightRecorder():
         small.train(12)
-    assert [line["step"] for line in lines(folder) if "memory" in line] == [0, 8]
+    assert [line["step"] for line in lines(folder) if "memory" in line] == [0, 5, 10]
 
 
 def test_a_hang_is_told_with_what_every_thread_does(
@@ -271,6 +272,45 @@ def test_where_the_host_does_not_see_the_memory_figures_come_later(
     with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
         small.train(20)
     assert recorder.events[0].startswith("nan: the ")
+
+
+def test_losses_of_a_device_are_asked_for_together_and_by_their_values() -> None:
+    taken = Signals()
+    lines: list[dict[str, Any]] = [{} for _ in range(4)]
+    losses = [torch.tensor(value, device="dipu") for value in (1.0, 2.0, 3.0)]
+    wide = torch.arange(5000.0, device="dipu")
+    for loss, into in zip([*losses, wide[7]], lines, strict=True):
+        taken.hold(loss, into)
+    losses[1].mul_(8)  # after the step: it is not the loss any more
+    wide.zero_()
+    assert taken.pending() == {id(into) for into in lines}
+    taken.ask()
+    assert len(taken.waiting) == 1
+    taken.arrived(wait=True)
+    assert lines == [{"loss": 1.0}, {}, {"loss": 3.0}, {"loss": 7.0}]
+
+
+def test_lines_of_steps_without_time_are_written_when_a_signal_ends_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "open", False)
+    monkeypatch.setattr("op_tools.diagnosis.recorder.AT_LEAST", 1e9)
+    recorder = FlightRecorder().start()
+    small.train(3)
+    written = [line for line in lines(folder) if "ms" in line]
+    recorder._event("signal", "SIGTERM")
+    told = lines(folder)
+    recorder.stop()
+    assert (len(written), [line.get("step") for line in told[1:]]) == (0, [0, 1, 2, 3])
+
+
+def test_while_a_graph_is_captured_nothing_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("op_tools.late.is_capturing", lambda: True)
+    with FlightRecorder() as recorder:
+        small.train(3)
+    assert recorder.steps == 0
 
 
 @pytest.mark.parametrize(("cost", "waits"), [(0.004, True), (0.05, False)])

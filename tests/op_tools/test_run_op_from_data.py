@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -108,8 +109,41 @@ def test_the_times_are_shown_as_in_the_classic_tools(
     assert command(folder, "--sync_time_measure", "--run_times", "3") == 0
     said = capsys.readouterr().out
     for column in ("forward_elasped", "backward_elasped"):
-        assert said.count(f"| {column} | unit |") == 3
+        assert said.count(f"| {column} | unit |") == 3 + (column == "backward_elasped")
     assert re.search(r"\| torch.Tensor.sort \| +3 +\| +\d+\.\d{8} +\|  ms  \|", said)
+    together = "name forward_id forward_elasped backward_elasped unit".split()
+    assert re.search(r"\| +" + r" +\| +".join(together) + r" +\|", said)
+
+
+def test_the_times_of_several_calls_are_in_one_file(captures: Path) -> None:
+    assert command(str(captures), "--sync_time_measure", "--run_times", "2") == 0
+    (file,) = ROOT.glob("op_time_measure_result/op_elasped_info_pid*.csv")
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert [int(row["forward_id"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    (sort, _) = [row for row in rows if row["name"] == "torch.Tensor.sort"]
+    shapes = "float32(4, 6)", "float32(4, 6), int64(4, 6)", "float32(4, 6)", "float32(4, 6)"
+    assert tuple(list(sort.values())[-4:]) == shapes
+
+
+def test_times_that_cannot_be_saved_are_shown(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ROOT / "op_time_measure_result").write_text("in the way")
+    words = ("--sync_time_measure", "--run_times", "1")
+    assert command(str(captures / "torch.Tensor.exp"), *words) == 0
+    said = capsys.readouterr().out
+    assert "op_time_measure_result cannot be written" in said and "1 cases: 1 ok" in said
+
+
+def test_every_call_is_shown_when_asked(
+    captures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_VERBOSE", "1")
+    assert command(str(captures / "torch.Tensor.sort"), "--run_times", "1") == 0
+    said = capsys.readouterr().out
+    for row in ("inputs", "outputs [0][1]", "grad_inputs"):
+        assert re.search(rf"\| +torch.Tensor.sort {re.escape(row)} +\| +dipu:0 \|", said), row
 
 
 def test_only_forward(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +151,7 @@ def test_only_forward(captures: Path, capsys: pytest.CaptureFixture[str]) -> Non
     words = ("--run_times", "3", "--only_run_forward", "True", "--sync_time_measure")
     assert command(folder, *words) == 0
     said = capsys.readouterr().out
-    assert said.count("forward_elasped") == 3 and "backward_elasped" not in said
+    assert said.count("forward_elasped") == 4 and "backward_elasped" not in said
 
 
 def test_the_accuracy_check_shows_a_table(
@@ -130,6 +164,27 @@ def test_the_accuracy_check_shows_a_table(
     tolerances = r"\| 0\.000010000 \| 0\.000001300"
     assert re.search(r"\| +torch.Tensor.exp output +\|   True   \|.*" + tolerances, said)
     assert re.search(r"\| +torch.Tensor.exp grad\[0\] +\|   True   \|", said)
+
+
+@pytest.mark.parametrize("variable", ["AUTOCOMPARE", "EXP_AUTOCOMPARE"])
+@pytest.mark.parametrize(("tolerance", "code"), [("1e-9,1e-9", 1), ("1e3,1e3", 0)])
+def test_the_accuracy_check_goes_by_the_tolerances_that_are_set(
+    captures: Path,
+    variable: str,
+    tolerance: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(f"{variable}_ERROR_TOLERANCE_FLOAT32", tolerance)
+    wrong = torch.dipu.quirk("bit_flip", "exp", p=1.0)
+    with wrong:
+        words = ("--acc_check", "--run_times", "1")
+        assert command(str(captures / "torch.Tensor.exp"), *words) == code
+    verdict = "False" if code else "True "
+    tolerances = " | ".join(f"{float(part):.9f}" for part in tolerance.split(","))
+    said = capsys.readouterr().out
+    assert re.search(rf"\| +torch.Tensor.exp output +\| +{verdict} +\|.*\| +{tolerances}", said)
 
 
 def test_an_archive(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,12 @@ def environment(values: Mapping[str, str], without: Sequence[str] = ()) -> dict[
     return {**kept, **values}
 
 
+def become(values: Mapping[str, str]) -> None:
+    """This process has the environment that another one was to have."""
+    os.environ.clear()
+    os.environ.update(values)
+
+
 _WATCHED: dict[str, list[Callable[[], None]]] = {}
 
 

@@ -152,7 +152,8 @@ DICP_MEASURE = boolean(
 DICP_PREFERENCE = words(
     "DICP_PREFERENCE",
     ("onnxrtgraph", "openvinograph", "inductorgraph"),
-    'What backend="dicp" means: the first of these that is installed and serves the device.',
+    'What backend="dicp" means: the first of these that is installed and serves the device; '
+    "not set: first what was measured as the fastest at most of the work.",
 )
 DITORCH = boolean(
     "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."

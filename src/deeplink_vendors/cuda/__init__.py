@@ -23,6 +23,7 @@ vendor = Vendor(
     fused="deeplink_vendors.cuda.fused",
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
+    differences="deeplink_vendors.cuda.differences",
     precision="deeplink_vendors.cuda.precision",
     collective="nccl",
     gaps="deeplink_vendors/cuda/gaps.toml",

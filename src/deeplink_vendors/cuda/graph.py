@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from deeplink_vendors.cuda import replay
-from dicp import torch_internals
+from dicp import torch_internals, work
 from dicp.backend import Backend
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.compile_fx import measured, trained, wants_gradients
@@ -26,6 +26,8 @@ def compile_whole(
     gm: fx.GraphModule, inputs: Sequence[Any], options: Options
 ) -> Callable[..., Any]:
     """What inductor makes of dynamo's graph."""
+    if _device(inputs) == "cpu":
+        torch_internals.check_cpp()
     training = wants_gradients(inputs)
     record = report.begin(backend.name, "training" if training else "inference")
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
@@ -99,4 +101,5 @@ backend = Backend(
     devices=("cpu", "cuda"),
     dynamic="native",
     training=True,
+    fastest=frozenset({work.PRODUCTS}),
 )

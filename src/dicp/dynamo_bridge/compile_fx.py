@@ -104,13 +104,16 @@ def measured(
         report.write()
         log.info("%s: graph %d runs by %s", record.backend, record.number, text)
 
-    def decided(inner: Decision) -> None:
+    def decided(inner: Decision) -> bool:
         def whole(call: Decision) -> None:
             tell(f"{call}, with torch.compile's own part; the graph alone: {inner}")
 
         took = inner.seconds.get(inner.winner, shortcut.SHORT)
-        if not shortcut.measure_call(whole, took):
-            tell(str(inner))
+        doubted = inner.winner == "eager" and not inner.final  # compiled may win yet
+        if not doubted and shortcut.measure_call(whole, took):
+            return True
+        tell(str(inner))
+        return False
 
     return Choice(candidates, eager, decided)
 
@@ -129,7 +132,7 @@ def trained(
 
     def decided(trial: Decision) -> None:
         def whole(step: Decision) -> None:
-            if step.winner == "eager":
+            if step.winner == "eager" and step.final:
                 choice.stay_eager()
                 told = f"{step.of_steps()}, the whole module in the program's steps"
                 tell(f"{told}; the graph alone: {trial.of_steps()}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ LARGEST = 1 << 22  # elements of a constant that is larger than what it is made 
 class Folded:
     """`prepare` computes the constants of the rest of the graph from the given ones."""
 
-    prepare: fx.GraphModule | None
+    prepare: Callable[..., Sequence[Tensor]] | None  # a graph, but where it came from the disk
     inputs: tuple[str, ...]
     names: tuple[str, ...]
 

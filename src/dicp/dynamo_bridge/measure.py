@@ -22,26 +22,33 @@ CLOSE = 0.9, 1.15  # eager over compiled: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
 WARM = 2  # steps of training before those that are timed
-STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, steps show nothing
+WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
+STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show little
+SURE = 0.8, 1.3  # eager over compiled: between them, noise may have decided, and
+LATER = 200  # calls later as many rounds are added
 
 Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who won, and what a call took by each, in seconds; nothing where no two were alike."""
+    """Who won, and what a call took by each, in seconds; nothing where calls showed nothing."""
 
     winner: str
     seconds: Mapping[str, float]
+    final: bool = True  # or: calls to come show it once more
 
     def __str__(self) -> str:
+        runs = self.winner if self.final else f"{self.winner} for now"
         if not self.seconds:
-            return f"{self.winner}; no two calls had the same sizes"
+            return f"{runs}; its calls are too unlike each other to show more"
         told = ", ".join(f"{name} {each * 1e6:.0f}" for name, each in self.seconds.items())
-        return f"{self.winner}; us a call: {told}"
+        return f"{runs}; us a call: {told}"
 
     def of_steps(self) -> str:
         """The same of steps of training, the winner's time first."""
+        if not self.seconds:
+            return f"{self.winner}: its steps are too unlike each other to show more"
         first, *rest = sorted(self.seconds, key=lambda name: name != self.winner)
         told = "".join(f", {name} {self.seconds[name] * 1e6:.0f}" for name in rest)
         return f"{first}: {self.seconds[first] * 1e6:.0f} us a step{told}"
@@ -51,11 +58,14 @@ class Choice:
     """Runs eager and each candidate in turn for the first calls, then the best of them.
 
     Each call runs one of them, so nothing is computed twice and nothing is written twice. Who does
-    not win clearly is no winner: the graph then stays eager, which costs nothing.
+    not win clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss
+    that is not large is looked at once more, some calls later, and both looks count: noise seldom
+    lasts. `decided` may answer that something larger is measured in its place; then there is no
+    second look.
     """
 
     def __init__(
-        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[Decision], None]
+        self, candidates: Mapping[str, Run], eager: Run, decided: Callable[[Decision], bool | None]
     ) -> None:
         self._runs = {**candidates, "eager": eager}
         self._order = list(self._runs)
@@ -63,16 +73,25 @@ class Choice:
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
         self._rounds = ROUNDS
+        self._most = MOST
+        self._resting = 0  # calls until the second look
+        self._meanwhile: Run = eager
         self.chosen: Run | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is not None:  # hot path
             return self.chosen(*args, **kwargs)
+        if self._resting:
+            return self._rest(*args, **kwargs)
         name, timed = self._turn()
         start = _now(args)
         result = self._runs[name](*args, **kwargs)
         self._note(name, timed, _sizes((args, kwargs)), _now(args) - start)
         return result
+
+    def _rest(self, *args: Any, **kwargs: Any) -> Any:
+        self._resting -= 1
+        return self._meanwhile(*args, **kwargs)
 
     def _turn(self) -> tuple[str, bool]:
         """Who runs the next call, and whether its time counts."""
@@ -90,34 +109,57 @@ class Choice:
     def _decide(self) -> None:
         common = set.intersection(*(set(times) for times in self._times.values()))
         names = self._order[:-1]
-        if not common:  # every call had other sizes: no comparison, no doubt
-            self._settle(Decision(names[0], {}))
-            return
-        gains = {name: self._gain(name, common) for name in names}
+        ratios = {name: self._ratios(name, common) for name in names}
+        gains = {name: statistics.median(found) for name, found in ratios.items()}
         best = max(names, key=gains.__getitem__)
-        if CLOSE[0] < gains[best] < CLOSE[1] and self._rounds < MOST:
+        near = self._is_near(best, gains[best])
+        if (near or not common) and self._rounds < self._most:
             self._rounds += ROUNDS
             return
-        spent = {
-            name: sum(_typical(times[sizes]) for sizes in common) / len(common)
-            for name, times in self._times.items()
-        }
-        self._settle(Decision(best if gains[best] >= GAIN else "eager", spent))
+        if not common and not _steady(ratios[best]):
+            self._settle(Decision("eager", {}), best)
+            return
+        sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
+        winner = best if gains[best] >= GAIN else "eager"
+        self._settle(Decision(winner, self._spent(common), sure), best)
 
-    def _gain(self, name: str, common: set[Any]) -> float:
-        return statistics.median(self._ratios(name, common))
+    def _is_near(self, name: str, gain: float) -> bool:
+        """Whether more rounds are to show who wins."""
+        return CLOSE[0] < gain < CLOSE[1]
+
+    def _spent(self, common: set[Any]) -> dict[str, float]:
+        """What a call takes by each."""
+        spent = {}
+        for name, times in self._times.items():
+            alike = [times[sizes] for sizes in common] or [_all(times)]
+            spent[name] = sum(_typical(each) for each in alike) / len(alike)
+        return spent
 
     def _ratios(self, name: str, common: set[Any]) -> list[float]:
         """Eager over a candidate, calls of one round beside each other: what disturbs both for a
-        while decides nothing.
+        while decides nothing. Where no two calls had the same sizes, they are taken as they came:
+        those of a cache that grows differ by little.
         """
         eager, mine = self._times["eager"], self._times[name]
         pairs = [pair for sizes in common for pair in zip(eager[sizes], mine[sizes], strict=False)]
+        pairs = pairs or list(zip(_all(eager), _all(mine), strict=False))
         return [theirs / max(ours, 1e-9) for theirs, ours in pairs]
 
-    def _settle(self, decision: Decision) -> None:
-        self.chosen = self._runs[decision.winner]
-        self._decided(decision)
+    def _settle(self, decision: Decision, best: str) -> None:
+        winner = self._runs[decision.winner]
+        if self._decided(decision) or decision.final:
+            self.chosen = winner
+            self._runs.clear()  # what lost lets go of its weights
+            return
+        self._order = [best, "eager"]
+        self._runs, self._times = (
+            {name: of[name] for name in self._order}  # type: ignore[misc]
+            for of in (self._runs, self._times)
+        )
+        self._meanwhile, self._resting = winner, LATER
+        self._calls = BLOCK * len(self._order) * (self._rounds + 1)
+        self._most = MOST + self._rounds  # beyond the first look
+        self._rounds *= 2
 
 
 class StepChoice(Choice):
@@ -125,15 +167,16 @@ class StepChoice(Choice):
     starts, so that its backward is in it. On CUDA the device tells when each started, and the
     program waits for it once, when all are over.
 
-    Steps that vary too much decide nothing, nor do those whose saved tensors go through hooks: what
-    is computed again in backward (checkpoints) has to be what forward ran.
+    Steps that vary have to win in three of four rounds, or they stay plain. Those whose saved
+    tensors go through hooks decide nothing, and stay compiled, as the trial of the graph had it:
+    what is computed again in backward (checkpoints) has to be what forward ran.
     """
 
     def __init__(
         self,
         candidates: Mapping[str, Run],
         eager: Run,
-        decided: Callable[[Decision], None],
+        decided: Callable[[Decision], bool | None],
         lasts: Callable[[Callable[[Sequence[Any]], None]], None],
     ) -> None:
         super().__init__(candidates, eager, decided)
@@ -142,9 +185,11 @@ class StepChoice(Choice):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.chosen is None and torch_internals.saves_by_hooks():
-            self._settle(Decision(self._order[0], {}))
+            self._settle(Decision(self._order[0], {}), self._order[0])
         if self.chosen is not None:
             return self.chosen(*args, **kwargs)
+        if self._resting:
+            return self._rest(*args, **kwargs)
         name, timed = self._turn()
         given = (*args, *kwargs.values())
         device = _cuda(given)
@@ -164,14 +209,28 @@ class StepChoice(Choice):
         self._spans.clear()
         super()._decide()
 
-    def _settle(self, decision: Decision) -> None:
-        best = self._order[0]
-        if decision.seconds:
-            ratios = sorted(self._ratios(best, {None}))
-            low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-            if high > STEADY * low:
-                decision = Decision(best, {})
-        super()._settle(decision)
+    def _is_near(self, name: str, gain: float) -> bool:
+        return super()._is_near(name, gain) or (gain >= GAIN and self._varies(name))
+
+    def _settle(self, decision: Decision, best: str) -> None:
+        if decision.seconds and decision.winner != "eager" and self._varies(best):
+            decision = Decision("eager", {})
+        super()._settle(decision, best)
+
+    def _varies(self, name: str) -> bool:
+        """Whether its steps, against eager's, show too little for a winner."""
+        ratios = self._ratios(name, {None})
+        return not _steady(ratios) and sorted(ratios)[len(ratios) // 4] < GAIN
+
+
+def _steady(ratios: Sequence[float]) -> bool:
+    """Whether ratios are near enough to each other to show anything."""
+    found = sorted(ratios)
+    return found[-1 - len(found) // 4] <= STEADY * found[len(found) // 4]
+
+
+def _all(times: Mapping[Any, list[float]]) -> list[float]:
+    return [seconds for each in times.values() for seconds in each]
 
 
 def _typical(times: Sequence[float]) -> float:
@@ -215,16 +274,17 @@ def _training_times(both: Sequence[Run], args: Sequence[Any]) -> list[float]:
     """Seconds of a forward and backward of each; nothing of the program is changed."""
     times: list[list[float]] = [[] for _ in both]
     devices = {x.device for x in args if isinstance(x, Tensor) and x.device.type == "cuda"}
+    warm = WARM_CUDA if devices else WARM
     hooks: Any = contextlib.nullcontext()
     if torch_internals.saves_by_hooks():  # a checkpoint counts what is saved: not this
         hooks = saved_tensors_hooks(_same, _same)
     with torch.random.fork_rng(devices=list(devices)), hooks:
         rooms = [_room(x) for x in args]  # in one place: a recording is of where buffers lie
-        for _ in range(WARM + ROUNDS):
+        for _ in range(warm + ROUNDS):
             for which, run in enumerate(both):
                 given = [_leaf(x, room) for x, room in zip(args, rooms, strict=True)]
                 times[which].append(_step(run, given))
-    return [statistics.median(part[WARM:]) for part in times]
+    return [statistics.median(part[warm:]) for part in times]
 
 
 def _same(saved: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.node import map_aggregate
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from deeplink.tensors import bytes_of
 from dicp.backend import Backend
@@ -50,7 +50,8 @@ Rows = list[tuple[str, str, str, Any, Any]]
 class Plan:
     """All of a program but its blobs and its weights."""
 
-    body: Rows
+    body: Rows  # empty where `straight` says all of it
+    straight: list[str] | None
     folded: tuple[Rows, tuple[str, ...], tuple[str, ...]] | None
     attributes: dict[str, Tensor]
     names: dict[str, int]  # of the frozen inputs
@@ -100,7 +101,7 @@ def key(
         )
         if target is None or not fixed:
             return None
-        args = tree_map(lambda x: x.name if isinstance(x, fx.Node) else str(x), node.args)
+        args = map_aggregate(node.args, _written)
         row = (node.op, node.name, target, args, {k: str(v) for k, v in node.kwargs.items()})
         digest.update(repr((row, cache.known(value))).encode())
         if node.op == "get_attr":
@@ -109,6 +110,10 @@ def key(
                 return None
             digest.update(bytes_of(constant))
     return digest.hexdigest()
+
+
+def _written(value: Any) -> str:
+    return value.name if isinstance(value, fx.Node) else str(value)
 
 
 def _state() -> tuple[Any, ...]:
@@ -173,12 +178,14 @@ def describe(
     """The plan of a program; None where a part of it is not on disk."""
     if not all(part.key for part in program.parts):
         return None
-    body = rows_of(program.whole.gm)
-    prepare = None if folded.prepare is None else rows_of(folded.prepare)
+    straight = program.straight
+    body = rows_of(program.whole.gm) if straight is None else []
+    prepare = rows_of(folded.prepare) if isinstance(folded.prepare, fx.GraphModule) else None
     if body is None or (folded.prepare is not None and prepare is None):
         return None
     return Plan(
         body,
+        straight,
         None if prepare is None else (prepare, folded.inputs, folded.names),
         dict(attributes),
         dict(names),
@@ -203,7 +210,7 @@ def load(
     for name in ("nodes", "taken", "parts", "frozen", "eager"):
         setattr(record, name, plan.record[name])
     record.cached = len(blobs)
-    prepare = None if plan.folded is None else module_of(plan.folded[0])
+    prepare = None if plan.folded is None else _Steps(plan.folded[0])
     folded = Folded(prepare, *(plan.folded[1:] if plan.folded else ((), ())))
 
     def constants(tensors: Mapping[int, Tensor]) -> Constants:
@@ -217,7 +224,8 @@ def load(
     ]
     whole = Split(module_of(plan.body), {}, {})
     frozen, finish = Frozen(weights), finisher(plan.orders)
-    return Program(whole, parts, frozen, plan.numbers, known, constants, finish, record)
+    rest = (plan.numbers, known, constants, finish, record)
+    return Program(whole, parts, frozen, *rest, straight=plan.straight)
 
 
 def _part(shape: Shape, blob: bytes, backend: Backend, known: Constants) -> Part:
@@ -260,6 +268,28 @@ def module_of(rows: Sequence[tuple[str, str, str, Any, Any]]) -> fx.GraphModule:
         args, kwargs = (_with_nodes(x, nodes) for x in (args, kwargs))
         nodes[name] = graph.create_node(op, found, tuple(args), kwargs, name=name)
     return fx.GraphModule(root, graph)
+
+
+class _Steps:
+    """Runs what is kept of a graph of functions, once or twice: it is not worth making it one."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __call__(self, *inputs: Any) -> Any:
+        values, rest = dict[str, Any](), iter(inputs)
+
+        def filled(given: Any) -> Any:
+            return map_aggregate(given, lambda x: values[x.name] if isinstance(x, _Ref) else x)
+
+        for op, name, target, args, kwargs in self._rows:
+            if op == "output":
+                return filled(args[0])
+            if op == "placeholder":
+                values[name] = next(rest)
+            else:
+                values[name] = _resolve(target)(*filled(args), **filled(kwargs))
+        return ()
 
 
 def _with_nodes(value: Any, nodes: Mapping[str, fx.Node]) -> Any:

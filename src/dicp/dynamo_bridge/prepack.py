@@ -2,8 +2,8 @@
 
 torch keeps a weight as [out, in], and multiplies by its transpose; the same product with [in, out]
 in memory is up to 1.3 times as fast on a CPU. For few rows reading the weights is all that it
-costs: `dicp.few_rows` reads them as they are, faster than either. Linears that share an input
-(q/k/v, gate/up) become one product.
+costs: `dicp.few_rows` reads them so, too, and faster. Linears that share an input (q/k/v, gate/up)
+become one product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dicp import torch_internals
 from dicp.dynamo_bridge.freeze import Frozen, add_placeholder
 from dicp.dynamo_bridge.run import RESTLESS
 
-FEW = 16  # rows
+FEW = 32  # rows
 LINE = 16  # floats of a line of the cache
 LARGE = 4 << 20  # bytes of weights: fewer lie in a cache, and gain nothing
 
@@ -69,7 +69,7 @@ class Packing:
         self.gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
         places = list(self.gm.graph.find_nodes(op="placeholder"))
         self.groups: list[Group] = []
-        self._as_they_are: list[bool] = []
+        self._few: list[bool] = []
         together = _together(places, weights)
         read = sum(_bytes(node) for group in together if _is_few(group[0]) for node in group)
         few = product() if read >= LARGE else None
@@ -88,7 +88,7 @@ class Packing:
         weights = [_operands(node)[1] for node in linears]
         place = add_placeholder(self.gm, f"packed_{len(self.groups)}")
         self.groups.append(tuple(places.index(weight) for weight in weights))
-        self._as_they_are.append(few is not None)
+        self._few.append(few is not None)
         with self.gm.graph.inserting_before(first):
             wide = self.gm.graph.call_function(few or torch.matmul, (x, place))
             sizes = [weight.meta["example_value"].shape[0] for weight in weights]
@@ -114,7 +114,7 @@ class Packing:
         with torch_internals.without_modes(), torch.no_grad():
             parts = [[weights[i] for i in group] for group in self.groups]
             rooms = _rooms([sum(w.numel() for w in each) for each in parts])
-            return [_joined(*made) for made in zip(parts, rooms, self._as_they_are, strict=True)]
+            return [_joined(*made) for made in zip(parts, rooms, self._few, strict=True)]
 
     def inputs(self, given: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
         """Inputs of the packed graph, as those of the graph are given: real or fake."""
@@ -124,10 +124,11 @@ class Packing:
         return [*(given[i] for i in self.kept), *(map(mode.from_tensor, made) if fakes else made)]
 
 
-def _joined(weights: list[Tensor], room: Tensor, as_they_are: bool) -> Tensor:
-    whole = torch.cat(weights) if weights[1:] else weights[0]
-    whole = whole if as_they_are else whole.t()
-    return room.view(whole.shape).copy_(whole)
+def _joined(weights: list[Tensor], room: Tensor, few: bool) -> Tensor:
+    """[in, out] in memory; the op of few rows is told [out, in] all the same."""
+    whole = torch.cat([weight.t() for weight in weights], 1) if weights[1:] else weights[0].t()
+    made = room.view(whole.shape).copy_(whole)
+    return made.t() if few else made
 
 
 def _rooms(sizes: list[int]) -> list[Tensor]:
@@ -150,11 +151,11 @@ def _bytes(linear: fx.Node) -> int:
 
 
 def _is_few(linear: fx.Node) -> bool:
-    """Whether a linear is of a few rows, and computed in float32."""
+    """Whether a linear is of a few rows, as far as is known, and computed in float32."""
     x, made = _operands(linear)[0].meta["example_value"], linear.meta["example_value"]
     sizes = list(x.shape[:-1])
-    known = all(isinstance(size, int) for size in sizes)
-    return known and 0 < math.prod(sizes) <= FEW and x.dtype == made.dtype == torch.float32
+    known = math.prod(size for size in sizes if isinstance(size, int))  # others may be 1
+    return 0 < known <= FEW and x.dtype == made.dtype == torch.float32
 
 
 def _together(places: list[fx.Node], weights: Mapping[int, Tensor]) -> list[list[fx.Node]]:

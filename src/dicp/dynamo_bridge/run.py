@@ -77,14 +77,16 @@ class Program:
     rebuild: Callable[[Mapping[int, Tensor]], Program] | None = None  # with these frozen
     check: Callable[[list[Any], Sequence[Any]], None] | None = None  # verify mode
     restless: set[int] = field(default_factory=set)  # frozen ones that change again and again
+    straight: list[str] | None = None  # the inputs of the one partition that is all of it
     _changes: Counter[int] = field(default_factory=Counter)
     _direct: bool = field(init=False)
 
     def __post_init__(self, known: Constants) -> None:
-        straight = _straight(self.whole.gm, known)
-        self._direct = straight is not None
-        if straight is not None:
-            self._inputs = [self.numbers[name] for name in straight]
+        if self.straight is None:
+            self.straight = _straight(self.whole.gm, known)
+        self._direct = self.straight is not None
+        if self.straight is not None:
+            self._inputs = [self.numbers[name] for name in self.straight]
             return
         for part in self.parts:
             self.whole.gm.set_submodule(part.shape.name, _Call(part))

@@ -54,8 +54,11 @@ class Shortcut:
         def settled(decision: Decision) -> None:
             if self._runs[key] is not choice:
                 return
-            self._runs[key] = self._plain if decision.winner == "eager" else self._compiled
-            for tell in self._waiting.pop(key):
+            told = self._waiting[key]
+            if decision.final:
+                self._runs[key] = self._plain if decision.winner == "eager" else self._compiled
+                del self._waiting[key]
+            for tell in told:
                 tell(decision)
 
         given = {"compiled": self._compiled}, self._plain, settled
@@ -97,7 +100,7 @@ def measure_call(
     holder = found.holder
 
     def settled(decision: Decision) -> None:
-        if decision.winner == "eager":
+        if decision.winner == "eager" and decision.final:
             torch_internals.straighten(holder)
         decided(decision)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from deeplink.errors import DeeplinkError
 
 PLAIN = "plain"
-STATUSES = ("passed", "failed", "crashed", "hung", "skipped")
 NOT_IMPLEMENTED = "not implemented"  # how the reason begins when a vendor says so of a call
 BAD = frozenset({"failed", "crashed", "hung"})
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from deeplink.samples import PLACES, STAYS_ON_HOST
+from deeplink.samples import PLACES, STAYS_ON_HOST, draw_from
 from diopi.conformance.sample import Callee, Sample
 
 WIDE = {
@@ -80,21 +80,13 @@ def run(
     }
     if callee.factory:
         kwargs["device"] = device  # some samples leave it out and would stay on the CPU
-    _draw_from(seed, device)
+    draw_from(seed, device)
     before = torch.get_rng_state()
     with _quiet(), _default(wide), torch.set_grad_enabled(grad):
         result = (function or callee.function)(*args, **kwargs, **(extra or {}))
     drew = not torch.equal(before, torch.get_rng_state())
     graded = sample.graded(result) if grad else result
     return Run(result, move.moved, drew, graded)
-
-
-def _draw_from(seed: int, device: str) -> None:
-    """As torch.manual_seed, which looks at every back end there is, each time, and takes longer
-    than most calls."""
-    torch.default_generator.manual_seed(seed)
-    if torch.device(device).type not in ("cpu", "meta"):
-        torch.get_device_module(device).manual_seed_all(seed)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 
 import dlinfer
+from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
@@ -51,6 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     except DeeplinkError as error:
         print(error, file=sys.stderr)
         return 2
+    with settings.asking_for(chosen.name):  # torch_dipu serves the chip that is asked for
+        if chosen.device_module:
+            importlib.import_module(chosen.device_module)
     rows = _tried(chosen.name, chosen.device, names, given.dtypes)
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), "utf-8")

@@ -144,6 +144,11 @@ def _paged_prefill(dtype: torch.dtype) -> Cases:
     yield "all of them", {"q": q, **given, **SEEN["all of them"]}
     yield "not causal, window", {"q": q, **given, "causal": False, "window": 3}
     yield "tokens of no sequence", {"q": torch.cat((q, q[:2])), **given}
+    new, lengths = (20, 3, 33, 18), (20, 9, 70, 17)  # long, short, more than keys
+    given = paged(dtype, lengths, 2, 32, "NHBD") | {"cu_q": bounds(new), "max_q": 33, "scale": 0.2}
+    q = draw(dtype, sum(new), 4, 32)
+    yield "long and short", {"q": q, **given}
+    yield "long and short, not causal", {"q": q, **given, "causal": False}
 
 
 @makes("prefill_attention")
@@ -154,6 +159,8 @@ def _prefill(dtype: torch.dtype) -> Cases:
         more = {"causal": causal}
         lengths = (3, 70) if causal else (50,)
         yield f"long, causal {causal}", _packed(dtype, lengths, 4, 2, 32) | more
+        equal = _packed(dtype, (20, 20, 5, 20), 4, 2, 32, (33, 33, 9, 20)) | more
+        yield f"of equal lengths, causal {causal}", equal
         uneven = _packed(dtype, (3, 2), 4, 2, 32, (5, 9)) | more
         yield f"more keys, causal {causal}", uneven
         seen = SEEN["all of them" if causal else "window"]

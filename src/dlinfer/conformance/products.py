@@ -29,6 +29,11 @@ def _linear(dtype: torch.dtype) -> Cases:
         yield f"{rows} x {inner} x {outer}", given
         yield f"{rows} x {inner} x {outer}, bias", given | {"bias": draw(dtype, outer)}
     yield "views", {"x": apart(draw(dtype, 2, 3, 16)), "weight": draw(dtype, 16, 8).t()}
+    turned = ((1, 70, 300), (2, 5, 40), (5, 33, 18), (11, 64, 77), (16, 40, 129), (21, 9, 35))
+    for rows, inner, outer in turned:
+        weight = apart(draw(dtype, inner, outer)).t()  # [in, out] in memory, of something larger
+        given = {"x": draw(dtype, rows, inner), "weight": weight, "bias": draw(dtype, outer)}
+        yield f"{rows} x {inner} x {outer}, turned", given
 
 
 @makes("weight_quant_matmul")

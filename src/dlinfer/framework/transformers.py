@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from deeplink.errors import DeeplinkError
+from dlinfer import weights
 from dlinfer.framework import transformers_attention, transformers_batching, transformers_layers
 from dlinfer.framework.applied import Applied
 from dlinfer.framework.transformers_check import Check
@@ -85,6 +86,10 @@ def _exchanged(model: Any, found: list[tuple[nn.Module, Forward]]) -> Applied:
     for module, forward in found:
         module.forward = MethodType(forward, module)
         undoing.append(functools.partial(delattr, module, "forward"))
+    undoing.append(functools.partial(transformers_layers.part, [module for module, _ in found]))
+    linears = [module for module in model.modules() if type(module) is nn.Linear]
+    undoing.append(weights.lay_out(model, linears))
+    undoing.append(_saved_plain(model))
     transformers_attention.register()
     model.set_attn_implementation(transformers_attention.NAME)
     undoing.append(functools.partial(model.set_attn_implementation, implementation))
@@ -106,3 +111,18 @@ def _with_own_config(model: Any) -> Callable[[], None]:
             module.config = config
 
     return undo
+
+
+def _saved_plain(model: Any) -> Callable[[], None]:
+    """safetensors takes no weights that lie [in, out], or between others: copies are saved."""
+    stock = model.save_pretrained
+
+    @functools.wraps(stock)
+    def save_pretrained(folder: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) < 2 and kwargs.get("state_dict") is None:
+            held = model.state_dict().items()
+            kwargs["state_dict"] = {name: tensor.contiguous() for name, tensor in held}
+        return stock(folder, *args, **kwargs)
+
+    model.save_pretrained = save_pretrained
+    return functools.partial(delattr, model, "save_pretrained")

@@ -6,7 +6,7 @@ A layer's `forward` is exchanged in one module only. Where gradients are wanted 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlinfer import fused
+from dlinfer import fused, weights
+from dlinfer.framework import transformers_cache
 
 # An extra: not installed everywhere, so its types are not known.
 modeling: Any = importlib.import_module("transformers.modeling_utils")
@@ -49,7 +50,7 @@ class Merged:
         self.held = []
         for name in self.names:
             pieces: list[Tensor] = [held[name] for held, kind in self.places if kind == name]
-            whole = torch.cat(pieces)
+            whole = weights.joined(pieces)
             for piece, place in zip(pieces, whole.split(self.sizes), strict=True):
                 piece.data = place
             self.held.append(whole)
@@ -62,6 +63,12 @@ def _merged(module: Any, *names: str) -> Merged:
         found = Merged(tuple(getattr(module, name) for name in names))
         module.__dict__["_dlinfer_merged"] = found
     return found
+
+
+def part(modules: Iterable[nn.Module]) -> None:
+    """Forgets the merged weights of layers."""
+    for module in modules:
+        module.__dict__.pop("_dlinfer_merged", None)
 
 
 def wants_gradients(x: Tensor) -> bool:
@@ -119,14 +126,14 @@ def self_attention(
     k = k.view(batch, tokens, heads[1], size).transpose(1, 2)
     v = v.view(batch, tokens, heads[1], size).transpose(1, 2)
     if past_key_values is not None:
-        k, v = past_key_values.update(k, v, self.layer_idx)
+        k, v = transformers_cache.extended(past_key_values, k, v, self.layer_idx)
     interface = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, stock.sdpa_attention_forward
     )
-    out, weights = interface(
+    out, shares = interface(
         self, q, k, v, attention_mask, scaling=self.scaling, sliding_window=known.window, **kwargs
     )
-    return self.o_proj(out.reshape(batch, tokens, -1)), weights
+    return self.o_proj(out.reshape(batch, tokens, -1)), shares
 
 
 @dataclass(frozen=True)
@@ -166,8 +173,8 @@ def experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     """`fused_moe`."""
     if wants_gradients(hidden_states):
         return type(self).forward(self, hidden_states, top_k_index, top_k_weights)
-    weights = top_k_weights.float()  # as `moe_gating` gives them, and kernels take them
-    return fused.fused_moe(hidden_states, self.gate_up_proj, self.down_proj, weights, top_k_index)
+    shares = top_k_weights.float()  # as `moe_gating` gives them, and kernels take them
+    return fused.fused_moe(hidden_states, self.gate_up_proj, self.down_proj, shares, top_k_index)
 
 
 def router(self: Any, hidden_states: Tensor) -> Any:
@@ -176,8 +183,8 @@ def router(self: Any, hidden_states: Tensor) -> Any:
         return type(self).forward(self, hidden_states)
     logits = fused.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
     summed = bool(getattr(self, "norm_topk_prob", True))  # a class without it always does
-    weights, chosen = fused.moe_gating(logits, self.top_k, summed)
-    kept = weights if not hasattr(self, "norm_topk_prob") else weights.to(logits.dtype)
+    shares, chosen = fused.moe_gating(logits, self.top_k, summed)
+    kept = shares if not hasattr(self, "norm_topk_prob") else shares.to(logits.dtype)
     return logits, kept, chosen
 
 

@@ -52,7 +52,40 @@ struct Done {
   double forward_ms, backward_ms;
 };
 
-// Everything but the hooks and `settle` is done under the GIL.
+// The calls that are timed, and what came of those that are over. It holds nothing of Python's: a
+// thread of its own asks the device for their times.
+class Ledger : public std::enable_shared_from_this<Ledger> {
+ public:
+  explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
+
+  void add(std::shared_ptr<Row> row);
+
+  // Asks for the times of the calls that are over, so that their events are used again; everything: of
+  // all, and waits for the device.
+  void settle(bool everything);
+
+  std::vector<Done> take_done();
+  std::map<int, std::pair<Sums, Sums>> take_sums();
+  bool is_full() const { return over_ >= limit_; }  // so many are to be written
+  size_t waiting();
+  size_t limit() const { return limit_; }
+  void set_limit(size_t limit) { limit_ = limit; }
+
+ private:
+  void settle_beside();
+
+  static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
+  static constexpr size_t kBehind = 2;    // times so many, and the thread is not waited for
+  std::atomic<size_t> limit_, over_{0};
+  std::atomic<bool> beside_{false};
+  std::mutex settling_, lock_;              // the second is of what follows
+  std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
+  size_t settle_at_;                        // when there are so many
+  std::vector<Done> done_;
+  std::map<int, std::pair<Sums, Sums>> sums_;
+};
+
+// Everything but the hooks and the ledger is done under the GIL.
 class Timer {
  public:
   // `host` has what Python gives to it by name; see timer.py.
@@ -61,9 +94,7 @@ class Timer {
 
   PyObject* run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
 
-  // Asks for the times of the calls that are over, so that their events are used again; everything: of
-  // all, and waits for the device. How many are to be written.
-  size_t settle(bool everything);
+  void settle(bool everything);
 
   // The lines of the calls that are over, with those of others among them, by their ids. The cells are
   // Python's, once for each kind: cells(group, result, grads or None) -> (before, after the times).
@@ -78,10 +109,10 @@ class Timer {
   py::tuple grads(int number) const;
   int64_t spent() const { return *cost_; }
   int64_t counted() { return std::exchange(counted_, 0); }
-  size_t waiting() const { return rows_.size(); }
+  size_t waiting() const { return ledger_->waiting(); }
+  size_t limit() const { return ledger_->limit(); }
+  void set_limit(size_t limit) { ledger_->set_limit(limit); }
   void close();
-
-  size_t limit;
 
  private:
   struct GroupKey {
@@ -103,7 +134,8 @@ class Timer {
 
   const By& by(c10::Device device);
   PyObject* site();  // borrowed
-  PyObject* path();  // new; null with an error
+  PyObject* path();  // borrowed
+  bool busy();       // a tool's own call
   std::shared_ptr<Row> begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence);
   void finish(Begun& begun, bool brief, PyObject* result);
   void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
@@ -128,13 +160,7 @@ class Timer {
   static constexpr size_t kRemembered = 1 << 16;
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
 
-  static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
-  std::mutex settling_, lock_;            // the second is of what follows
-  std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
-  size_t settle_at_;                        // when there are so many
-  std::vector<Done> done_;
-  std::map<int, std::pair<Sums, Sums>> sums_;
-
+  std::shared_ptr<Ledger> ledger_;
   std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
   int64_t counted_ = 0;
   std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);

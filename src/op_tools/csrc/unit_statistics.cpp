@@ -8,6 +8,7 @@ namespace py = pybind11;
 
 namespace op_tools {
 
+void bind_calls(py::module_& m);     // unit_calls.cpp
 void bind_compare(py::module_& m);   // unit_compare.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
@@ -38,6 +39,7 @@ static uint64_t hash_address(uintptr_t address, size_t size) {
 }  // namespace op_tools
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  op_tools::bind_calls(m);
   op_tools::bind_compare(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <optional>
+#include <thread>
 
 namespace op_tools {
 namespace {
@@ -38,11 +39,32 @@ py::tuple told(const Sums& sums) { return py::make_tuple(sums.count, sums.total,
 
 }  // namespace
 
-size_t Timer::settle(bool everything) {
-  py::gil_scoped_release release;  // what a device waits for may need it
-  std::unique_lock settling(settling_, std::defer_lock);
-  if (everything) settling.lock();
-  else if (!settling.try_lock()) return 0;  // another thread is at it
+void Ledger::add(std::shared_ptr<Row> row) {
+  bool many, too_many;
+  {
+    std::lock_guard hold(lock_);
+    rows_.push_back(std::move(row));
+    many = rows_.size() >= settle_at_, too_many = rows_.size() >= kBehind * settle_at_;
+  }
+  if (too_many) settle(false);
+  else if (many && !beside_.exchange(true)) settle_beside();
+}
+
+// In a thread that lives no longer than that: the device answers slowly, and nobody waits for it.
+void Ledger::settle_beside() {
+  try {
+    std::thread([own = shared_from_this()] {
+      own->settle(false);
+      own->beside_ = false;
+    }).detach();
+  } catch (const std::system_error&) {  // there is no room for another
+    settle(false);
+    beside_ = false;
+  }
+}
+
+void Ledger::settle(bool everything) {
+  std::lock_guard settling(settling_);
   std::vector<std::shared_ptr<Row>> rows, kept;
   {
     std::lock_guard hold(lock_);
@@ -54,18 +76,40 @@ size_t Timer::settle(bool everything) {
     if (found.has_value()) done.push_back(*found);
     else kept.push_back(std::move(row));
   }
+  rows.clear();
   std::lock_guard hold(lock_);
   kept.insert(kept.end(), rows_.begin(), rows_.end());
   rows_.swap(kept);
   // a large graph is not gone through again for each call
-  settle_at_ = std::max(std::min(kSettle, limit), 2 * rows_.size());
+  settle_at_ = std::max(std::min(kSettle, limit()), 2 * rows_.size());
   for (const Done& row : done) {
     auto& [forward, backward] = sums_[row.group];
     forward.add(row.forward_ms);
     if (row.backward) backward.add(row.backward_ms);
   }
   done_.insert(done_.end(), done.begin(), done.end());
-  return done_.size();
+  over_ = done_.size();
+}
+
+std::vector<Done> Ledger::take_done() {
+  std::lock_guard hold(lock_);
+  over_ = 0;
+  return std::exchange(done_, {});
+}
+
+std::map<int, std::pair<Sums, Sums>> Ledger::take_sums() {
+  std::lock_guard hold(lock_);
+  return std::exchange(sums_, {});
+}
+
+size_t Ledger::waiting() {
+  std::lock_guard hold(lock_);
+  return rows_.size();
+}
+
+void Timer::settle(bool everything) {
+  py::gil_scoped_release release;  // what a device waits for may need it
+  ledger_->settle(everything);
 }
 
 void Timer::write(const Done& row, const py::function& cells, std::string& text) {
@@ -86,11 +130,7 @@ void Timer::write(const Done& row, const py::function& cells, std::string& text)
 }
 
 py::bytes Timer::lines(const std::vector<std::pair<int64_t, std::string>>& others, const py::function& cells) {
-  std::vector<Done> done;
-  {
-    std::lock_guard hold(lock_);
-    done.swap(done_);
-  }
+  std::vector<Done> done = ledger_->take_done();
   std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
   std::string text;
   auto other = others.begin();
@@ -103,13 +143,8 @@ py::bytes Timer::lines(const std::vector<std::pair<int64_t, std::string>>& other
 }
 
 py::dict Timer::sums() {
-  std::map<int, std::pair<Sums, Sums>> sums;
-  {
-    std::lock_guard hold(lock_);
-    sums.swap(sums_);
-  }
   py::dict found;
-  for (const auto& [group, pair] : sums) found[py::int_(group)] = py::make_tuple(told(pair.first), told(pair.second));
+  for (const auto& [group, pair] : ledger_->take_sums()) found[py::int_(group)] = py::make_tuple(told(pair.first), told(pair.second));
   return found;
 }
 

@@ -1,5 +1,7 @@
 // OpTimeMeasure around a call, for the calls that are like one that Python has seen: device, shapes
 // and where they are made are known by comparison, and nothing is put into words before the end.
+#include "frames.h"
+#include "threads.h"
 #include "timer.h"
 
 #include <pybind11/stl.h>
@@ -16,9 +18,9 @@
 namespace op_tools {
 
 Timer::Timer(py::object host, size_t limit)
-    : limit(limit), works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
+    : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), settle_at_(std::min(kSettle, limit)) {}
+      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_shared<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -47,36 +49,34 @@ struct Owned {  // a reference that is let go of
 }  // namespace
 
 PyObject* Timer::site() {
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  PyObject* found = nullptr;
-  while (frame != nullptr && found == nullptr) {
-    Owned code(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-    auto known = codes_.find(code.object);
-    if (known == codes_.end()) known = codes_.emplace(code.object, Code{!places_of_(py::handle(code.object)).is_none(), {}}).first;
-    if (known->second.programs) {
-      const int at = PyFrame_GetLasti(frame);
-      PyObject*& site = known->second.sites[at];
-      if (site == nullptr) site = new_site_(py::handle(code.object), at, PyFrame_GetLineNumber(frame)).ptr();
-      found = site;
-    }
-    PyFrameObject* back = found == nullptr ? PyFrame_GetBack(frame) : nullptr;
-    Py_DECREF(frame);
-    frame = back;
-  }
-  Py_XDECREF(frame);
-  return found == nullptr ? Py_None : found;
+  PyObject* found = Py_None;
+  each_frame([&](Frame frame) {
+    auto* code = reinterpret_cast<PyObject*>(frame.code);
+    auto known = codes_.find(code);
+    if (known == codes_.end()) known = codes_.emplace(code, Code{!places_of_(py::handle(code)).is_none(), {}}).first;
+    if (!known->second.programs) return true;
+    PyObject*& site = known->second.sites[frame.instruction];
+    if (site == nullptr) site = new_site_(py::handle(code), frame.instruction, frame.line()).ptr();
+    found = site;
+    return false;
+  });
+  return found;
 }
 
 PyObject* Timer::path() {
   static PyObject* const stack_word = word("stack");
-  Owned stack(PyObject_GetAttr(paths_.ptr(), stack_word));
-  if (stack.object == nullptr) throw py::error_already_set();
-  const Py_ssize_t depth = PyList_GET_SIZE(stack.object);
   static PyObject* const nowhere = word("");
-  PyObject* found = depth == 0 ? nowhere : PyTuple_GET_ITEM(PyList_GET_ITEM(stack.object, depth - 1), 1);
-  Py_INCREF(found);
-  return found;
+  thread_local OwnPart part;
+  PyObject* stack = part.get(paths_, stack_word);
+  const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack);
+  return depth == 0 ? nowhere : PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1);
+}
+
+bool Timer::busy() {
+  static PyObject* const busy_word = word("busy");
+  thread_local OwnPart part;
+  PyObject* busy = part.get(local_, busy_word);
+  return busy != nullptr && busy != Py_False;
 }
 
 // For what the backward pass calls: which module and line it comes from; see modules.py.
@@ -161,8 +161,7 @@ struct Timer::Begun {
 std::shared_ptr<Row> Timer::begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence) {
   auto row = std::make_shared<Row>();
   row->clock = clock;
-  Owned where(path());
-  row->group = group_of(key, name, where.object, site());
+  row->group = group_of(key, name, path(), site());
   made_[sequence % kRemembered] = {sequence, row->group};
   Owned id(PyIter_Next(ids_.ptr()));
   row->id = PyLong_AsLongLong(id.object);
@@ -179,24 +178,15 @@ void Timer::finish(Begun& begun, bool brief, PyObject* result) {
     begun.given->find_leaves();
     follow(*begun.given, made, begun.sequence, begun.row);
   }
-  size_t rows;
-  {
-    std::lock_guard hold(lock_);
-    rows_.push_back(std::move(begun.row));
-    rows = rows_.size();
-  }
-  if (rows < settle_at_) return;
-  if (settle(false) >= limit) collect_();
+  ledger_->add(std::move(begun.row));
+  if (ledger_->is_full()) collect_();
 }
 
 PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
   const int64_t entered = now();
-  static PyObject* const busy_word = word("busy");
   Begun begun;
   try {
-    Owned busy(PyObject_GetAttr(local_.ptr(), busy_word));
-    if (busy.object == nullptr) throw py::error_already_set();
-    if (busy.object != Py_False) return PyObject_Call(func, args, kwargs);
+    if (busy()) return PyObject_Call(func, args, kwargs);
     Seen seen;
     seen.brief = brief;
     const c10::Device device = see_call(name, args, kwargs, seen);
@@ -324,7 +314,7 @@ void bind_timing(py::module_& m) {
       .def("grads", &Timer::grads)
       .def_property_readonly("spent", &Timer::spent)
       .def_property_readonly("waiting", &Timer::waiting)
-      .def_readwrite("limit", &Timer::limit);
+      .def_property("limit", &Timer::limit, &Timer::set_limit);
 }
 
 }  // namespace op_tools

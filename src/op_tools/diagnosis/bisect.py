@@ -18,13 +18,14 @@ from typing import Any, Literal, NoReturn, cast
 
 from deeplink.losses import Loss
 from op_tools.diagnosis import formats, reproduction
-from op_tools.diagnosis.checks import Check, LossCheck, Seen, judged, tolerance_of
+from op_tools.diagnosis.checks import Check, LossCheck, Seen, is_decided, judged, tolerance_of
 from op_tools.diagnosis.formats import Bisect, BisectRun, Guilty, Place
 from op_tools.diagnosis.rerouting import WIDE_ON_CPU, Plan, Where
-from op_tools.diagnosis.running import Runner
+from op_tools.diagnosis.running import Runner, Until
 from op_tools.diagnosis.search import Exhausted, Search
 
 SHOWN = 16  # losses of a run that are kept, the last of them
+SEARCHING = ("search", "places", "as it is, again")  # what runs are for that need no more
 LOOSE = 0.1  # of a loss: where rounding does so much, the program is not the same twice
 Status = Literal["found", "nothing", "program", "unclear", "broken"]
 Tell = Callable[[str], None]
@@ -259,7 +260,7 @@ class Bisection:
         what = f"{len(ops)} of {len(self.found['candidates'])} operators" if ops else purpose
         left = f", at least {self._left} more after it" if self._left > 1 else ""
         self._tell(f"run {number}: {what}{left}")
-        seen = self._runner(plan, number, suspects)
+        seen = self._runner(plan, number, suspects, self._until(purpose))
         self._most = max(self._most, len(seen.losses))
         chosen = [] if plan is None else [_place(w, 0) for w in plan.places or ()]
         outcome = ("timeout" if seen.exit == 124 else "broken") if seen.problem else "passed"
@@ -279,6 +280,14 @@ class Bisection:
         self._made.append((seen, self.found["runs"][-1]))
         self._save()
         return seen
+
+    def _until(self, purpose: str) -> Until | None:
+        """A run of the search may end when its losses say enough."""
+        check, most = self._check, self._most
+        if check is None or purpose not in SEARCHING:
+            return None
+        text = f"{check.described()} of {most}"
+        return Until(lambda losses: is_decided(check, losses, most), text)
 
     def _note(self, seen: Seen, outcome: str, reason: str) -> None:
         """What the check says of a run."""

@@ -51,6 +51,7 @@ class Check(Protocol):
     @property
     def by_losses(self) -> bool: ...  # a run that ends badly behind its last loss may be well
     def __call__(self, seen: Seen) -> tuple[bool, str]: ...
+    def wrong(self, losses: Sequence[Loss]) -> str: ...  # which no later loss can mend; "" is none
     def described(self) -> dict[str, Any]: ...
 
 
@@ -67,15 +68,22 @@ class LossCheck:
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
             return False, "no loss was seen"
+        wrong = self.wrong(seen.losses)
+        if wrong:
+            return False, wrong
         if len(seen.losses) < len(self.reference):
             return False, f"{len(seen.losses)} losses of {len(self.reference)}"
-        for at, (one, right) in enumerate(zip(seen.losses, self.reference, strict=False)):
+        last = seen.losses[-1].value
+        return True, f"all {len(self.reference)} losses are right, the last {last:.9g}"
+
+    def wrong(self, losses: Sequence[Loss]) -> str:
+        """The first that is not right."""
+        for at, (one, right) in enumerate(zip(losses, self.reference, strict=False)):
             allowed = self.tolerance[min(at, len(self.tolerance) - 1)]
             if not _near(one.value, right.value, allowed):
                 bound = f"within {allowed:.3g}" if allowed else "exactly"
-                return False, f"loss {at} is {one.value:.9g}, not {right.value:.9g} ({bound})"
-        last = seen.losses[-1].value
-        return True, f"all {len(self.reference)} losses are right, the last {last:.9g}"
+                return f"loss {at} is {one.value:.9g}, not {right.value:.9g} ({bound})"
+        return ""
 
     def described(self) -> dict[str, Any]:
         values = [loss.value for loss in self.reference]
@@ -105,6 +113,13 @@ def judged(check: Check, seen: Seen, most: int) -> tuple[bool, str]:
     return passed, f"{reason}; then {seen.ended}" if seen.ended else reason
 
 
+def is_decided(check: Check, losses: Sequence[Loss], most: int) -> bool:
+    """Whether nothing that comes after these losses can change what `judged` says of a run."""
+    if not check.by_losses or check.kind == "expression":
+        return False
+    return bool(check.wrong(losses)) or (len(losses) >= most > 0 and check(Seen(losses))[0])
+
+
 def tolerance_of(reference: Sequence[Loss], again: Sequence[Loss]) -> list[float]:
     """What rounding may do to each loss: by two runs that are right, and round differently."""
     found, worst = [], 0.0
@@ -125,10 +140,13 @@ class NanCheck:
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         if not seen.losses:
             return False, "no loss was seen"
-        bad = [at for at, loss in enumerate(seen.losses) if not math.isfinite(loss.value)]
-        if bad:
-            return False, f"loss {bad[0]} is {seen.losses[bad[0]].value}"
-        return True, f"all {len(seen.losses)} losses are finite"
+        wrong = self.wrong(seen.losses)
+        return not wrong, wrong or f"all {len(seen.losses)} losses are finite"
+
+    def wrong(self, losses: Sequence[Loss]) -> str:
+        """The first that is not finite."""
+        bad = ((at, loss.value) for at, loss in enumerate(losses) if not math.isfinite(loss.value))
+        return next((f"loss {at} is {value}" for at, value in bad), "")
 
     def described(self) -> dict[str, Any]:
         return {"kind": "nan"}
@@ -143,6 +161,10 @@ class ExitCheck:
 
     def __call__(self, seen: Seen) -> tuple[bool, str]:
         return seen.exit == 0, f"status {seen.exit}"
+
+    def wrong(self, losses: Sequence[Loss]) -> str:
+        """Told at the end."""
+        return ""
 
     def described(self) -> dict[str, Any]:
         return {"kind": "exit"}
@@ -185,6 +207,10 @@ class ExpressionCheck:
             raise CheckError(text, "there are loss, losses, status and math.") from None
         return value, f"{self.expression} is {value}"
 
+    def wrong(self, losses: Sequence[Loss]) -> str:
+        """Told at the end."""
+        return ""
+
     def described(self) -> dict[str, Any]:
         return {"kind": "expression", "expression": self.expression}
 
@@ -210,6 +236,10 @@ class ScriptCheck:
                 "is it executable, with a #! line?",
             ) from None
         return status == 0, f"{self.script} says {status}"
+
+    def wrong(self, losses: Sequence[Loss]) -> str:
+        """Told at the end."""
+        return ""
 
     def described(self) -> dict[str, Any]:
         return {"kind": "script", "script": self.script}

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from op_tools import names
 from op_tools.collectives import kind_of
 from op_tools.diagnosis.formats import Collective
 from op_tools.diagnosis.recordings import Entry, Recording, Value
@@ -30,6 +31,7 @@ NOT_READ = (
     "its result is not in the record: the call did not wait, and no kernel that was recorded has "
     "read it; record with --level api where the program waits in Python"
 )
+OVERWRITING = frozenset("copy_ fill_ zero_".split())  # they do not look at what is there
 CHECKED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
@@ -198,6 +200,10 @@ def _read(later: list[Entry], collective: int) -> tuple[Tensor, int] | None:
     for entry in later:
         for call, place, offset in entry.awaited:
             if call == collective and place < len(entry.inputs):
+                if place == 0 and names.last(entry.op) in OVERWRITING:
+                    return (
+                        None  # a back end of torch's puts the result there, or the program others
+                    )
                 value = entry.inputs[place]
                 return (_flat(value), offset) if value.bytes is not None else None
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,9 +69,10 @@ def bisect(command: str, line: Sequence[str]) -> int:
             given.script,
             given.max_runs,
         )
-        runner = Command(given.line, folder, given.loss_pattern, given.timeout, given.resume)
-        search = Bisection(runner, folder, asked, tell=_say)
-        found = search.run()
+        pattern, resume = given.loss_pattern, given.resume
+        runner = Command(given.line, folder, pattern, given.timeout, resume, given.fresh)
+        with contextlib.closing(runner):
+            found = Bisection(runner, folder, asked, tell=_say).run()
     except KeyboardInterrupt:
         return _stopped(command, folder)
     except OSError as error:
@@ -213,6 +215,7 @@ def _bisect_parser(command: str) -> argparse.ArgumentParser:
         help="the CPU, or on the device in a wider type")  # fmt: skip
     add("--max-runs", type=int, default=60, metavar="N", help="of the search (60)")
     add("--resume", action="store_true", help="take the runs that were made before")
+    add("--fresh", action="store_true", help="a new Python for each run: import torch each time")
     add("--no-suspects", dest="suspects", action="store_false", help="compare no calls in run 1")
     add("--no-places", dest="places", action="store_false", help="do not ask in which modules")
     add("--no-script", dest="script", action="store_false", help="write no script")

@@ -17,7 +17,8 @@ SHOWN = 20  # rows of each table
 EPILOG = """
 A run is what `deeplink run --capture --level aten train.py` wrote: a folder or a file of it, of one
 process or of many ranks; OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics small.
-Status: 0 the same, or rounding; 1 they diverge; 2 they have nothing in common, or cannot be read.
+Status: 0 the same, or rounding; 1 they diverge, or a collective is wrong; 2 they have nothing in
+common, or cannot be read.
 
 examples:
   {command} run_gpu run_npu
@@ -39,7 +40,8 @@ def diff(command: str, line: Sequence[str]) -> int:
         console(stderr=True).print(text, style="red", soft_wrap=True)
         return 2
     console().print(f"everything: {given.json}", soft_wrap=True)
-    return STATUS.get(found["status"], 2)
+    wrong = any(row["status"] == "wrong" for row in found["collectives"])
+    return max(STATUS.get(found["status"], 2), int(wrong))
 
 
 def show(found: Diff) -> None:
@@ -95,7 +97,8 @@ def _show_rest(found: Diff) -> None:
     size = f"{found['bytes'] / 1e6:.0f} MB compared in {found['seconds']:.1f} s"
     out.print(f"{counts}; {size}", soft_wrap=True)
     style = {"diverges": "bold red", "same": "green", "rounding": "green"}
-    out.print(found["verdict"], style=style.get(found["status"], "bold yellow"), soft_wrap=True)
+    shown = "bold red" if "wrong" in statuses else style.get(found["status"], "bold yellow")
+    out.print(found["verdict"], style=shown, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

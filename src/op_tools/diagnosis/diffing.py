@@ -26,6 +26,7 @@ PAIRS, GROWTHS = 1000, 2000  # rows that are kept
 JUDGED = 300  # calls that are made again, at most
 STEPS = {True: 4.0, False: 64.0}  # of rounding, of half types and of the others
 AMPLIFIED = 16.0  # times the error of the arguments: an operator may do that
+NOT_COMPUTED = names.VIEWS | names.UNINITIALISED
 UNEXPLAINED = "the results differ by more than rounding explains, from the same arguments"
 
 
@@ -216,7 +217,7 @@ def _growth(rows: Sequence[Row]) -> list[Growth]:
     for row in rows:
         entry = row.entry
         key = entry.step, entry.module, entry.direction
-        if row.error is None or row.status == "random":
+        if row.error is None or row.status == "random" or names.last(entry.op) in NOT_COMPUTED:
             continue
         made = found.setdefault(
             key,
@@ -277,6 +278,13 @@ def _status(rows: Sequence[Row], first: Row | None) -> Status:
     return "same" if all(row.status == "same" for row in paired) else "rounding"
 
 
+def _longer(found: Diff) -> str:
+    """Where one run of the two goes on alone."""
+    only = {side: found["counts"].get(f"only {side}", 0) for side in ("a", "b")}
+    side = max(only, key=lambda key: only[key])
+    return f", as far as both go ({only[side]} calls only in {side.upper()})" if only[side] else ""
+
+
 def _told(found: Diff, rows: Sequence[Row]) -> str:
     paired = sum(count for how, count in found["counts"].items() if how in HOWS[:3])
     total = f"{paired} pairs of {found['a']['calls']} and {found['b']['calls']} calls"
@@ -297,7 +305,8 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
         if found["status"] == "rounding":
             text = "The two runs differ by no more than rounding explains"
         random = f"; {drawn} calls drew other random numbers" if drawn else ""
-        return f"{text}: {total}{random}.{missing}"
+        longer = _longer(found)
+        return f"{text}{longer}: {total}{random}.{missing}"
     where = ", ".join(
         filter(None, (first["module"], first["site"], f"step {first['step']}", first["direction"]))
     )

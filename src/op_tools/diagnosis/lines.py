@@ -14,6 +14,8 @@ import torch
 from deeplink.table import console
 from op_tools.diagnosis.signals import Figures
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
 
 def next_command(step: int) -> str:
     """What names the line: the kernels of the steps around it, looked at one by one."""
@@ -32,7 +34,7 @@ def memory() -> dict[str, int]:
     found = {}
     try:
         with open("/proc/self/statm") as file:
-            found["process"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            found["process"] = int(file.read().split()[1]) * PAGE
     except (OSError, ValueError, IndexError):
         pass
     accelerator = torch.accelerator.current_accelerator()

@@ -37,6 +37,7 @@ from op_tools import (
 from op_tools.call import Call, held_bytes, tensor_list
 from op_tools.diagnosis import roots
 from op_tools.diagnosis.provenance import Record, Records, address, strided
+from op_tools.looking_later import Later
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
 
@@ -60,7 +61,7 @@ class _Unread:
     record: Record
     given: list[Tensor]
     made: list[Tensor]
-    sizes: list[Tensor]  # of results, on the device
+    sizes: list[Tensor] | None  # of results, on the device; None: they are asked for later
     versions: list[int]  # of arguments: what is written since is as its maker left it
     by_value: bool  # the program itself gives an Inf
 
@@ -81,6 +82,7 @@ class WhyNan(Observer):
         self.found = None
         self._records = Records()
         self._unread: list[_Unread] = []
+        self._later = Later()
         self._held = 0
         self._names: dict[int, str] = {}  # of parameters, by their addresses
         self._calls = self._skipped = 0
@@ -92,6 +94,10 @@ class WhyNan(Observer):
     # Around a call.
 
     def before(self, call: Call) -> Any:
+        func: Any = call.func
+        if self.found is None and func._schema.is_mutable:
+            with self._lock:
+                self._later.before_write(strided(reference.written_by_schema(call)))
         return None
 
     def after(self, call: Call, state: Any, result: Any) -> None:
@@ -130,22 +136,28 @@ class WhyNan(Observer):
         numbers = [tensor for tensor in made if looks.has_numbers(tensor)]
         if not numbers:
             return
-        sizes = looks.greatest(numbers)
         if seen:
-            record.largest = _largest(looks.numbers(sizes))
+            record.largest = _largest(looks.numbers(looks.greatest(numbers)))
             if record.bad:
                 self._judge(record, given, made, self._sizes(given), by_value)
             return
+        sizes = None if self._asked_later(numbers) else looks.greatest(numbers)
         versions = [-1 if tensor.is_inference() else tensor._version for tensor in given]
         self._unread.append(_Unread(record, given, made, sizes, versions, by_value))
         self._held += sum(held_bytes(tensor) for tensor in (*given, *made))
         if len(self._unread) >= WAITING or self._held >= HELD:
             self._settle()
 
+    def _asked_later(self, numbers: list[Tensor]) -> bool:
+        if not self._later.takes(numbers):
+            return False
+        self._later.add(numbers)
+        return True
+
     @staticmethod
     def _sizes(given: Sequence[Tensor]) -> list[float]:
         numbers = [tensor for tensor in given if looks.has_numbers(tensor)]
-        found = iter([float(size) for size in looks.greatest(numbers)])
+        found = iter(looks.numbers(looks.greatest(numbers)))
         return [next(found) if looks.has_numbers(tensor) else 0.0 for tensor in given]
 
     def _judge(
@@ -163,7 +175,8 @@ class WhyNan(Observer):
         if not math.isnan(record.largest):
             passed_on = bool(bad) and all(m is not None and m.meant for m in bad)
             record.meant = passed_on or (by_value and not bad)
-        if not bad or all(m is None or m.meant for m in bad):
+        may_be_origin = not bad or all(m is None or m.meant for m in bad)
+        if may_be_origin and not record.meant:  # the way up ends before a mask
             record.inputs = tuple(overflow.extents(list(given)))
             record.outputs = tuple(overflow.extents(list(made)))
 
@@ -172,10 +185,12 @@ class WhyNan(Observer):
         waiting, self._unread, self._held = self._unread, [], 0
         if not waiting:
             return
-        values = iter(looks.numbers([size for one in waiting for size in one.sizes]))
+        asked = [size for one in waiting for size in one.sizes or ()]
+        values, later = iter(looks.numbers(asked)), iter(self._later.read())
         for one in waiting:
             count = sum(looks.has_numbers(tensor) for tensor in one.made)
-            one.record.largest = _largest([next(values) for _ in range(count)])
+            mine = later if one.sizes is None else values
+            one.record.largest = _largest([next(mine) for _ in range(count)])
             if one.record.bad:
                 self._judge(one.record, one.given, one.made, self._taken(one), one.by_value)
 
@@ -221,7 +236,7 @@ class WhyNan(Observer):
         if self.found is not None:
             return
         with self._lock, interception.unseen():
-            sizes = [float(size) for size in looks.greatest(given)]
+            sizes = looks.numbers(looks.greatest(given))
             harmful = (math.isnan,) if only_nan else (math.isnan, math.isinf)
             bad = [at for at, size in enumerate(sizes) if any(is_bad(size) for is_bad in harmful)]
             if not bad:

@@ -1,4 +1,4 @@
-"""The flight recorder: what the last steps looked like, on disk at any moment, for 2 % of the time.
+"""The flight recorder: what the last steps looked like, on disk at any moment, for 1 % of the time.
 
 A line for each step: the loss, gradients, parameters and results of modules as far as its share of
 the time goes (in turns, so that all come up), memory. When the loss is NaN or leaps, when the
@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.table import console
-from op_tools import diagnostics, interception, looks, results, statistics
+from op_tools import diagnostics, interception, late, looks, results, statistics
 from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
@@ -40,7 +40,8 @@ from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
 
 OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
-MEMORY_EVERY = 8  # steps at most: a leak shows however short they are
+MEMORY_EVERY = 8  # steps, where there is time for it
+MEMORY_AT_LEAST = 64  # steps: a leak shows however short they are
 LONG = 0.25  # seconds: a step in which memory is always asked for
 ARMED = 2  # steps that are recorded whole after an event
 EVENTS = 4  # that are kept in a file of their own; the rest are lines
@@ -48,6 +49,7 @@ TOGETHER = 8  # parameters, of which a device is asked at once: its calls are wh
 AT_LEAST = 1.0  # seconds between two writes at most
 PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
 TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
+LAST = ("signal", "hang")  # after which there may be nothing more
 PERIOD = 1.0  # seconds between two looks of the watchdog
 
 
@@ -98,7 +100,11 @@ class FlightRecorder:
         while self._undo:
             self._undo.pop()()
         with self._lock, interception.unseen():
-            self.signals.arrived(wait=True)
+            try:
+                self.signals.ask()
+                self.signals.arrived(wait=True)
+            except Exception as error:  # of a device that has failed: the lines are kept
+                diagnostics.add("FlightRecorder", "stop", error)
             self._flush(everything=True)
             self.ring.add({"end": time.time(), "steps": self.steps})
             self.ring.close()
@@ -141,8 +147,9 @@ class FlightRecorder:
         def run(*args: Any) -> None:
             self.budget.enter()
             try:
-                with interception.unseen():
-                    act(*args)
+                if not late.is_capturing():
+                    with interception.unseen():
+                        act(*args)
             except Exception as error:  # whatever it is, it is ours
                 diagnostics.add("FlightRecorder", act.__name__, error)
             self.budget.leave()
@@ -230,7 +237,7 @@ class FlightRecorder:
             return
         value, into = first.detach(), self._line["loss"]
         if not (statistics.is_seen(value) or self.patience.waits):
-            self.signals.ask_value(value, into)
+            self.signals.hold(value, into)
             return
         into["loss"] = self.budget.awaited(value)
         if not (math.isfinite(into["loss"]) or self._bad or len(self.ring.copies) >= EVENTS):
@@ -270,22 +277,34 @@ class FlightRecorder:
             self.patience.step(took)
         line, self._line = self._line, self._new_line()
         line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
-        if took > LONG or self.steps % MEMORY_EVERY == 0:
-            line |= {"memory": lines.memory(), "share": round(self.budget.share, 5)}
         self._pending.append(line)
         self.steps += 1
         self._armed = max(0, self._armed - 1)
         self.budget.step()
+        may = bool(self._armed) or self.budget.open or self._bad_loss(line)
+        if took > LONG or line["step"] % (MEMORY_EVERY if may else MEMORY_AT_LEAST) == 0:
+            line |= {"memory": lines.memory(), "share": round(self.budget.share, 5)}
         due = self.steps % MODULES_EVERY == 0 and self.budget.open
         # from the second step on: what is compiled in the first has no hook in its way
         self._modules(bool(self._armed) or due or self.steps == 1)
-        self.signals.arrived()
-        self._flush()
+        if may or self._is_late:  # else nothing but the line, which waits
+            self.signals.ask()
+            self.signals.arrived()
+            self._flush()
+
+    @property
+    def _is_late(self) -> bool:
+        return self._last - self._written > AT_LEAST
+
+    @staticmethod
+    def _bad_loss(line: dict[str, Any]) -> bool:
+        loss = line["loss"].get("loss")
+        return loss is not None and not math.isfinite(loss)
 
     def _flush(self, everything: bool = False) -> None:
         """Writes the lines whose figures have come; many at once where time is short."""
         with self._lock:
-            waiting = self.signals.pending()
+            waiting = set() if everything else self.signals.pending()
             while self._pending:
                 line = self._pending[0]
                 if waiting and any(id(line[part]) in waiting for part in PARTS):
@@ -293,8 +312,7 @@ class FlightRecorder:
                 self._pending.popleft()
                 self._lines.append(line)
                 self._look(line)
-            late = self._last - self._written > AT_LEAST
-            if everything or late or self._armed or self.budget.open:
+            if everything or self._is_late or self._armed or self.budget.open:
                 self._written = self._last
                 self.ring.add_all([lines.shown(line) for line in self._lines])
                 self._lines.clear()
@@ -302,10 +320,7 @@ class FlightRecorder:
     def _look(self, line: dict[str, Any]) -> None:
         """Whether this step is an event."""
         step, loss = line["step"], line["loss"].get("loss")
-        grads, bad_loss = (
-            lines.bad_names(line["grads"]),
-            loss is not None and not math.isfinite(loss),
-        )
+        grads, bad_loss = lines.bad_names(line["grads"]), self._bad_loss(line)
         was_bad, self._bad = self._bad, bad_loss or bool(grads)
         if self._bad and not was_bad:  # the first of a row of them
             bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
@@ -323,6 +338,9 @@ class FlightRecorder:
     def _event(self, kind: str, text: str, stack: Sequence[str] = (), step: int = 0) -> None:
         """A line about it, a copy of what led to it, and the next steps whole."""
         with self._lock:
+            if kind in LAST:  # what is still to come may never do so
+                self._lines += self._pending
+                self._pending.clear()
             self.ring.add_all([lines.shown(line) for line in self._lines])
             self._lines.clear()
             known = sum(event.startswith(f"{kind}: ") for event in self.events)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from deeplink.losses import Loss
 from op_tools.diagnosis.formats import Bisect, BisectRun
-from op_tools.diagnosis.running import Command, Runner, comparing
+from op_tools.diagnosis.running import Command, Runner, Until, comparing
 from op_tools.export import export
 from op_tools.folders import read
 from op_tools.trusted import ReplayError
@@ -23,7 +25,7 @@ def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
     place = folder / f"run-{number:02}"
     values = comparing(found["level"], "every", place)
     values |= {"OP_TOOLS_RUN": "autocompare", "OP_AUTOCOMPARE_LIST": ",".join(ops)}
-    seen = runner.start(values, number)
+    seen = runner.start(values, number, until=Until(_Kept(place, ops), "a wrong call of each"))
     found["runs"].append(
         BisectRun(
             number=number,
@@ -38,8 +40,7 @@ def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
         )
     )
     for guilty in found["guilty"]:
-        calls = (place / "compared" / "op_capture_results" / guilty["op"]).rglob("device/input.pth")
-        for call in sorted(calls):
+        for call in sorted(_calls(place, guilty["op"])):
             script = folder / f"repro_{guilty['op'].replace('.', '_')}.py"
             try:
                 right = read(call.parents[1] / "cpu")
@@ -50,6 +51,22 @@ def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
                 continue
             guilty["script"], guilty["capture"] = str(script), str(call.parent)
             break
+
+
+def _calls(place: Path, op: str) -> Iterator[Path]:
+    return (place / "compared" / "op_capture_results" / op).rglob("device/input.pth")
+
+
+class _Kept:
+    """Whether a wrong call of each operator is there, and was so at the last look: it is whole."""
+
+    def __init__(self, place: Path, ops: Sequence[str]) -> None:
+        self._place, self._ops, self._were = place, ops, False
+
+    def __call__(self, losses: Sequence[Loss]) -> bool:
+        are = all(any(_calls(self._place, op)) for op in self._ops)
+        were, self._were = self._were, are
+        return are and were
 
 
 def _as(right: object, wrong: object) -> object:

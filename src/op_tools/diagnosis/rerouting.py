@@ -30,7 +30,6 @@ from op_tools.tool import Started
 
 Where = tuple[str, str, str, str]  # operator, module, site, direction
 WIDE_ON_CPU = "cpu-float64"
-INSTEAD = ("cpu", "float64", "float32", WIDE_ON_CPU)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import math
 import os
 import shutil
 import signal
@@ -12,12 +13,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from deeplink import children, settings
 from deeplink.losses import PATTERN, Loss, observed, printed
+from deeplink.warm import Run, Warm
 from op_tools.autocompare import OpAutoCompare
 from op_tools.call import Level
 from op_tools.diagnosis.checks import Seen
@@ -27,14 +29,27 @@ NOT_OURS = (
     "OP_TOOLS_RUN", "OP_TOOLS_STEPS", "OP_TOOLS_MODULES", "OP_TOOLS_SITES", "OP_TOOLS_FIRST",
     "OP_TOOLS_EVERY", "OP_TOOLS_CONFIG", "OP_TOOLS_LEVEL",
 )  # fmt: skip
+LOOK = 0.25  # seconds between two looks at the losses of a run
+
+
+@dataclass(frozen=True)
+class Until:
+    """When a run has told all that is asked, by the losses so far."""
+
+    told: Callable[[Sequence[Loss]], bool]
+    text: str  # the same for the same question: a run that was cut short serves no other
 
 
 class Runner(Protocol):
-    """Runs the program once; `plan` of None: as it is, without any tool."""
+    """Runs the program once; `plan` of None: as it is, without any tool. A run need
+    not go on when there is no more to learn from it: `until`.
+    """
 
     line: list[str]
 
-    def __call__(self, plan: Plan | None, number: int, suspects: bool = False) -> Seen: ...
+    def __call__(
+        self, plan: Plan | None, number: int, suspects: bool = False, until: Until | None = None
+    ) -> Seen: ...
 
 
 @dataclass
@@ -46,8 +61,12 @@ class Command:
     pattern: str = PATTERN
     timeout: float | None = None
     resume: bool = False  # take a run that was made before, where it is the same
+    fresh: bool = True  # a new Python for each run, not a fork of one that has imported torch
+    _warm: Warm | None = field(default=None, init=False)
 
-    def __call__(self, plan: Plan | None, number: int, suspects: bool = False) -> Seen:
+    def __call__(
+        self, plan: Plan | None, number: int, suspects: bool = False, until: Until | None = None
+    ) -> Seen:
         values: dict[str, str] = {}
         folder = self.folder / f"run-{number:02}"
         if plan is not None:
@@ -56,18 +75,23 @@ class Command:
         if suspects and plan is not None:
             values |= comparing(plan.level, "signature", folder)
             values["OP_TOOLS_RUN"] = "bisect,autocompare"
-        seen = self.start(values, number, None if plan is None else asdict(plan))
+        seen = self.start(values, number, None if plan is None else asdict(plan), until)
         found = counted(folder) if plan is not None else None
         accused = accused_in(folder) if suspects else ()
         return replace(seen, counts=found, suspects=accused)
 
     def start(
-        self, values: Mapping[str, str], number: int, plan: dict[str, Any] | None = None
+        self,
+        values: Mapping[str, str],
+        number: int,
+        plan: dict[str, Any] | None = None,
+        until: Until | None = None,
     ) -> Seen:
         """The command with these settings, until it ends or its time is over."""
         folder = self.folder / f"run-{number:02}"
         log, told, done = folder / "log", folder / "losses", folder / "done.json"
-        asked = json.loads(json.dumps([self.line, dict(values), plan]))
+        question = until.text if until is not None else ""
+        asked = json.loads(json.dumps([self.line, dict(values), plan, question]))
         ended = _ended(done, asked) if self.resume else None
         if ended is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -78,12 +102,72 @@ class Command:
                 {**values, "DEEPLINK_LOSS_FILE": str(told), "PYTHONUNBUFFERED": "1"}, NOT_OURS
             )
             with log.open("wb") as out:
-                exit, problem = _started(self.line, out.fileno(), environment, self.timeout)
+                exit, problem = self._waited(out.fileno(), environment, until, (log, told))
             ended = exit, problem, time.monotonic() - begun
             done.write_text(json.dumps({"asked": asked, "ended": ended}), encoding="utf-8")
+        return Seen(self._losses(log, told), *ended[:2], log, seconds=ended[2])
+
+    def _losses(self, log: Path, told: Path, whole: bool = True) -> list[Loss]:
+        """What it told, or printed; not `whole`: without the line that is being written."""
         text = log.read_text(encoding="utf-8", errors="replace")
-        losses = observed(told) or printed(text, self.pattern)
-        return Seen(losses, *ended[:2], log, seconds=ended[2])
+        return observed(told) or printed(
+            text if whole else text[: text.rfind("\n") + 1], self.pattern
+        )
+
+    def _waited(
+        self,
+        out: int,
+        environment: Mapping[str, str],
+        until: Until | None,
+        files: tuple[Path, Path],
+    ) -> tuple[int, str]:
+        """How it ended, or that there was no more to learn from it."""
+        try:
+            child = self._started(out, environment)
+        except OSError as error:
+            return 127, f"it cannot be started: {error.strerror or error}"
+        begun, pause = time.monotonic(), LOOK
+        try:
+            while True:
+                left = math.inf if self.timeout is None else begun + self.timeout - time.monotonic()
+                try:
+                    exit = child.wait(max(0.0, min(left, pause)))
+                    break
+                except subprocess.TimeoutExpired:
+                    if left <= pause:
+                        _end(child)
+                        return 124, f"it was stopped after {self.timeout:.0f} s"
+                looked = time.monotonic()
+                if until is not None and until.told(self._losses(*files, whole=False)):
+                    _end(child)
+                    return 0, ""
+                pause = max(LOOK, 20 * (time.monotonic() - looked))
+        except BaseException:  # Ctrl-C: nothing of it is left running
+            _end(child)
+            raise
+        if exit < 0:
+            return exit, f"it was ended by {signal.Signals(-exit).name}"
+        return exit, ""
+
+    def _started(self, out: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | Run:
+        if not self.fresh and self._warm is None:
+            plain = settings.environment({"PYTHONUNBUFFERED": "1"}, NOT_OURS)
+            self._warm = Warm.of(self.line, plain)
+            self.fresh = self._warm is None
+        if self._warm is not None:
+            with contextlib.suppress(ConnectionError):
+                return self._warm.start(self.line, out, environment)
+            self._warm, self.fresh = None, True
+        return children.start(
+            self.line, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            env=dict(environment), start_new_session=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """No more runs."""
+        if self._warm is not None:
+            self._warm.close()
+            self._warm = None
 
 
 def _ended(done: Path, asked: Any) -> tuple[int, str, float] | None:
@@ -95,30 +179,7 @@ def _ended(done: Path, asked: Any) -> tuple[int, str, float] | None:
     return tuple(found["ended"]) if found["asked"] == asked else None
 
 
-def _started(
-    line: Sequence[str], out: int, environment: Mapping[str, str], timeout: float | None
-) -> tuple[int, str]:
-    try:
-        child = children.start(
-            line, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env=dict(environment), start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        return 127, f"it cannot be started: {error.strerror or error}"
-    try:
-        exit = child.wait(timeout)
-    except subprocess.TimeoutExpired:
-        _end(child)
-        return 124, f"it was stopped after {timeout:.0f} s"
-    except BaseException:  # Ctrl-C: nothing of it is left running
-        _end(child)
-        raise
-    if exit < 0:
-        return exit, f"it was ended by {signal.Signals(-exit).name}"
-    return exit, ""
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes] | Run) -> None:
     """Ends the child and what it has started: they are a session of their own."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
@@ -157,7 +218,9 @@ class Function:
     call: Callable[[], Sequence[float]]
     line: list[str]
 
-    def __call__(self, plan: Plan | None, number: int, suspects: bool = False) -> Seen:
+    def __call__(
+        self, plan: Plan | None, number: int, suspects: bool = False, until: Until | None = None
+    ) -> Seen:
         begun = time.monotonic()
         reroute = OpReroute(plan) if plan is not None else None
         compare = None

@@ -17,10 +17,14 @@ from op_tools import looks, statistics
 
 WAIT = 0.01  # of a step at most, to know the loss before the backward pass
 BLOCK, AHEAD, BLOCKS = 12, 4, 11  # steps, those at its start that are not counted, and how many
-SHARE = 0.02  # of the program's time; what is not seen by these clocks has the rest of the 3 %
+SHARE = 0.01  # of the program's time; waiting for a device may have as much, of the 3 % in all
+UNSEEN = (
+    5_000  # nanoseconds of an entry that no clock of ours sees: torch's way to it, and cold caches
+)
 WARM = 16  # losses before a leap can be told
 MEMORY = 32  # steps that count
 LEAP = 4.0  # times the usual loss
+SMALL = 4096  # bytes of a loss's memory that may be held for some steps
 HALVES = (torch.float16, torch.bfloat16)
 Figures = list[Any]  # largest magnitude, norm, values that are not finite, hash
 
@@ -51,7 +55,7 @@ class Budget:
         return found
 
     def leave(self) -> None:
-        used = perf_counter_ns() - self._entered
+        used = perf_counter_ns() - self._entered + UNSEEN
         self._entered = 0
         self.spent += used
         self._left -= used
@@ -122,7 +126,7 @@ Place = tuple[dict[str, Any], str]  # a part of a line, and a name in it
 
 @dataclass
 class _Later:
-    """Figures that a device was asked for, and has not given yet; without places, a loss."""
+    """Figures that a device was asked for, and has not given yet; without places, losses."""
 
     places: list[Place]
     into: list[dict[str, Any]]
@@ -135,6 +139,7 @@ class Signals:
     """Figures of tensors: at once where the host sees their memory, else when they come."""
 
     waiting: deque[_Later] = field(default_factory=deque)
+    held: list[tuple[Tensor, int, dict[str, Any]]] = field(default_factory=list)  # losses
 
     def take(self, places: Sequence[Place], tensors: Sequence[Tensor | None]) -> None:
         """Adds the figures of tensors to lines, now or later; what a device is asked for at once
@@ -165,11 +170,23 @@ class Signals:
         into = [part for part, _ in places]
         self.waiting.append(_Later(places, into, host, _event(both.device)))
 
-    def ask_value(self, value: Tensor, into: dict[str, Any]) -> None:
-        """One number of a device, for a line: it is there when it has come."""
-        host = torch.empty((), dtype=value.dtype, pin_memory=True)
-        host.copy_(value.reshape(()), non_blocking=True)
-        self.waiting.append(_Later([], [into], host, _event(value.device)))
+    def hold(self, loss: Tensor, into: dict[str, Any]) -> None:
+        """One number of a device, for a line; `ask` asks for all that are held. Hot path."""
+        small = loss.untyped_storage().nbytes() <= SMALL
+        value = loss if small else loss.clone()  # a view would keep what it looks at
+        self.held.append((value, value._version, into))
+
+    def ask(self) -> None:
+        """For the losses that are held, with one copy; not for what was written since."""
+        held, self.held = self.held, []
+        kept = [(value, into) for value, version, into in held if value._version == version]
+        kinds = {(value.device, value.dtype) for value, _ in kept}
+        for kind in kinds:
+            some = [(v, into) for v, into in kept if (v.device, v.dtype) == kind]
+            both = torch.stack([value.reshape(()) for value, _ in some])
+            host = torch.empty(both.shape, dtype=both.dtype, pin_memory=True)
+            host.copy_(both, non_blocking=True)
+            self.waiting.append(_Later([], [into for _, into in some], host, _event(both.device)))
 
     def arrived(self, wait: bool = False) -> None:
         """Fills in what has come; `wait`: what has not, too."""
@@ -180,17 +197,19 @@ class Signals:
             elif not later.event.query():
                 return
             self.waiting.popleft()
-            if not later.places:
-                later.into[0]["loss"] = later.values.item()
-                continue
             values, count = later.values.tolist(), len(later.places)
+            if not later.places:
+                for into, loss in zip(later.into, values, strict=True):
+                    into["loss"] = loss
+                continue
             for at, (into, name) in enumerate(later.places):
                 largest, norm = values[at], values[count + at]
                 into[name] = _line(largest, norm, int(not math.isfinite(largest)), "")
 
     def pending(self) -> set[int]:
         """The parts of lines that are still to be filled in, by identity."""
-        return {id(part) for later in self.waiting for part in later.into}
+        asked = {id(part) for later in self.waiting for part in later.into}
+        return asked | {id(into) for _, _, into in self.held}
 
 
 def _event(device: torch.device) -> Any:

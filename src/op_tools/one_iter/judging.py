@@ -14,7 +14,7 @@ from deeplink.judge.formats import FORMATS
 from deeplink.precision import EXACT, Precision
 from op_tools.again import Again, Run
 from op_tools.call import Call
-from op_tools.comparison import SURE, Item, Taken, noise, unchanged, verdict_on
+from op_tools.comparison import Drawn, Item, Taken, noise, unchanged, verdict_on
 from op_tools.one_iter.unit import Given, Made, Unit
 from op_tools.reference import WIDE, NoReferenceError
 
@@ -116,7 +116,7 @@ class _Again:
             return None
 
 
-class _Side:
+class _Side(Drawn):
     """What `verdict_on` asks for: the record as the plain run, and what rounding may do."""
 
     def __init__(self, again: _Again) -> None:
@@ -128,14 +128,6 @@ class _Side:
 
     def once(self) -> Sequence[Tensor | None]:
         raise NotImplementedError
-
-    @cached_property
-    def sigma(self) -> list[Tensor | None] | None:
-        return self._drawn(None)
-
-    @cached_property
-    def surer(self) -> list[Tensor | None] | None:
-        return self._drawn(SURE)
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
         assert self.reference is not None  # asked for only then

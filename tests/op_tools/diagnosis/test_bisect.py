@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ import pytest
 import torch
 
 import torch_dipu  # noqa: F401
+from deeplink.losses import Loss
 from op_tools import host
 from op_tools.diagnosis import checks, command, formats
 from op_tools.diagnosis.bisect import Asked, Bisection
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.rerouting import Plan
-from op_tools.diagnosis.running import Command, Function
+from op_tools.diagnosis.running import Command, Function, Until
 from tests.op_tools.diagnosis.programs import training
 
 WELL = [0.9, 0.5]
@@ -172,7 +175,7 @@ def program(tmp_path: Path) -> Path:
 
 def run_command(program: Path, *options: str) -> int:
     folder = str(program.parent / "out")
-    line = ["--to", folder, "--no-suspects", "--no-places", "--no-script", *options]
+    line = ["--to", folder, "--fresh", "--no-suspects", "--no-places", "--no-script", *options]
     return command.bisect("deeplink bisect", [*line, "--", sys.executable, str(program)])
 
 
@@ -255,6 +258,42 @@ def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:
     seen = Command(line, tmp_path, timeout=0.5).start({}, 1)
     assert seen.exit == 124
     assert "stopped after" in seen.problem
+
+
+GOES_ON = """
+import time
+print("loss 1.5", flush=True)
+print("loss 2.", end="", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_ends_when_its_losses_have_told_all(tmp_path: Path) -> None:
+    """Not by a loss that is still being written."""
+    line, seen_so_far = [sys.executable, "-c", GOES_ON], []
+
+    def told(losses: Sequence[Loss]) -> bool:
+        seen_so_far.append([loss.value for loss in losses])
+        return bool(losses)
+
+    seen = Command(line, tmp_path).start({}, 1, until=Until(told, "any"))
+    assert (seen.ended, seen.values[0], seen_so_far[-1]) == ("", 1.5, [1.5])
+    again = Command(line, tmp_path, resume=True, timeout=0.5)
+    assert again.start({}, 1, until=Until(told, "any")).exit == 0  # it was made before
+    assert again.start({}, 1).exit == 124  # another question
+
+
+@pytest.mark.parametrize(
+    ("losses", "decided"), [([0.9], False), ([0.8], True), ([0.9, 0.5], True), ([], False)]
+)
+def test_a_run_is_decided_by_a_wrong_loss_or_by_all_of_them(
+    losses: list[float], decided: bool
+) -> None:
+    check = checks.LossCheck([Loss(value) for value in WELL], [1e-6])
+    assert checks.is_decided(check, [Loss(value) for value in losses], len(WELL)) is decided
+    assert not checks.is_decided(checks.ExitCheck(), [Loss(value) for value in losses], 2)
+    assert not checks.is_decided(checks.NanCheck(), [Loss(1.0)], 2)
+    assert checks.is_decided(checks.NanCheck(), [Loss(math.nan)], 2)
 
 
 def test_a_command_that_is_not_there_is_told(program: Path) -> None:
@@ -341,12 +380,14 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(real: Path) -> None:
-    runner = Command([sys.executable, str(real)], real.parent / "out")
+    runner = Command([sys.executable, str(real)], real.parent / "out", fresh=False)
     norm = "aten.native_layer_norm.default"
-    wrong = runner(Plan(), 1, suspects=True)
+    with contextlib.closing(runner):
+        wrong = runner(Plan(), 1, suspects=True)
+        well = runner(Plan(ops=(norm,)), 2)
+        assert not runner.fresh
     assert wrong.suspects[0] == norm
     assert norm in {where[0] for where in wrong.counts.could}
-    well = runner(Plan(ops=(norm,)), 2)
     assert set(well.counts.did) == {norm}
     right = training()()
     assert well.values == pytest.approx(right, rel=1e-6)

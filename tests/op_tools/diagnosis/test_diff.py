@@ -240,6 +240,19 @@ def test_a_result_that_came_later_is_judged_by_the_first_that_read_it() -> None:
     assert (row["status"], row["rank"]) == ("wrong", 1)
 
 
+def test_who_writes_over_a_result_has_not_read_it() -> None:
+    """Back ends of torch's make an all_gather so, with a kernel that is in the record."""
+    run = {rank: later(rank, [1.0, 2.0], [9.0]) for rank in range(2)}
+    over = {
+        rank: [call, replace(reader, op="aten.copy_.default")]
+        for rank, (call, reader) in run.items()
+    }
+    statuses = [
+        collectives.check(Recording(Path(), [], each), "a")[0]["status"] for each in (run, over)
+    ]
+    assert statuses == ["wrong", "not checked"]
+
+
 def test_groups_of_ranks_are_told_apart() -> None:
     rows = [gave(r, [[1.0 + r]], [[3.0 if r < 2 else 7.0]]) for r in range(4)]
     run = ranks(*(replace(e, group=(0, 1) if e.rank < 2 else (2, 3)) for e in rows))
@@ -284,6 +297,8 @@ def test_one_rank_is_held_against_each_of_several(
     many = Recording(Path(), ranks={r: [replace(e, rank=r) for e in entries] for r in range(3)})
     found = diff(one, many)
     assert found["counts"] == {"same": 3 * len(entries)}
+    short = Recording(Path(), ranks={0: entries[:-2]})
+    assert "bit for bit, as far as both go (2 calls only in A)" in diff(one, short)["verdict"]
 
 
 def test_the_file_names_of_ranks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

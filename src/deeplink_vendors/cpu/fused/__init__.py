@@ -17,6 +17,7 @@ from diopi.resolve import limited
 from dlinfer.layout import Layout
 
 CACHE = Layout("NHBD")  # the keys of a head and block one after another: fewer pages to walk
+WEIGHTS = "IO"  # few rows make of each part of the weights a part of all results, without sums
 NATIVE = (
     "rms_norm",
     "add_rms_norm",

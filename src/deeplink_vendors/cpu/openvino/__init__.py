@@ -17,6 +17,7 @@ from deeplink_vendors.cpu.onnx.passes import tidy
 from deeplink_vendors.cpu.onnx.support import KEPT, apart
 from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
+from dicp import work
 from dicp.backend import Backend, Executable, Loading
 
 LARGE = 2.0**110  # beyond it a number is left as it is: 65537 times as much may be none
@@ -63,4 +64,5 @@ backend = Backend(
     apart=apart,
     passes=(tidy,),
     dynamic="native",
+    fastest=frozenset({work.CONVOLUTIONS}),
 )

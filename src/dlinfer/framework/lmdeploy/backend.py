@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
-from dlinfer import fused
+from dlinfer import fused, weights
 from dlinfer.framework.lmdeploy.sites import MODELS
 
 log = logging.getLogger("dlinfer")
@@ -28,6 +28,7 @@ SEVERAL = 7  # rows, seldom a number of anything else: torch.compile takes equal
 stock: Any = importlib.import_module("lmdeploy.pytorch.backends.dlinfer.op_backend")
 layers: Any = importlib.import_module("lmdeploy.pytorch.backends.dlinfer.attention")
 specs: Any = importlib.import_module("lmdeploy.pytorch.backends.attention")
+products: Any = importlib.import_module("lmdeploy.pytorch.backends.linear")
 runners: Any = importlib.import_module("lmdeploy.pytorch.backends.graph_runner")
 
 
@@ -174,6 +175,8 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
         name = type(model).__name__
         if name not in MODELS:
             log.warning("%s: dlinfer is tested with LMDeploy's %s", name, ", ".join(MODELS))
+        linears = (m for m in model.modules() if isinstance(_kernel(m), products.LinearImpl))
+        weights.lay_out(model, list(linears))
         made = runners.GraphRunner if backend_config.eager_mode else Graphs
         return made(model, model_config, cache_config, backend_config, device)
 
@@ -186,6 +189,10 @@ class Backend(stock.DlinferOpsBackend):  # type: ignore[misc]
     def device_count(cls) -> int:
         """How many there are."""
         return 1 if cls.device == "cpu" else torch.get_device_module(cls.device).device_count()
+
+
+def _kernel(module: Any) -> Any:
+    return getattr(module, "impl", None)
 
 
 @functools.cache

@@ -26,6 +26,8 @@ struct Attend {
   float *out, *largest, *total;  // [group, value_size] before division by total, [group], [group]
 };
 
+constexpr int64_t kPanel = 256, kMost = 32;  // columns, and rows of x, of one call of `columns` at most
+
 // Of two types: 0 is float, 1 is bfloat16; a mixture at 2 is bfloat16 with float cos and sin.
 struct Kernels {
   const char* name;
@@ -41,6 +43,11 @@ struct Kernels {
   // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
   void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
                     int64_t to, int64_t inner, int64_t outer);
+  // the same where w lies [inner, outer], `w_row` apart: the columns from..to, kPanel at most, each part of which is read
+  // once; x is [groups, inner, together], the rows of a group side by side
+  void (*columns[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t together,
+                     int64_t from, int64_t to, int64_t inner, int64_t outer);
+  int64_t group, most;  // rows that `columns` takes together, and for which it is faster than torch's product
   void (*gelu_and_mul[2])(const void* gate, const void* up, void* out, int64_t n, bool tanh);
   float (*quantise[2])(const void* x, int8_t* out, int64_t n);  // the scale
   // rows of a with rows of b, exact: out [rows, outer]

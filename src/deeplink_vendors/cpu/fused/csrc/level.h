@@ -313,6 +313,7 @@ void linear(const float* x, const void* w_, int64_t w_row, const void* bias, voi
   }
 }
 
+#include "level_columns.h"
 #include "level_products.h"
 
 }  // namespace
@@ -325,6 +326,9 @@ const Kernels table = {
     {attend<float>, attend<bf16>},
     {merge<float>, merge<bf16>},
     {linear<float>, linear<bf16>},
+    {columns<float>, columns<bf16>},
+    WIDTH == 16 ? 16 : 4,
+    WIDTH == 16 ? kMost : 16,
     {gelu_and_mul<float>, gelu_and_mul<bf16>},
     {quantise<float>, quantise<bf16>},
     int8_products,

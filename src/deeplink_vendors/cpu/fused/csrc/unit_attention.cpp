@@ -1,5 +1,6 @@
 // Attention over packed sequences and over caches in blocks, on the dispatch key of the CPU.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/util/irange.h>
 #include <torch/library.h>
@@ -12,7 +13,7 @@
 namespace dlinfer {
 namespace {
 
-constexpr int64_t kLong = 48;  // queries and keys from which torch's own blocked kernel is faster
+constexpr int64_t kLong = 16;  // queries and keys from which torch's own blocked kernel is faster
 
 struct How {
   double scale;
@@ -33,6 +34,7 @@ struct Stored {
 struct Query {
   const char* q;  // its first head
   int64_t head_stride;
+  int64_t token;  // whose result it is
   int64_t row;  // of the block table
   int64_t start;  // of its sequence, where keys are packed
   int64_t keys;
@@ -86,7 +88,7 @@ void attend_all(const std::vector<Query>& queries, const Stored& s, const How& h
     call.total = call.largest + parts * group;
   };
   const auto finish = [&](float* base, int64_t task) {
-    char* to = address(out) + task * group * value_size * item;
+    char* to = address(out) + (queries[task / s.heads].token * s.heads + task % s.heads) * group * value_size * item;
     for (const auto g : c10::irange(group)) {
       float* largest = base + parts * group * value_size + g;
       k.merge[type](base + g * value_size, largest, largest + parts * group, parts, group, value_size, to + g * value_size * item);
@@ -136,10 +138,35 @@ void check_blocks(const char* op, const Whole& table, int64_t columns, int64_t r
   }
 }
 
+// Whether every token is one of a sequence's.
+bool covers(const Whole& bounds, int64_t count, int64_t tokens) { return count && bounds[0] == 0 && bounds[count - 1] == tokens; }
+
 Tensor room_for(const Tensor& q, int64_t value_size) { return at::empty({q.size(0), q.size(1), value_size}, q.options()); }
 
 std::optional<Tensor> as_float(const Maybe& slopes) {
   return slopes ? std::optional<Tensor>(slopes->to(at::kFloat).contiguous()) : std::nullopt;
+}
+
+// Whether torch's own kernel, which works in blocks of queries, does the same and sooner.
+bool blocked(const How& how, bool equal_sizes, int64_t queries, int64_t keys) {
+  const bool simple = !how.window && how.softcap == 0 && !how.slopes && equal_sizes;
+  return simple && queries >= kLong && keys >= kLong && (!how.causal || queries <= keys);
+}
+
+// By torch's own kernel, count sequences of one length: [count * length, heads, size]; the last query sees all keys.
+void by_torch(const Tensor& q, const Tensor& k, const Tensor& v, int64_t count, const How& how, const Tensor& out) {
+  const auto apart = [&](const Tensor& t) { return t.unflatten(0, {count, t.size(0) / count}).transpose(1, 2); };
+  const int64_t queries = q.size(0) / count, keys = k.size(0) / count;
+  Maybe seen;
+  if (how.causal && queries < keys) seen = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril_(keys - queries);
+  const Tensor done = at::scaled_dot_product_attention(apart(q), apart(k), apart(v), seen, 0.0, how.causal && !seen, how.scale,
+                                                       q.size(1) != k.size(1));
+  apart(out).copy_(done);
+}
+
+// A sequence's part of a cache, its keys one after the other.
+Tensor gathered(const Tensor& cache, const Tensor& blocks, int64_t keys) {
+  return cache.index_select(0, blocks).flatten(0, 1).slice(0, 0, keys);
 }
 
 Tensor paged_decode_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& block_table,
@@ -164,7 +191,7 @@ Tensor paged_decode_attention(const Tensor& q, const Tensor& k_cache, const Tens
   for (const auto row : c10::irange(q.size(0))) {
     const int64_t keys = lengths[row];
     check_blocks(name, table, stored.columns, row, keys, stored.block, k_cache.size(0));
-    all[row] = {address(queries) + row * queries.stride(0) * item, queries.stride(1), row, 0, keys, keys - 1};
+    all[row] = {address(queries) + row * queries.stride(0) * item, queries.stride(1), row, row, 0, keys, keys - 1};
   }
   Tensor out = room_for(q, v_cache.size(3));
   attend_all(all, stored, {scale, true, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr}, q.size(1), out);
@@ -188,26 +215,25 @@ Tensor paged_prefill_attention(const Tensor& q, const Tensor& k_cache, const Ten
   const Tensor queries = dense(q);
   const Maybe bent = as_float(slopes);
   const Stored stored{k_cache, v_cache, &table, k_cache.size(2), k_cache.size(1), block_table.size(1)};
+  const How how{scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr};
   const int64_t item = q.element_size();
-  std::vector<Query> all(q.size(0), Query{address(queries), queries.stride(1), 0, 0, 0, 0});  // those of no sequence see nothing
+  Tensor out = room_for(q, v_cache.size(3));
+  if (!covers(bounds, cu_q.numel(), q.size(0))) out.zero_();
+  std::vector<Query> all;
   for (const auto row : c10::irange(cu_q.numel() - 1)) {
     const int64_t keys = lengths[row], begin = bounds[row], end = bounds[row + 1];
     TORCH_CHECK_INDEX(begin >= 0 && begin <= end && end <= q.size(0), name, ": the bounds of sequence ", row, " are not in order");
     check_blocks(name, table, stored.columns, row, keys, stored.block, k_cache.size(0));
+    if (blocked(how, q.size(2) == v_cache.size(3), end - begin, keys)) {
+      const Tensor blocks = block_table[row].slice(0, 0, (keys + stored.block - 1) / stored.block);
+      by_torch(queries.slice(0, begin, end), gathered(k_cache, blocks, keys), gathered(v_cache, blocks, keys), 1, how, out.slice(0, begin, end));
+      continue;
+    }
     for (const auto t : c10::irange(begin, end))
-      all[t] = {address(queries) + t * queries.stride(0) * item, queries.stride(1), row, 0, keys, keys - (end - t)};
+      all.push_back({address(queries) + t * queries.stride(0) * item, queries.stride(1), t, row, 0, keys, keys - (end - t)});
   }
-  Tensor out = room_for(q, v_cache.size(3));
-  attend_all(all, stored, {scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr}, q.size(1), out);
+  attend_all(all, stored, how, q.size(1), out);
   return out;
-}
-
-// A sequence by torch's own kernel, which works in blocks of queries.
-void by_torch(const Tensor& q, const Tensor& k, const Tensor& v, double scale, bool causal, const Tensor& out) {
-  const auto heads_first = [](const Tensor& t) { return t.transpose(0, 1).unsqueeze(0); };
-  const Tensor done = at::scaled_dot_product_attention(heads_first(q), heads_first(k), heads_first(v), std::nullopt, 0.0,
-                                                       causal, scale, q.size(1) != k.size(1));
-  out.copy_(done[0].transpose(0, 1));
 }
 
 Tensor prefill_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cu_q, const Tensor& cu_kv,
@@ -222,33 +248,31 @@ Tensor prefill_attention(const Tensor& q, const Tensor& k, const Tensor& v, cons
   const Tensor queries = dense(q);
   const Stored stored{dense(k), dense(v), nullptr, k.size(1), 0, 0};
   const Maybe bent = as_float(slopes);
-  const int64_t item = q.element_size();
-  const bool simple = !window && softcap == 0 && !slopes && q.size(2) == v.size(2);
+  const How how{scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr};
+  const int64_t item = q.element_size(), rows = cu_q.numel() - 1;
   Tensor out = room_for(q, v.size(2));
-  if (q_bounds[0] != 0 || q_bounds[cu_q.numel() - 1] != q.size(0)) out.zero_();  // some are of no sequence
+  if (!covers(q_bounds, cu_q.numel(), q.size(0))) out.zero_();
+  const auto queries_of = [&](int64_t row) { return q_bounds[row + 1] - q_bounds[row]; };
+  const auto keys_of = [&](int64_t row) { return kv_bounds[row + 1] - kv_bounds[row]; };
+  for (const auto row : c10::irange(rows))
+    TORCH_CHECK_INDEX(q_bounds[row] >= 0 && queries_of(row) >= 0 && q_bounds[row + 1] <= q.size(0) && kv_bounds[row] >= 0 &&
+                          keys_of(row) >= 0 && kv_bounds[row + 1] <= k.size(0),
+                      name, ": the bounds of sequence ", row, " are not in order");
   std::vector<Query> short_ones;
-  for (const auto row : c10::irange(cu_q.numel() - 1)) {
-    const int64_t begin = q_bounds[row], end = q_bounds[row + 1], first = kv_bounds[row], keys = kv_bounds[row + 1] - first;
-    TORCH_CHECK_INDEX(begin >= 0 && begin <= end && end <= q.size(0) && first >= 0 && keys >= 0 && first + keys <= k.size(0), name,
-                      ": the bounds of sequence ", row, " are not in order");
-    if (simple && end - begin >= kLong && keys >= kLong && (!causal || end - begin == keys)) {
-      by_torch(queries.slice(0, begin, end), stored.k.slice(0, first, first + keys), stored.v.slice(0, first, first + keys),
-               scale, causal, out.slice(0, begin, end));
+  for (int64_t row = 0, next; row < rows; row = next) {
+    const int64_t begin = q_bounds[row], first = kv_bounds[row], keys = keys_of(row);
+    next = row + 1;
+    if (blocked(how, q.size(2) == v.size(2), queries_of(row), keys)) {
+      while (next < rows && queries_of(next) == queries_of(row) && keys_of(next) == keys) next++;  // of one length: one call
+      const int64_t end = q_bounds[next], last = kv_bounds[next];
+      by_torch(queries.slice(0, begin, end), stored.k.slice(0, first, last), stored.v.slice(0, first, last), next - row, how,
+               out.slice(0, begin, end));
       continue;
     }
-    for (const auto t : c10::irange(begin, end))
-      short_ones.push_back({address(queries) + t * queries.stride(0) * item, queries.stride(1), t, first, keys, keys - (end - t)});
+    for (const auto t : c10::irange(begin, q_bounds[next]))
+      short_ones.push_back({address(queries) + t * queries.stride(0) * item, queries.stride(1), t, 0, first, keys, keys - (q_bounds[next] - t)});
   }
-  if (short_ones.empty()) return out;
-  const How how{scale, causal, window, softcap, bent ? bent->const_data_ptr<float>() : nullptr};
-  // queries of short sequences may lie apart: each run of neighbours is one call
-  for (size_t at = 0; at < short_ones.size();) {
-    size_t next = at + 1;
-    while (next < short_ones.size() && short_ones[next].row == short_ones[next - 1].row + 1) next++;
-    const std::vector<Query> run(short_ones.begin() + at, short_ones.begin() + next);
-    attend_all(run, stored, how, q.size(1), out.slice(0, run.front().row, run.back().row + 1));
-    at = next;
-  }
+  attend_all(short_ones, stored, how, q.size(1), out);
   return out;
 }
 

@@ -143,22 +143,39 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
 constexpr int64_t kFew = 16;  // rows up to which reading the weights is what a product costs
 constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
-bool is_few(const Tensor& x, const Tensor& weight, const Maybe& bias) {
+bool is_product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
   if (x.dim() == 0 || weight.dim() != 2 || !x.size(-1) || x.size(-1) != weight.size(1)) return false;
-  if (!mixed({&x, &weight}).empty() || x.numel() == 0 || x.numel() / x.size(-1) > kFew) return false;
-  if (bias && (bias->dim() != 1 || bias->size(0) != weight.size(0) || bias->scalar_type() != x.scalar_type())) return false;
-  return weight.stride(1) == 1 && weight.stride(0) >= weight.size(1);
+  if (!mixed({&x, &weight}).empty() || x.numel() == 0) return false;
+  return !bias || (bias->dim() == 1 && bias->size(0) == weight.size(0) && bias->scalar_type() == x.scalar_type());
 }
 
-}  // namespace
-
-Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
-  if (!is_few(x, weight, bias)) return at::linear(x, weight, bias);
-  const Tensor in = x.contiguous().to(at::kFloat), added = bias ? bias->contiguous() : Tensor();
-  const int64_t inner = weight.size(1), outer = weight.size(0), rows = x.numel() / inner, steps = (outer + kTogether - 1) / kTogether;
+Tensor result_of(const Tensor& x, int64_t outer) {
   auto sizes = x.sizes().vec();
   sizes.back() = outer;
-  Tensor y = at::empty(sizes, x.options());
+  return at::empty(sizes, x.options());
+}
+
+// Groups of rows, in each of them the rows side by side: [groups, inner, together]; what is missing in the last is 0.
+Tensor side_by_side(const Tensor& x, int64_t rows, int64_t inner, int64_t together) {
+  const Tensor in = x.contiguous().to(at::kFloat);
+  if (together == 1) return in;
+  const int64_t groups = (rows + together - 1) / together;
+  Tensor out = at::empty({groups, inner, together}, in.options());
+  const float* from = in.const_data_ptr<float>();
+  float* to = out.mutable_data_ptr<float>();
+  for (const auto g : c10::irange(groups))
+    for (const auto k : c10::irange(inner))
+      for (const auto m : c10::irange(together)) {
+        const int64_t row = g * together + m;
+        *to++ = row < rows ? from[row * inner + k] : 0.f;
+      }
+  return out;
+}
+
+Tensor by_rows(const Tensor& x, const Tensor& weight, const Maybe& bias, int64_t rows) {
+  const Tensor in = x.contiguous().to(at::kFloat), added = bias ? bias->contiguous() : Tensor();
+  const int64_t inner = weight.size(1), outer = weight.size(0), steps = (outer + kTogether - 1) / kTogether;
+  Tensor y = result_of(x, outer);
   const auto kernel = kernels().linear[kind(x)];
   at::parallel_for(0, steps, grain(kTogether * inner), [&](int64_t begin, int64_t end) {
     for (const auto step : c10::irange(begin, end))
@@ -166,6 +183,32 @@ Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
              step * kTogether, std::min(outer, (step + 1) * kTogether), inner, outer);
   });
   return y;
+}
+
+Tensor by_columns(const Tensor& x, const Tensor& weight, const Maybe& bias, int64_t rows) {
+  const int64_t inner = weight.size(1), outer = weight.size(0), groups = (rows + kernels().group - 1) / kernels().group;
+  const int64_t each = (rows + groups - 1) / groups, together = each > 2 ? (each + 3) / 4 * 4 : each;  // as the kernels have them
+  const Tensor in = side_by_side(x, rows, inner, together), added = bias ? bias->contiguous() : Tensor();
+  const int64_t threads = at::get_num_threads(), share = ((outer + threads - 1) / threads + 15) / 16 * 16;
+  const int64_t panel = std::min(kPanel, std::max<int64_t>(share, 64)), panels = (outer + panel - 1) / panel;
+  Tensor y = result_of(x, outer);
+  const auto kernel = kernels().columns[kind(x)];
+  at::parallel_for(0, panels, grain(panel * inner), [&](int64_t begin, int64_t end) {
+    for (const auto i : c10::irange(begin, end))
+      kernel(in.const_data_ptr<float>(), address(weight), weight.stride(1), bias ? address(added) : nullptr, address(y), rows, together,
+             i * panel, std::min(outer, (i + 1) * panel), inner, outer);
+  });
+  return y;
+}
+
+}  // namespace
+
+Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
+  if (!is_product(x, weight, bias)) return at::linear(x, weight, bias);
+  const int64_t rows = x.numel() / x.size(-1);
+  if (rows <= kernels().most && weight.stride(0) == 1 && weight.stride(1) >= weight.size(0)) return by_columns(x, weight, bias, rows);
+  if (rows <= kFew && weight.stride(1) == 1 && weight.stride(0) >= weight.size(1)) return by_rows(x, weight, bias, rows);
+  return at::linear(x, weight, bias);
 }
 
 namespace {

@@ -1,0 +1,189 @@
+"""Runs of a Python program that need not import torch each time: forked from a process that has.
+
+    warm = Warm.of(line, environment)  # None: not a program of this Python, or no fork here
+    run = warm.start(line, out, environment)
+    run.wait(60)
+
+What a run gets is what `python` would give it: arguments, environment, streams, a fresh `__main__`,
+torch's entry points, a session and an end of its own. Only the import of torch is not its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from deeplink import children, settings
+
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own variable
+SERVER = """import sys
+if sys.path[:1] == ['']: del sys.path[0]
+from deeplink.warm import serve
+serve(int(sys.argv[1]))"""
+LAUNCHERS = (["deeplink"], ["torch.distributed.run"], ["torch.distributed.launch"])
+MESSAGE = 64  # bytes of a message at most
+PATIENCE = 120.0  # seconds for the import of torch
+READY, UNFIT = b"ready", b"unfit"
+
+
+class Run:
+    """A run, with the part of subprocess.Popen that is used of it."""
+
+    def __init__(self, pid: int, server: socket.socket) -> None:
+        self.pid, self._server = pid, server
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its status; subprocess.TimeoutExpired when it takes longer."""
+        if self.returncode is None:
+            if not select.select([self._server], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a run", timeout or 0.0)
+            status = self._server.recv(MESSAGE)
+            ended = os.waitstatus_to_exitcode(int(status)) if status else -signal.SIGKILL
+            self.returncode = ended
+        return self.returncode
+
+
+class Warm:
+    """The process that has imported torch; it and its runs end with this one."""
+
+    def __init__(self, process: subprocess.Popen[bytes], server: socket.socket) -> None:
+        self._process, self._server = process, server
+
+    @classmethod
+    def of(cls, line: Sequence[str], environment: Mapping[str, str]) -> Self | None:
+        """For a command line: None where its runs have to be started in the plain way."""
+        if not (hasattr(os, "fork") and line[0] == sys.executable and _is_program(line[1:])):
+            return None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = children.start(
+            [sys.executable, "-c", SERVER, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            env={**environment, AUTOLOAD: "0"}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        made = cls(process, ours)
+        told = ours.recv(MESSAGE) if select.select([ours], [], [], PATIENCE)[0] else b""
+        if told != READY:
+            made.close()
+            return None
+        return made
+
+    def start(self, line: Sequence[str], out: int, environment: Mapping[str, str]) -> Run:
+        """A run of `line`, whose output goes to a file; ConnectionError when nobody is there."""
+        with tempfile.TemporaryFile("w+") as request:
+            asked = {"line": list(line[1:]), "env": dict(environment), "cwd": os.getcwd()}
+            json.dump(asked, request)
+            request.seek(0)
+            socket.send_fds(self._server, [b"run"], [out, request.fileno()])
+            pid = self._server.recv(MESSAGE)
+        if not pid:
+            raise ConnectionError("the process that has imported torch has ended")
+        return Run(int(pid), self._server)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._server.close()
+        children.end(self._process)
+
+
+def _is_program(rest: Sequence[str]) -> bool:
+    """`train.py …`, `-m module …`, `deeplink run …`; not a launcher, whose programs are others."""
+    if not rest:
+        return False
+    if rest[0] == "-m":
+        return rest[1:3] == ["deeplink", "run"] or rest[1:2] not in ([], *LAUNCHERS)
+    return rest[0].endswith(".py") and Path(rest[0]).is_file()
+
+
+# In the other process.
+
+
+def serve(number: int) -> None:
+    """Forks for each request until there is none; in the fork it is the program."""
+    connection = socket.socket(fileno=number)
+    _prepare()
+    connection.send(UNFIT if _has_a_device() else READY)
+    while True:
+        message, files, _, _ = socket.recv_fds(connection, MESSAGE, 2)
+        if not message:
+            return
+        bound, pid = children.bound(), os.fork()
+        if not pid:
+            connection.close()
+            if bound is not None:
+                bound()
+            _become(*files)
+            return
+        for file in files:
+            os.close(file)
+        connection.send(str(pid).encode())
+        connection.send(str(os.waitpid(pid, 0)[1]).encode())
+
+
+def _prepare() -> None:
+    """What every run imports: torch, and what its optimizers take of it in their first step."""
+    import torch._dynamo  # noqa: F401
+
+
+def _has_a_device() -> bool:
+    """Whether a driver has been started: it does not live on in a fork. Its own functions tell."""
+    try:
+        count = ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW).cuDeviceGetCount
+    except (OSError, AttributeError):
+        return False  # nobody has loaded it
+    return int(count(ctypes.byref(ctypes.c_int()))) != 3  # CUDA_ERROR_NOT_INITIALIZED
+
+
+def _become(out: int, request: int) -> None:
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    with open(request, encoding="utf-8") as file:
+        asked = json.load(file)
+    os.close(out)
+    os.chdir(asked["cwd"])
+    settings.become(asked["env"])
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # as a process of its own would have it
+    try:
+        if asked["env"].get(AUTOLOAD, "1") == "1":
+            import torch
+
+            torch._import_device_backends()  # type: ignore[no-untyped-call]  # `import torch` ends with it
+        _execute(*asked["line"])
+    except SystemExit:
+        raise
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        sys.exit(1)
+
+
+def _execute(first: str, *rest: str) -> None:
+    """`python -m module …` or `python file …`."""
+    sys.argv[:] = [first, *rest]
+    if first == "-m":
+        sys.argv.pop(0)
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = first
+    sys.path.insert(0, str(Path(first).resolve().parent))
+    exec(compile(Path(first).read_bytes(), first, "exec"), main.__dict__)

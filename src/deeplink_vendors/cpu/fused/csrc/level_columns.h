@@ -1,0 +1,88 @@
+// Products with weights that lie [in, out] in memory, once for each level; a part of level.h.
+
+constexpr int64_t kDeep = 32;  // numbers of x at a time: as many pages are open, and sums stay short
+constexpr int64_t kFar = 2;  // blocks of columns that are asked for before their turn
+
+// Adds to `held` [M, C * W] what some numbers of M rows of x make of C vectors of columns; x is [numbers, M].
+template <class T, int M, int C>
+__attribute__((noinline)) void column_block(const float* x, const T* w, int64_t w_row, const T* next, int64_t numbers, float* held,
+                                            bool first) {
+  F sums[M][C] = {};
+  for (int64_t k = 0; k < numbers; k++, w += w_row, next += w_row) {
+    F weight[C];
+    for (int c = 0; c < C; c++) {
+      if (c * W * sizeof(T) % 64 == 0) __builtin_prefetch(next + c * W, 0, 2);
+      weight[c] = load(w + c * W);
+    }
+    for (int m = 0; m < M; m++)
+      for (int c = 0; c < C; c++) sums[m][c] += weight[c] * x[k * M + m];
+  }
+  for (int m = 0; m < M; m++)
+    for (int c = 0; c < C; c++) {
+      float* place = held + (m * C + c) * W;
+      store(place, first ? sums[m][c] : load(place) + sums[m][c]);
+    }
+}
+
+// One column for all rows: those that fill no vector.
+template <class T, int M>
+void last_column(const float* x, const T* w, int64_t w_row, T* y, float added, int64_t rows, int64_t inner, int64_t outer) {
+  for (int64_t row = 0; row < rows; row++) {
+    const float* from = x + row / M * M * inner + row % M;
+    float total = 0;
+    for (int64_t k = 0; k < inner; k++) total += one(w + k * w_row) * from[k * M];
+    put(y + row * outer, total + added);
+  }
+}
+
+// The columns from `from` on, in blocks of C vectors; the result is the first column that was not taken.
+template <class T, int M, int C>
+int64_t column_blocks(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
+                      int64_t inner, int64_t outer) {
+  constexpr int64_t B = C * W;
+  const int64_t blocks = (to - from) / B, groups = (rows + M - 1) / M;
+  alignas(64) float held[kPanel * kMost];
+  for (int64_t k = 0; k < inner; k += kDeep) {
+    const int64_t numbers = inner - k < kDeep ? inner - k : kDeep;
+    for (int64_t block = 0; block < blocks; block++) {
+      const T* here = w + k * w_row + from + block * B;
+      const T* next = block + kFar < blocks ? here + kFar * B : k + kDeep < inner ? here + kDeep * w_row + (kFar - blocks) * B : here;
+      for (int64_t g = 0; g < groups; g++)
+        column_block<T, M, C>(x + (g * inner + k) * M, here, w_row, next, numbers, held + (block * groups + g) * M * B, k == 0);
+    }
+  }
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t block = 0; block < blocks; block++)
+      for (int c = 0; c < C; c++) {
+        const int64_t n = from + block * B + c * W;
+        const F total = load(held + ((block * groups + row / M) * M + row % M) * B + c * W);
+        store(y + row * outer + n, bias ? total + load(bias + n) : total);
+      }
+  return from + blocks * B;
+}
+
+template <class T, int M>
+void columns_of(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
+                int64_t inner, int64_t outer) {
+  constexpr int C = WIDTH == 16 ? (M < 4 ? 8 : M < 8 ? 4 : M < 16 ? 2 : 1) : (M < 4 ? 4 : 2);
+  from = column_blocks<T, M, C>(x, w, w_row, bias, y, rows, from, to, inner, outer);
+  if constexpr (C > 1) from = column_blocks<T, M, 1>(x, w, w_row, bias, y, rows, from, to, inner, outer);
+  for (; from < to; from++)
+    last_column<T, M>(x, w + from, w_row, y + from, bias ? one(bias + from) : 0.f, rows, inner, outer);
+}
+
+template <class T>
+void columns(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t together, int64_t from,
+             int64_t to, int64_t inner, int64_t outer) {
+  const auto run = [&](auto count) {
+    columns_of<T, decltype(count)::value>(x, (const T*)w, w_row, (const T*)bias, (T*)y, rows, from, to, inner, outer);
+  };
+  if (together == 1) return run(Count<1>{});
+  if (together == 2) return run(Count<2>{});
+#if WIDTH == 16
+  if (together == 16) return run(Count<16>{});
+  if (together == 12) return run(Count<12>{});
+  if (together == 8) return run(Count<8>{});
+#endif
+  run(Count<4>{});
+}

@@ -1,0 +1,81 @@
+"""Kernels that are compiled on first use, by the compiler that comes with torch: they read a table
+from the host's pinned memory and write their results there, so that there is a launch and no copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+THREADS = 256  # as in the sources
+ROOM = 1 << 18  # bytes that are kept for the next time
+
+_free: list[Tensor] = []  # append and pop are atomic: threads share it
+
+
+class Launched:
+    """A block of threads for each row of a table, in the current stream; waits for nothing.
+
+    RuntimeError: not now.
+    """
+
+    def __init__(
+        self, source: Path, name: str, table: Tensor, found: int, device: torch.device
+    ) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("a CUDA graph is being captured")
+        self._rows, self._found = table.shape[0], found
+        self._given = table.numel()
+        self._memory = _taken(8 * (self._given + self._rows * found))
+        self._done = torch.Event(device)
+        self._memory[: self._given].copy_(table.view(-1))
+        address = self._memory.data_ptr()
+        launch = _launcher(source, name, device.index)
+        launch(self._rows, address, address + 8 * self._given)
+        self._done.record()
+
+    def read(self) -> Tensor:
+        """What the kernel wrote, int64, a row for each of the table; waits for it."""
+        self._done.synchronize()
+        made = self._memory[self._given : self._given + self._rows * self._found]
+        return made.view(self._rows, self._found).clone()
+
+    def __del__(self) -> None:  # not used again before the kernel is done
+        if hasattr(self, "_done"):
+            self._done.synchronize()
+            if self._memory.nbytes == ROOM:
+                _free.append(self._memory)
+
+
+def _taken(size: int) -> Tensor:
+    if size <= ROOM:
+        try:
+            return _free.pop()
+        except IndexError:
+            size = ROOM
+    return torch.empty(size // 8, dtype=torch.int64, pin_memory=True)
+
+
+@cache
+def _launcher(source: Path, name: str, index: int) -> Callable[[int, int, int], None]:
+    """What starts the kernel on the current device, which a module of code belongs to."""
+    kernel: Any = torch.cuda._compile_kernel(source.read_text(), name)
+    start = ctypes.CDLL("libcuda.so.1").cuLaunchKernel  # torch's own way looks it up each time
+    stream_of = torch._C._cuda_getCurrentRawStream
+
+    def launch(rows: int, table: int, results: int) -> None:
+        pointers = (ctypes.c_void_p * 2)(table, results)
+        first = ctypes.addressof(pointers)
+        given = (ctypes.c_void_p * 2)(first, first + ctypes.sizeof(ctypes.c_void_p))
+        stream = ctypes.c_void_p(stream_of(index))
+        failed = start(kernel.func, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
+        if failed:
+            raise RuntimeError(f"cuLaunchKernel: error {failed}")
+
+    return launch

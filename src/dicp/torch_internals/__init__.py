@@ -1,0 +1,92 @@
+"""What is used of torch's private interfaces, in one place: it differs from release to release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo.utils import preserve_rng_state
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from dicp.torch_internals.calls import (
+    compiled_call,
+    saves_by_hooks,
+    straighten,
+)
+from dicp.torch_internals.graphs import (
+    aot,
+    at_hints,
+    decompositions,
+    fake_mode_for,
+    fake_mode_of,
+    fix_numbers,
+    hint,
+    parameters,
+)
+from dicp.torch_internals.recordings import (
+    aligning,
+    check_cpp,
+    copies_into,
+    holders,
+    inductor,
+    raw_stream,
+    recording,
+    same_places,
+    static_input,
+)
+from dicp.torch_internals.traces import (
+    asked_for,
+    compiled_globals,
+    guards_of_trace,
+    precompiled_name,
+    record_precompiled,
+    save_precompiled,
+)
+
+__all__ = [
+    "FakeTensor",
+    "FakeTensorMode",
+    "aligning",
+    "aot",
+    "asked_for",
+    "at_hints",
+    "check_cpp",
+    "compiled_call",
+    "compiled_globals",
+    "copies_into",
+    "decompositions",
+    "fake_mode_for",
+    "fake_mode_of",
+    "fix_numbers",
+    "guards_of_trace",
+    "has_kernel",
+    "hint",
+    "holders",
+    "inductor",
+    "parameters",
+    "precompiled_name",
+    "preserve_rng_state",
+    "raw_stream",
+    "record_precompiled",
+    "recording",
+    "same_places",
+    "save_precompiled",
+    "saves_by_hooks",
+    "static_input",
+    "straighten",
+    "torch_version",
+    "without_modes",
+]
+
+without_modes = _disable_current_modes  # real tensors, inside of torch.compile's fake mode
+
+
+def has_kernel(op: torch._ops.OpOverload[..., Any], key: str) -> bool:
+    """Whether a kernel of an op stands on a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
+
+
+def torch_version() -> str:
+    """For keys: torch's version, as it names itself."""
+    return str(torch.__version__)

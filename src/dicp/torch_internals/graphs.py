@@ -1,0 +1,113 @@
+"""Graphs of dynamo and AOTAutograd, and the fake tensors in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def aot(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    inference: Callable[..., Any],
+    table: dict[Any, Any],
+) -> Callable[..., Any]:
+    """AOTAutograd: the graph's functional forms, each given to its compiler."""
+    front = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=table,
+    )
+    return front(gm, inputs)
+
+
+def decompositions() -> dict[Any, Any]:
+    """torch's own, down to core ATen."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
+def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
+    """The real parameters and buffers among the inputs of dynamo's graph, by their number."""
+    found = {}
+    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        given = node.meta.get("grapharg")
+        source = getattr(given, "source", None)
+        if source is None:
+            continue
+        name = source.name if isinstance(source.name, str) else source.name()
+        if "_parameters[" in name or "_buffers[" in name:
+            example = given.example
+            if isinstance(example, Tensor) and not example.is_inference():
+                found[number] = example.detach()
+    return found
+
+
+def fix_numbers(gm: fx.GraphModule) -> None:
+    """Has dynamo trace anew with the floats that modules hold (eps) as constants, with guards.
+
+    For dynamic sizes it makes every float an input; a norm is then none that a compiler knows.
+    """
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    held = {_held(node) for node in gm.graph.find_nodes(op="placeholder")} - {""}
+    new = [name for name in held if not TensorifyState.should_specialize(name)]
+    for name in new:
+        TensorifyState.specialize(name)
+    if new:
+        raise TensorifyScalarRestartAnalysis
+
+
+def _held(node: fx.Node) -> str:
+    """The symbol of a float that a module holds; empty for any other input."""
+    given = node.meta.get("grapharg")
+    if given is None or given.is_tensor or not given.pass_arg_as_tensor:
+        return ""
+    where = given.source.guard_source
+    where = where() if callable(where) else where
+    if not (where.is_unspecialized_nn_module() or where.is_specialized_nn_module()):
+        return ""
+    value = getattr(node.meta.get("example_value"), "item_memo", None)
+    read = all(user.target == "item" for user in node.users)
+    return str(value.node._expr) if value is not None and read else ""
+
+
+def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
+    """The mode of these fake tensors; a new one when there are none."""
+    mode = detect_fake_mode([v for v in values if isinstance(v, Tensor)])
+    return mode if mode is not None else FakeTensorMode()
+
+
+def fake_mode_of(gm: fx.GraphModule) -> FakeTensorMode:
+    """The mode of the fake tensors that describe a graph's values."""
+    return fake_mode_for([node.meta.get("val") for node in gm.graph.nodes])
+
+
+def at_hints(value: Any, mode: FakeTensorMode) -> Any:
+    """A fake tensor or a number with the sizes that it was traced with in place of symbols; None
+    where one of them is known by no example.
+    """
+    if not isinstance(value, Tensor):
+        return hint(value)
+    sizes, strides = [hint(s) for s in value.shape], [hint(s) for s in value.stride()]
+    if None in sizes or None in strides:
+        return None
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def hint(size: Any) -> Any:
+    """A size, or what a symbol was traced with; no guard comes of it."""
+    return size if not hasattr(size, "node") else size.node.hint

@@ -1,0 +1,163 @@
+"""Inductor, and what it and CUDA's builds of torch have for recorded graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeplink.errors import MissingCompilerError
+
+
+def check_cpp() -> None:
+    """Raises where inductor has no C++ compiler, before it has begun anything."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise MissingCompilerError(
+            "torch's inductor finds no C++ compiler for the CPU.",
+            "install g++ or clang, or name one in CXX.",
+        ) from error
+
+
+def inductor(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: dict[str, Any],
+    change: Callable[[fx.Graph], None],
+    graphs: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Inductor's own compile_fx, with one more pass over the graphs that it makes.
+
+    `graphs` records what is to be a CUDA graph, in place of inductor's own way.
+    """
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class Pass(CustomGraphPass):
+        """Named by the file that it is from: inductor's cache asks for that."""
+
+        def __call__(self, graph: fx.Graph) -> None:
+            change(graph)
+
+        def uuid(self) -> Any:
+            kept = "" if graphs is None else "nothing donated"  # backward's code differs by it
+            return get_hash_for_files((change.__code__.co_filename,), kept)
+
+    given = {**patches, "post_grad_custom_pre_pass": Pass()}
+    with _recorded_by(graphs):
+        return compile_fx(gm, list(inputs), config_patches=given)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
+    """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here
+    with its backward, which torch would leave until it is called.
+
+    Backward then may not write its results over what forward saved ("donated" to it): gradients
+    would keep forward's recording from running again, and a graph that the program retains would
+    be refused.
+
+    The `cudagraph_policy` of torch 2.13 would do, but with it a graph is not split round what
+    cannot be recorded.
+    """
+    if graphs is None:
+        yield
+        return
+    module: Any = importlib.import_module("torch._inductor.compile_fx")
+    output: Any = importlib.import_module("torch._inductor.output_code")
+    functorch: Any = importlib.import_module("torch._functorch.config")
+    autograd: Any = importlib.import_module("torch._functorch._aot_autograd.graph_compile")
+
+    def cudagraphify(model: Any, static_input_idxs: Any = (), **known: Any) -> Any:
+        mutated = known.get("mutated_input_idxs", ())
+        kind = "backward" if known["is_backward"] else "forward"
+        kind = "inference" if known["is_inference"] else kind
+        return graphs(model, tuple(static_input_idxs), tuple(mutated), known["device_index"], kind)
+
+    swaps: list[tuple[Any, str, Callable[..., Any]]] = [
+        (module, "cudagraphify", cudagraphify),
+        (output, "maybe_handle_backward_generation", lambda *given: None),  # for inductor's own
+        (autograd, "collect_bw_donated_buffer_idxs", lambda *given: []),
+    ]
+    before = [getattr(where, name) for where, name, _ in swaps]
+    for where, name, ours in swaps:
+        setattr(where, name, ours)
+    try:
+        with functorch.patch(force_non_lazy_backward_lowering=True):
+            yield
+    finally:
+        for (where, name, _), theirs in zip(swaps, before, strict=True):
+            setattr(where, name, theirs)
+
+
+def holders(storage: int) -> int:
+    """How many hold a storage, given by its address: tensors, views among them."""
+    return torch._C._storage_Use_Count(storage)
+
+
+def same_places(inputs: list[Any], places: list[int | None], numbers: list[int]) -> bool:
+    """Whether inputs of these numbers lie in the places of these numbers. CUDA's builds have it."""
+    equal: Any = torch._C._tensors_data_ptrs_at_indices_equal
+    return bool(equal(inputs, places, numbers))
+
+
+def raw_stream(device: int) -> int:
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def static_input(value: Tensor) -> Tensor:
+    """Room for a tensor, with its strides."""
+    from torch._inductor.compile_fx import static_input as room
+
+    made: Tensor = room(value)
+    return made
+
+
+def copies_into(places: Sequence[Tensor]) -> Callable[[list[Tensor]], None]:
+    """What copies tensors to their places; a dimension of stride 0 is one place."""
+    from torch._inductor.compile_fx import index_expanded_dims_and_copy_
+    from torch._inductor.output_code import get_expanded_dims
+
+    held = list(places)
+    expanded = [get_expanded_dims(place) for place in held]
+
+    def copy_each(values: list[Tensor]) -> None:
+        for place, value, dims in zip(held, values, expanded, strict=True):
+            index_expanded_dims_and_copy_(place, value, dims)
+
+    def copy_all(values: list[Tensor]) -> None:
+        torch._foreach_copy_(held, values)
+
+    return copy_all if len(held) > 1 and not any(expanded) else copy_each
+
+
+def aligning(
+    model: Callable[..., Any], inputs: Sequence[Any], static: Any, mutated: Sequence[int]
+) -> Callable[..., Any]:
+    """A compiled graph that copies inputs which do not lie as its kernels count on."""
+    from torch._inductor.compile_fx import get_input_idxs_to_check
+    from torch._inductor.utils import align_inputs_from_check_idxs
+    from torch.utils._ordered_set import OrderedSet
+
+    checked = get_input_idxs_to_check(inputs, static)
+    made: Callable[..., Any] = align_inputs_from_check_idxs(model, checked, OrderedSet(mutated))
+    return made
+
+
+@contextlib.contextmanager
+def recording(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
+    """Records on a stream of its own; the workspaces of cuBLAS are the recording's, too."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()

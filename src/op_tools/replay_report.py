@@ -1,0 +1,196 @@
+"""What `run_op_from_data` shows of its outcomes, and the files that it writes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+
+from deeplink import settings
+from deeplink.compare import EXACT, TOLERANCES, Difference, worst
+from deeplink.errors import DeeplinkError
+from op_tools import names, report, results, time_tables
+from op_tools.replay import Prepared, Replayed
+
+ORDER = ("error", "FAILED", "not comparable", "ran", "ok")  # of the summary
+BAD = ("error", "FAILED")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case."""
+
+    where: str
+    name: str
+    status: str  # one of ORDER
+    message: str = ""
+    device: str = ""
+    bitwise: bool = False
+    rows: tuple[Difference, ...] = ()
+    forward: list[float] = field(default_factory=list)  # ms
+    backward: list[float] = field(default_factory=list)
+    first: int = 1  # the number of its first run
+    shapes: tuple[str, ...] = ()  # of arguments, results, and the gradients of both
+
+    @property
+    def error(self) -> float:
+        found = worst(self.rows)
+        return found.max_abs if found is not None else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        times = {
+            side: {"count": len(ms), "mean_ms": statistics.fmean(ms), "min_ms": min(ms)}
+            for side, ms in (("forward", self.forward), ("backward", self.backward))
+            if ms
+        }
+        items = [
+            {"item": row.path, "close": row.close, "max_abs": row.max_abs, "message": row.message}
+            for row in self.rows
+        ]
+        return {
+            "where": self.where,
+            "name": self.name,
+            "status": self.status,
+            "message": self.message,
+            "device": self.device,
+            "bitwise": self.bitwise,
+            "items": items,
+            **times,
+        }
+
+
+# The classic tables.
+
+
+def show_case(prepared: Prepared, again: Replayed) -> None:
+    """What a call is given and gives, when every call is shown."""
+    name = prepared.recorded.name
+    rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
+    rows += report.tensor_rows(f"{name} outputs", again.result)
+    if again.gradients is not None:
+        rows += report.tensor_rows(f"{name} grad_inputs", tuple(again.gradients))
+    report.say(report.call_table(rows))
+
+
+def show_time(name: str, number: int, column: str, took: float) -> None:
+    """The time of one run."""
+    report.say(time_tables.grid(name, number, column, took) + "\n\n")
+
+
+def save_times(outcomes: Sequence[Outcome]) -> None:
+    """The times of all runs: in one table, and in the file that OpTimeMeasure writes, too."""
+    rows = [row for outcome in outcomes for row in _time_rows(outcome)]
+    if not rows:
+        return
+    columns = list(time_tables.TIMES)
+    shown = [row[: len(columns)] for row in rows]
+    if all(outcome.backward == [] for outcome in outcomes):
+        at = columns.index("backward_elasped")
+        columns, shown = columns[:at] + columns[at + 1 :], [r[:at] + r[at + 1 :] for r in shown]
+    report.say(report.grid(columns, shown))
+    try:
+        file = time_tables.Csv(results.folder("op_time_measure_result"))
+    except DeeplinkError as error:  # what was asked for is done and shown
+        report.say(str(error))
+        return
+    file.write("".join(map(time_tables.line_of, rows)).encode())
+    report.say(f"op elasped info saved to {file.path}")
+
+
+def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:
+    pairs = enumerate(zip_longest(outcome.forward, outcome.backward), outcome.first)
+    return [
+        (outcome.name, number, *(_cell(ms) for ms in pair), "ms", *outcome.shapes)
+        for number, pair in pairs
+    ]
+
+
+def _cell(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms:.8f}"
+
+
+def show_check(outcome: Outcome) -> None:
+    """The classic table of a comparison."""
+    columns = (
+        "name",
+        "allclose",
+        "max_abs_diff",
+        "max_relative_diff",
+        "atol",
+        "rtol",
+        "error_info",
+    )
+    rows = []
+    for row in outcome.rows:
+        figures = (row.max_abs, row.max_rel, *_tolerance(outcome.name, row.dtype or "int64"))
+        error = "" if row.close else row.message
+        shown = (f"{figure:.9f}" for figure in figures)
+        rows.append((f"{outcome.name} {row.path}", row.close, *shown, error))
+    if rows:
+        report.say(report.grid(columns, rows))
+
+
+def _tolerance(name: str, dtype: str) -> tuple[float, float]:
+    """atol and rtol, as they were set or else by default."""
+    default = TOLERANCES.get(getattr(torch, dtype), EXACT)
+    return settings.op_tolerance(names.last(name), dtype) or (default[1], default[0])
+
+
+# The summary.
+
+
+def summary(outcomes: Sequence[Outcome]) -> None:
+    """Counts, and the cases worst first; those that are well, only by their number."""
+    ordered = worst_first(outcomes)
+    shown = [o for o in ordered if o.status != "ok" or o.forward][:50]
+    if shown:
+        rows = [(o.status, o.name, _times(o), o.message, o.where) for o in shown]
+        columns = ("status", "name", "time", "message", "case")
+        report.show_table("replayed (time: forward / backward)", columns, rows)
+    counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
+    text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    exact = sum(o.bitwise for o in outcomes)
+    report.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
+
+
+def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return sorted(outcomes, key=lambda o: (ORDER.index(o.status), -o.error))
+
+
+def _times(outcome: Outcome) -> str:
+    parts = [statistics.median(ms) for ms in (outcome.forward, outcome.backward) if ms]
+    return " / ".join(f"{part:.3f} ms" for part in parts)
+
+
+def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Every case, worst first."""
+    path.write_text(json.dumps([o.as_dict() for o in worst_first(outcomes)], indent=1))
+
+
+def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """A test suite for a CI: one test for each case."""
+    bad = {status: str(sum(o.status == status for o in outcomes)) for status in BAD}
+    suite = ElementTree.Element(
+        "testsuite",
+        name="run_op_from_data",
+        tests=str(len(outcomes)),
+        failures=bad["FAILED"],
+        errors=bad["error"],
+        skipped=str(sum(o.status == "not comparable" for o in outcomes)),
+    )
+    for outcome in outcomes:
+        took = sum(outcome.forward + outcome.backward) / 1e3
+        test = ElementTree.SubElement(
+            suite, "testcase", classname=outcome.name, name=outcome.where, time=f"{took:.6f}"
+        )
+        kind = {"FAILED": "failure", "error": "error", "not comparable": "skipped"}
+        if outcome.status in kind:
+            ElementTree.SubElement(test, kind[outcome.status], message=outcome.message)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
