@@ -113,9 +113,7 @@ class Run:
             self.mode = "nothing"
             self.limits.append(f"after {self.calls} calls nothing was written")
 
-    def put(
-        self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any
-    ) -> None:
+    def put(self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any) -> None:
         """A part of a call with its values as they are now, unless that has failed before."""
         assert self.store is not None
         whole = self._whole

@@ -70,9 +70,7 @@ class PackedStore:
         """Whether whole parts of calls can be handed over: see `put` and `piece`."""
         return self._packer is not None
 
-    def put(
-        self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any
-    ) -> None:
+    def put(self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any) -> None:
         """A part of a call as it is, its values and then itself. Hot path: natively."""
         if self._is_over():
             return
@@ -86,7 +84,7 @@ class PackedStore:
         return None if self._is_over() else self._natively("piece", value)
 
     def watch(self, given: list[Tensor]) -> Any:
-        """Where tensors hang in the graph now, for hooks on what a call is about to make of them."""
+        """Where tensors hang in the graph now, for hooks on what a call will make of them."""
         assert self._helper is not None  # asked of a `whole` one
         return self._helper.Watch(given)
 

@@ -239,7 +239,7 @@ def gradients_of_a_program() -> list[tuple[str, Any, Any, bool]]:
     torch.manual_seed(0)
     x = torch.randn(4, 6, device="dipu", requires_grad=True)
     words = torch.nn.Embedding(5, 6, sparse=True, device="dipu")
-    before = {path for path in Path().rglob("*.opcap")}
+    before = set(Path().rglob("*.opcap"))
     with OpCapture(format="packed"):
         y = torch.nn.functional.layer_norm(x * x, (6,)).relu_()
         a, b, c = y.unbind(1)[:3]
@@ -247,7 +247,7 @@ def gradients_of_a_program() -> list[tuple[str, Any, Any, bool]]:
         (z.sum() + words(torch.tensor([1, 1], device="dipu")).sum() + c.clone().sum()).backward()
         first, _ = torch.broadcast_tensors(x[:1], x[:, :1])
         first.sum().backward()
-    (path,) = {path for path in Path().rglob("*.opcap")} - before
+    (path,) = set(Path().rglob("*.opcap")) - before
     held = Archive(path)
     made = [held.load(call) for call in held]
     return [(call.name, call.grad_inputs, call.grad_outputs, call.complete) for call in made]
