@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
-SIZE = 4 << 20
-SPARE = 8  # arenas that are kept for the next one who needs some
+SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
+SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []
 _lock = threading.Lock()
 
@@ -54,26 +54,22 @@ def page_locked(size: int) -> Tensor | None:
 
 def take(size: int, device: str = "") -> Arena:
     """One that was used before, if there is one: fresh pages cost more than the copy into them."""
-    if size == SIZE:
-        with _lock:
-            found = one_for(device, _spare)
-        if found is not None:
-            return found
-    return Arena(size, device)
+    with _lock:
+        found = one_for(size, device, _spare)
+    return found or Arena(size, device)
 
 
-def one_for(device: str, arenas: list[Arena]) -> Arena | None:
-    """The last that serves a device ("": any does), taken out of the list."""
+def one_for(size: int, device: str, arenas: list[Arena]) -> Arena | None:
+    """The last that has the size and serves a device ("": any does), taken out of the list."""
     for at in range(len(arenas) - 1, -1, -1):
-        if not device or arenas[at].device == device:
+        if arenas[at].size == size and (not device or arenas[at].device == device):
             return arenas.pop(at)
     return None
 
 
 def give(arena: Arena) -> None:
     """Takes back what nobody looks at any more."""
-    if arena.size == SIZE:
-        with _lock:
-            if len(_spare) < SPARE:
-                arena.base = arena.filled = 0
-                _spare.append(arena)
+    with _lock:
+        if sum(each.size for each in _spare) + arena.size <= SPARE:
+            arena.base = arena.filled = 0
+            _spare.append(arena)

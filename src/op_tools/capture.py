@@ -6,7 +6,7 @@ import difflib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -24,11 +24,11 @@ from op_tools import (
     names,
     recording,
     report,
-    store,
 )
 from op_tools.call import Call, tensor_list
 from op_tools.capture_report import input_rows, show, show_gradients
 from op_tools.capture_run import Run
+from op_tools.filters import Selection, Steps
 from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
@@ -36,7 +36,6 @@ from op_tools.snapshot import Unsupported, device_name
 from op_tools.statistics_direct import Direct
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
-from op_tools.taking import Taker
 from op_tools.tool import Observer, Started
 from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
 
@@ -53,11 +52,31 @@ class _State:
     run: Run
     given: list[Tensor]
     marks: list[Mark]
-    arguments: Arguments | None
+    arguments: Any  # None: no gradients are wanted
     rows: list[tuple[object, ...]]
     header: Header | None  # of tensors
     head: str = ""  # of statistics
     text: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Taking:
+    """What the native watch of a call's gradients asks for; it holds no tensor of the graph."""
+
+    tool: Observer
+    call: Call
+    run: Run
+    header: Header
+
+    def take(self, gradient: Tensor) -> Any:
+        found = interception.guarded(self.tool, self.call, self.run.taken, gradient)
+        return None if found is interception.FAILED else found
+
+    def done(self, outputs: list[Any], inputs: list[Any], complete: bool) -> None:
+        if not self.run.quiet:
+            found = Gradients(outputs, inputs, complete)
+            write = _write_gradients
+            interception.guarded(self.tool, self.call, write, self.run, self.header, found)
 
 
 class OpCapture(Observer):
@@ -80,9 +99,11 @@ class OpCapture(Observer):
                     f"OpCapture has no option {name!r}.",
                     f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
                 )
-        everything = _is_everything(options)
+        everything = _is_everything(options, options.select)
         sampled = not (everything and options.level == "aten")  # else every kernel is seen
-        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, everything)
+        # of a step that is selected everything is: a count of writes is trusted within it
+        in_step = _is_everything(options, replace(options.select, steps=Steps(), ranks=()))
+        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, in_step)
 
     # A call.
 
@@ -148,24 +169,23 @@ class OpCapture(Observer):
         run = self._run
         if run.mode_of(call) == "nothing":
             return None
-        given = tensor_list(call.args, call.kwargs)
+        given = call.given
         marked = marks(call, given)
         arguments = None
         if call.level != "aten" and any(tensor.requires_grad for tensor in given):
-            arguments = gradients.arguments(call)
-        rows = input_rows(call) if report.verbose() else []
+            arguments = run.arguments(call)
+        rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
             text = run.statistics.before(given, may_write(call))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:
-            for tensor in given:  # torch fills some of its own without a kernel
-                run.forget(tensor)
+            run.forget(*given)  # torch fills some of its own without a kernel
         if run.awaited:
             header["awaited"] = run.awaited.read_by(call, given, run.forget)
         state = _State(run, given, marked, arguments, rows, header)
         try:
-            run.write(_encoded(run, "input", state, call.args, call.kwargs, run.taker()))
+            run.put("input", header, call.args, call.kwargs, {})
         except Unsupported as reason:
             run.skipped[str(reason)] += 1
             return None
@@ -179,8 +199,7 @@ class OpCapture(Observer):
         run.awaited.begin(call, made)
         changed = own = written(call, state.given, state.marks)
         if own:
-            for tensor in own.values():
-                run.forget(tensor)
+            run.forget(*own.values())
             returned = {id(tensor) for tensor in made}
             changed = {at: tensor for at, tensor in own.items() if id(tensor) not in returned}
         if state.header is None:
@@ -188,7 +207,9 @@ class OpCapture(Observer):
             run.statistics.call(state.head, state.text, made, changed)
         else:
             try:
-                _write_output(state, result, own, changed)
+                after = {str(at): tensor for at, tensor in changed.items()}
+                more = {"mutated": after, "written": list(own)}
+                run.put("output", state.header, (result,), {}, more)
             except Unsupported as reason:
                 run.skipped[f"the result is {reason}"] += 1
         if run.quiet:
@@ -199,9 +220,13 @@ class OpCapture(Observer):
             stamp = state.header["time"] if state.header else _stamp(int(time.time()))
             show(call, stamp, state.rows, result)
         if state.arguments is not None:
-            self._watch(call, state, result)
+            self._watch(call, state, made)
 
-    def _watch(self, call: Call, state: _State, result: Any) -> None:
+    def _watch(self, call: Call, state: _State, made: list[Tensor]) -> None:
+        if not isinstance(state.arguments, Arguments):
+            taking = _Taking(self, call.given_others((), {}), state.run, state.header or {})
+            state.arguments.results(made, call.sequence, taking.take, taking.done)
+            return
         guard = interception.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
@@ -210,8 +235,7 @@ class OpCapture(Observer):
                 if header is None:
                     assert run.statistics is not None
                     return run.statistics.text(gradient)
-                assert run.store is not None
-                return store.encode(gradient, run.taker(), run.store.native)
+                return run.taken(gradient)
 
         def done(found: Gradients) -> None:
             if header is None:
@@ -220,8 +244,7 @@ class OpCapture(Observer):
             elif not run.quiet:
                 _write_gradients(run, header, found)
 
-        assert state.arguments is not None  # by the caller
-        gradients.watch(call, state.arguments, result, take, guard(done), guard)
+        gradients.watch(call, state.arguments, made, take, guard(done), guard)
 
     def finish(self, started: Started) -> None:
         run = self._run
@@ -230,9 +253,9 @@ class OpCapture(Observer):
         report.summary(self, started, run.summary())
 
 
-def _is_everything(options: Options) -> bool:
-    """Whether no call of the level escapes."""
-    return options.ops == (".*",) and not options.disable and options.select.is_all
+def _is_everything(options: Options, select: Selection) -> bool:
+    """Whether no call of the level escapes, with such a selection."""
+    return options.ops == (".*",) and not options.disable and select.is_all
 
 
 def _choice(name: str, given: Any) -> str:
@@ -293,36 +316,11 @@ def _autocast(device: torch.device | None) -> list[str]:
     return []
 
 
-def _encoded(
-    run: Run,
-    kind: str,
-    state: _State,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    taken: Taker,
-    more: dict[str, Any] | None = None,
-) -> Part:
-    assert run.store is not None and state.header is not None
-    native = run.store.native
-    encoded = tuple([store.encode(item, taken, native) for item in args])
-    named = {key: store.encode(item, taken, native) for key, item in kwargs.items()}
-    return Part(kind, state.header, encoded, named, more or {})
-
-
-def _write_output(
-    state: _State, result: Any, own: dict[int, Tensor], changed: dict[int, Tensor]
-) -> None:
-    taken = state.run.taker()
-    after = {str(at): taken(tensor) for at, tensor in changed.items()}
-    more = {"mutated": after, "written": list(own)}
-    state.run.write(_encoded(state.run, "output", state, (result,), {}, taken, more))
-
-
 def _write_gradients(run: Run, header: Header, found: Gradients) -> None:
     more = {"complete": found.complete}
     for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
         run.write(Part(kind, header, tuple(side), {}, more))
-    if report.verbose():
+    if run.verbose:
         show_gradients(header, found)
 
 

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, results
+from op_tools import diagnostics, gradients, report, results
 from op_tools.awaited import Awaited
 from op_tools.call import Call, tensors
 from op_tools.capture_report import size
 from op_tools.folders import FolderStore
 from op_tools.packed import PackedStore
 from op_tools.statistics_store import StatisticsStore
-from op_tools.store import Part
+from op_tools.store import Header, Part, encode
 from op_tools.taking import Taker
 
 NO_HASHES = (
@@ -49,7 +49,7 @@ FORMATS: dict[str, Callable[[bool, bool], Store]] = {
 
 def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
     """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes; with
-    `everything`, every call is.
+    `everything`, every call of a step is seen, if one is.
     """
     tensors = mode == "tensors"
     return Run(
@@ -76,15 +76,22 @@ class Run:
     operators: set[str] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def taker(self) -> Taker:
-        return Taker(self.store if isinstance(self.store, PackedStore) else None)
+    def __post_init__(self) -> None:
+        self.verbose = report.verbose()
+        self._packed = self.store if isinstance(self.store, PackedStore) else None
+        packed = self._packed  # takes values as they are; what is shown needs snapshots of them
+        self._whole = None if packed is None or not packed.whole or self.verbose else packed
 
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        if isinstance(self.store, PackedStore):
-            self.store.forget(tensor)
+    def taker(self) -> Taker:
+        return Taker(self._packed)
+
+    def forget(self, *tensors: Tensor) -> None:
+        """Tensors were written."""
+        if self._packed is not None:
+            self._packed.forget(tensors)
         if self.statistics is not None:
-            self.statistics.forget(tensor)
+            for tensor in tensors:
+                self.statistics.forget(tensor)
 
     def mode_of(self, call: Call) -> str:
         """What is still written: tensors, statistics of them, or nothing."""
@@ -106,16 +113,51 @@ class Run:
             self.mode = "nothing"
             self.limits.append(f"after {self.calls} calls nothing was written")
 
-    def write(self, part: Part) -> None:
-        """A part of a call, unless that has failed before."""
+    def put(self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any) -> None:
+        """A part of a call with its values as they are now, unless that has failed before."""
         assert self.store is not None
+        whole = self._whole
+        if whole is not None:
+            self._guarded(header, whole.put, kind, header, args, kwargs, more)
+            return
+        taken, native = self.taker(), self.store.native
+        changed = more.get("mutated")
+        if changed:
+            more = {**more, "mutated": {at: taken(tensor) for at, tensor in changed.items()}}
+        encoded = tuple([encode(item, taken, native) for item in args])
+        named = {key: encode(item, taken, native) for key, item in kwargs.items()}
+        self.write(Part(kind, header, encoded, named, more))
+
+    def arguments(self, call: Call) -> Any:
+        """Where its arguments hang in the graph: a native watch, or `gradients.Arguments`."""
+        return gradients.arguments(call) if self._whole is None else self._whole.watch(call.given)
+
+    def taken(self, gradient: Tensor) -> Any:
+        """A gradient as it is now, to be written later."""
+        assert self.store is not None
+        whole = self._whole
+        if whole is not None:
+            return whole.piece(gradient)
+        return encode(gradient, self.taker(), self.store.native)
+
+    def write(self, part: Part) -> None:
+        """A part whose values were taken, unless that has failed before."""
+        assert self.store is not None
+        whole = self._whole
+        if whole is None:
+            self._guarded(part.header, self.store.write, part)
+        else:
+            given = part.args, part.kwargs, part.more
+            self._guarded(part.header, whole.put, part.kind, part.header, *given)
+
+    def _guarded(self, header: Header, write: Callable[..., None], *given: Any) -> None:
         if self.quiet:
             return
         try:
-            self.store.write(part)
+            write(*given)
         except OSError as error:  # a full disk, a folder that is gone: nothing more is tried
             self.quiet = f"{type(error).__name__}: {error.strerror or error}"
-            diagnostics.add("OpCapture", part.header["name"], error)
+            diagnostics.add("OpCapture", header["name"], error)
 
     def close(self) -> None:
         """Waits until everything is written."""

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from op_tools import kernels
 from op_tools.call import Call, tensor_list
 
 Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
@@ -202,6 +203,9 @@ def _count_down(group: _Group) -> None:
 
 def finish() -> None:
     """At the end of a backward pass: the calls that it went through in part are told so."""
+    native = kernels.loaded()
+    if native is not None:
+        native.finish_gradients()
     with _lock:
         left = list(_groups.values())
         _groups.clear()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from op_tools.tool import Observer, Substitute, Tool
 
 ids = itertools.count(1)
-_FAILED = object()
+FAILED = object()
 _Device = torch.device | None
 
 
@@ -142,7 +142,7 @@ def run(
     tool.counted()
     state = guarded(tool, call, tool.before, call)
     result = func(*args, **kwargs)
-    if state is not _FAILED:
+    if state is not FAILED:
         guarded(tool, call, tool.after, call, state, result)
     return result
 
@@ -186,7 +186,7 @@ def before(tool: Tool, call: Call) -> Any:
 
 def after(tool: Tool, call: Call, state: Any, result: Any) -> None:
     """After a call, unless the observer failed before it."""
-    if state is not _FAILED:
+    if state is not FAILED:
         guarded(tool, call, cast("Observer", tool).after, call, state, result)
 
 
@@ -221,7 +221,7 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
         return action(*args)
     except Exception as error:  # a tool must not kill the program that it watches
         diagnostics.add(type(tool).__name__, call.name, error)
-        return _FAILED
+        return FAILED
     finally:
         if enabled:
             _set_grad_enabled(True)

@@ -6,8 +6,10 @@ The copy stands in the stream behind what made the values and before what writes
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -38,8 +40,7 @@ def arrived(stream: torch.Stream) -> None:
 
 def send(target: Tensor, flat: Tensor) -> torch.Stream:
     """Has the current stream copy values into page-locked memory; that stream."""
-    if _is_capturing(flat.device.type)():
-        raise Unsupported("a tensor of a graph that is being captured")
+    check_captured(flat.device.type)
     target.view(flat.dtype).view(flat.shape).copy_(flat, non_blocking=True)
     return torch.accelerator.current_stream(flat.device)
 
@@ -76,6 +77,37 @@ def settle(records: list[Record]) -> None:
             taken = min(count, snapshot.SAMPLED)
             first = start + (count - taken) // 2 * width
             entry.few = bytes(arena.view[first : first + taken * width])
+
+
+class Waiting:
+    """The records whose values are on their way, and where they are in the file."""
+
+    def __init__(self) -> None:
+        self._records: deque[tuple[int, Record]] = deque()
+
+    @property
+    def first(self) -> int:
+        """Where the first of them is, if there is one."""
+        return self._records[0][0] if self._records else sys.maxsize
+
+    def add(self, at: int, record: Record) -> None:
+        self._records.append((at, record))
+
+    def settle(self, stop: int) -> None:
+        """Waits for those before a place in the file."""
+        due = [record for at, record in list(self._records) if at < stop]
+        settle(due)
+        for _ in due:
+            self._records.popleft()
+
+    def clear(self) -> None:
+        self._records.clear()
+
+
+def check_captured(kind: str) -> None:
+    """Raises Unsupported while the kind of device captures a graph: nothing has values then."""
+    if _is_capturing(kind)():
+        raise Unsupported("a tensor of a graph that is being captured")
 
 
 @cache

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import diagnostics, kernels, recording, results, statistics
+from op_tools import diagnostics, kernels, late, recording, results, statistics, steps, store
 from op_tools.archive import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES, Archive
 from op_tools.arena import Arena
-from op_tools.late import TRUSTED, Record, Sent, send, settle
+from op_tools.late import TRUSTED, Record, Sent, Waiting, send
 from op_tools.snapshot import Blob, Snapshot, Unchanged, check, ordered
 from op_tools.spool import Spool
-from op_tools.store import PARTS, TAG, Part
+from op_tools.store import PARTS, TAG, Header, Part
 
 _ZEROS = bytes(ALIGN)
+_NUMBERS = {kind: number for number, kind in enumerate(PARTS)}
 Place = tuple[int, int]  # where the bytes of a tensor are, and how many
 NOWHERE: Place = 0, 0
 
@@ -32,7 +34,7 @@ class PackedStore:
 
     A `path` is written anew; without one, a new file under OP_TOOLS_RESULTS. Unless `sampled`,
     every kernel is seen and told about, and no write to a tensor escapes; with `everything`, every
-    call of the program is.
+    call of a step is, if one is.
     """
 
     native = False
@@ -48,67 +50,107 @@ class PackedStore:
             path.write_bytes(b"")
         self.place = path
         self.files = 1
-        self.saved = 0  # bytes that were not written again
+        self._saved = 0
         self._pid = os.getpid()
-        self._contents: dict[tuple[int, int], Place] = {}
-        helper = kernels.helper()
-        self._keeper = None if helper is None else helper.Keeper(sampled, recording.window)
-        self._known: Unchanged[Place] = Unchanged(sampled)  # of what the keeper does not reach
-        self._far: set[str] = set()  # kinds of devices whose memory the host does not see
+        self._known: Unchanged[Place] = Unchanged(sampled)
         trusted = TRUSTED if everything else 0
         self._sent = Sent(sampled, trusted)  # of what a device copies on its own
-        self._spool = Spool(path, self._problem, settle)
+        self._waiting = Waiting()
+        self._contents: dict[tuple[int, int], Place] = {}
+        self._helper = helper = kernels.helper()  # it has all of that too
+        self._packer = helper and helper.Packer(sampled, trusted, recording.window)
+        self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
         self._closed = False
         about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
         self._text(ABOUT, 0, 0, json.dumps(about).encode())
 
+    @property
+    def whole(self) -> bool:
+        """Whether whole parts of calls can be handed over: see `put` and `piece`."""
+        return self._packer is not None
+
+    def put(self, kind: str, header: Header, args: tuple[Any, ...], kwargs: Any, more: Any) -> None:
+        """A part of a call as it is, its values and then itself. Hot path: natively."""
+        if self._is_over():
+            return
+        about = header if kind == "input" else {"id": header["id"]}
+        self._natively("part", _NUMBERS[kind], header["id"], about, args, kwargs, more)
+        if self._closed:  # a backward pass after the end
+            self._spool.flush()
+
+    def piece(self, value: Any) -> Any:
+        """A value as it is now, for a part that is put later."""
+        return None if self._is_over() else self._natively("piece", value)
+
+    def watch(self, given: list[Tensor]) -> Any:
+        """Where tensors hang in the graph now, for hooks on what a call will make of them."""
+        assert self._helper is not None  # asked of a `whole` one
+        return self._helper.Watch(given)
+
     def take(self, tensor: Tensor) -> Blob:
         """The values as they are now, on their way to the file unless they are there already."""
-        if self.failed or os.getpid() != self._pid:
+        if self._is_over():
             return Blob(None, 0, NOWHERE)
-        kind = tensor.device.type
-        if kind in self._far:
-            return self._late(tensor)
-        keeper = self._keeper
-        found = keeper.find(tensor) if keeper is not None else None
-        if keeper is None or found is None:
-            if kind == "cpu":
-                return self._taken(tensor)
-            if keeper is None or recording.window(kind, tensor.device.index or 0) is None:
-                self._far.add(kind)
-            return self._late(tensor)
-        size, start = found
-        if start is not None:
-            self.saved += size
-            return Blob(None, size, (start, size))
-        if not size:
-            return Blob(None, 0, NOWHERE)
+        if self._packer is not None:
+            place = self._natively("take", tensor)
+            return Blob(None, place[1], place)
         with self._lock:
-            arena, at = self._spool.room(_padded(size))
-            hashed = keeper.copy(tensor, arena.address + at + HEAD.size)
-            place = self._values(arena, at, size, hashed)
-        keeper.keep(tensor, *place)
-        return Blob(None, size, place)
+            place = self._taken(tensor) if tensor.device.type == "cpu" else self._late(tensor)
+        return Blob(None, place[1], place)
 
-    def _taken(self, tensor: Tensor) -> Blob:
-        """The same, by torch's own copy."""
+    def _is_over(self) -> bool:
+        return bool(self.failed) or os.getpid() != self._pid
+
+    # What the native part does, and what it asks for meanwhile.
+
+    def _natively(self, what: str, *given: Any) -> Any:
+        packer: Any = self._packer
+        spool = self._spool
+        with self._lock:
+            try:
+                return getattr(packer, what)(self, spool.last, spool.end, steps.current(), *given)
+            finally:
+                self._advance(packer.used)
+
+    def _room(self, used: int, need: int, device: str) -> tuple[Arena, int]:
+        self._advance(used)
+        return self._spool.room(need, device)[0], self._spool.end
+
+    def _odd(self, used: int, tensor: Tensor) -> tuple[Arena, int, Place]:
+        """A tensor whose values are not what its memory holds."""
+        self._advance(used)
+        place = self._taken(tensor)
+        return self._spool.last, self._spool.end, place
+
+    def _plain(self, value: Any) -> Any:
+        return store.encode(value, lambda tensor: tensor)
+
+    def _quoted(self, text: str) -> str:
+        return json.dumps(text)
+
+    def _refuse(self, device: str) -> None:
+        late.check_captured(device)
+
+    # Without it.
+
+    def _taken(self, tensor: Tensor) -> Place:
+        """The values by torch's own copy."""
         check(tensor)
         key, place = self._known.find(tensor)
         flat, _ = ordered(tensor)
         size = flat.numel() * flat.element_size()
         if place is not None or not size:
-            self.saved += size
-            return Blob(None, size, place or NOWHERE)
-        with self._lock:
-            arena, at = self._spool.room(_padded(size))
-            raw = arena.memory[at + HEAD.size : at + HEAD.size + size]
-            dense = raw.view(flat.dtype).view(flat.shape).copy_(flat)
-            place = self._values(arena, at, size, statistics.hash_of(raw))
-            self._known.keep(key, tensor, place, dense)
-        return Blob(None, size, place)
+            self._saved += size
+            return place or NOWHERE
+        arena, at = self._spool.room(_padded(size))
+        raw = arena.memory[at + HEAD.size : at + HEAD.size + size]
+        dense = raw.view(flat.dtype).view(flat.shape).copy_(flat)
+        place = self._values(arena, at, size, statistics.hash_of(raw))
+        self._known.keep(key, tensor, place, dense)
+        return place
 
-    def _late(self, tensor: Tensor) -> Blob:
+    def _late(self, tensor: Tensor) -> Place:
         """The same, by a copy that the device makes on its own. Hot path.
 
         What its memory holds is written once; equal contents of other memory are not looked for.
@@ -116,46 +158,49 @@ class PackedStore:
         check(tensor)
         key, place = self._sent.find(tensor)
         if place is not None:
-            self.saved += place[1]
-            return Blob(None, place[1], place)
+            self._saved += place[1]
+            return place
         flat, _ = ordered(tensor)
         size = flat.numel() * flat.element_size()
         if not size:
-            return Blob(None, 0, NOWHERE)
-        with self._lock:
-            arena, at = self._spool.room(_padded(size), tensor.device.type)
-            start = at + HEAD.size
-            raw = arena.memory[start : start + size]
-            stream = send(raw, flat) if arena.locked else None
-            if stream is None:
-                raw.view(flat.dtype).view(flat.shape).copy_(flat)
-            place = self._spool.end + HEAD.size, size
-            entry = self._sent.keep(key, tensor, place)
-            self._spool.later(Record(arena, at, size, flat.element_size(), stream, entry))
-            self._record(arena, at, (VALUES, 0, size, 0, 0))
-        return Blob(None, size, place)
+            return NOWHERE
+        arena, at = self._spool.room(_padded(size), tensor.device.type)
+        start = at + HEAD.size
+        raw = arena.memory[start : start + size]
+        stream = send(raw, flat) if arena.locked else None
+        if stream is None:
+            raw.view(flat.dtype).view(flat.shape).copy_(flat)
+        place = self._spool.end + HEAD.size, size
+        entry = self._sent.keep(key, tensor, place)
+        record = Record(arena, at, size, flat.element_size(), stream, entry)
+        self._waiting.add(self._spool.end, record)
+        self._record(arena, at, (VALUES, 0, size, 0, 0))
+        return place
 
     def _values(self, arena: Arena, at: int, size: int, hashed: int) -> Place:
         """The record of values that lie in the room already; one with the same takes its place."""
         place = self._contents.get((hashed, size))
         if place is not None:
-            self.saved += size
+            self._saved += size
             return place
         place = self._spool.end + HEAD.size, size
         self._record(arena, at, (VALUES, 0, size, hashed, 0))
         self._contents[hashed, size] = place
         return place
 
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        self._known.forget(tensor)
-        self._sent.forget(tensor)
-        if self._keeper is not None:
-            self._keeper.forget(tensor)
+    def forget(self, tensors: Sequence[Tensor]) -> None:
+        """Tensors were written."""
+        for tensor in tensors:
+            self._known.forget(tensor)
+        if self._packer is not None:
+            self._packer.forget(tensors)
+        else:
+            for tensor in tensors:
+                self._sent.forget(tensor)
 
     def write(self, part: Part) -> None:
-        """A part of a call, behind the values in it."""
-        if self.failed or os.getpid() != self._pid:
+        """A part of a call whose tensors were taken, behind the values in it."""
+        if self._is_over():
             return
         header = part.header
         numbers: dict[int, int] = {}
@@ -170,7 +215,7 @@ class PackedStore:
             **part.more,
         }
         text = json.dumps(about, separators=(",", ":"), default=leaf).encode()
-        self._text(CALL, PARTS.index(part.kind), header["id"], text)
+        self._text(CALL, _NUMBERS[part.kind], header["id"], text)
         if self._closed:  # a backward pass after the end
             self._spool.flush()
 
@@ -187,8 +232,12 @@ class PackedStore:
         HEAD.pack_into(arena.view, at, MAGIC, *head)
         whole, end = _padded(head[2]), at + HEAD.size + head[2]
         arena.view[end : at + whole] = _ZEROS[: at + whole - end]
-        self._spool.advance(whole)
-        results.budget.spend(whole)
+        self._advance(whole)
+
+    def _advance(self, size: int) -> None:
+        if size:
+            self._spool.advance(size)
+            results.budget.spend(size)
 
     def close(self) -> None:
         """Waits until everything is written."""
@@ -204,6 +253,11 @@ class PackedStore:
         diagnostics.add("OpCapture", self.place.name, error)
         os.truncate(self.place, Archive(self.place).whole)
 
+    @property
+    def saved(self) -> int:
+        """Bytes that were not written again."""
+        return self._saved + (self._packer.saved if self._packer is not None else 0)
+
     @property  # the last of all: it hides the type of the same name
     def bytes(self) -> int:
         """Of the file, once what waits is written."""
@@ -213,6 +267,11 @@ class PackedStore:
 def _padded(size: int) -> int:
     """The bytes of a record of so many."""
     return HEAD.size + size + -size % ALIGN
+
+
+def _filling(size: int) -> bytes:
+    """A record of so many bytes that nothing refers to."""
+    return HEAD.pack(MAGIC, VALUES, 0, size - HEAD.size, 0, 0).ljust(size, b"\0") if size else b""
 
 
 def _tensor(taken: Snapshot, number: int) -> dict[str, Any]:

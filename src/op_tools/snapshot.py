@@ -206,7 +206,7 @@ class Unchanged(Generic[T]):
         """A call has written it, and so every view of its memory; autograd may count that only
         later, or (where a list is written) not at all.
         """
-        if tensor.layout != torch.strided or tensor.is_nested:
+        if not self._known or tensor.layout != torch.strided or tensor.is_nested:
             return
         with self._lock:
             self._writes += 1

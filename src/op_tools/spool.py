@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from deeplink import settings
 from op_tools import arena, interception
@@ -22,18 +22,29 @@ ENOUGH = 1 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
 
 
+class Settled(Protocol):
+    """Bytes that are on their way to memory that will be written."""
+
+    @property
+    def first(self) -> int: ...  # where in the file they begin
+    def settle(self, stop: int) -> None: ...  # they have come, those before that place
+    def clear(self) -> None: ...
+
+
 class Spool:
     """One appends at a time: `room`, then `advance`. What waits stays within OP_CAPTURE_MEMORY.
 
     `problem` is called, in the thread, when the file cannot be written; nothing is from then on.
-    `settle` is called there with what was left for `later`, before its bytes are written.
+    What is `waiting` is settled there before its bytes are written. `filling` gives so many bytes
+    that mean nothing.
     """
 
     def __init__(
         self,
         path: Path,
         problem: Callable[[Exception], None],
-        settle: Callable[[list[Any]], None] = lambda items: None,
+        waiting: Settled,
+        filling: Callable[[int], bytes],
     ) -> None:
         self.end = 0  # of the file, once what waits is written
         self.written = 0
@@ -43,10 +54,11 @@ class Spool:
         self._file = os.open(path, os.O_WRONLY)
         self._direct = _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
+        self._waiting = 0  # bytes of them
         self._free: list[Arena] = []
-        self._last = self._new(0, "")
-        self._late: deque[tuple[int, Any]] = deque()  # from where in the file on
-        self._settled = settle
+        self.last = self._new(0, "")  # the one that is being filled
+        self._late = waiting
+        self._filling = filling
         self._idle = False
         self._closed = False
         self._changed = threading.Condition()
@@ -60,51 +72,48 @@ class Spool:
 
         With a `device`, in an arena of its own kind.
         """
-        last = self._last
+        last = self.last
         if last.filled + size > last.size or (device and last.device != device):
-            self._next(size, device)
-        return self._last, self._last.filled
-
-    def later(self, item: Any) -> None:
-        """The bytes from here on are on their way: `settle` is called before they are written."""
-        self._late.append((self.end, item))
+            self._next(size, device or last.device)
+        return self.last, self.last.filled
 
     def advance(self, size: int) -> None:
         """So many bytes of the room are a part of the file from now on."""
-        self._last.filled += size
+        self.last.filled += size
         self.end += size
         if self._idle:
             with self._changed:
                 self._changed.notify_all()
 
     def _next(self, size: int, device: str) -> None:
-        """Another arena, which begins with the part of a block that the last one ends with."""
+        """Another arena. The last one is filled up to the end of a block, for what it holds may
+        still be on its way, and could not be copied.
+        """
         if self._closed:
             self.flush()
         with self._changed:
-            old = self._last
-            start, rest = self.end, b""
+            old = self.last
             if not self._closed:
-                start = self.end // BLOCK * BLOCK
-                rest = bytes(old.view[start - old.base : old.filled])
+                rest = -self.end % BLOCK
+                old.view[old.filled : old.filled + rest] = self._filling(rest)
+                old.filled += rest
+                self.end += rest
                 self._full.append(old)
+                self._waiting += old.size
                 self._changed.notify_all()
             limit = settings.OP_CAPTURE_MEMORY.get()
-            need = max(size + BLOCK, _size(limit))
-            while self._full and self._waiting() + need > limit and not self.failed:
+            most = max(size, _size(limit, device))
+            while self._full and self._waiting + most > limit and not self.failed:
                 self._changed.wait()
-            new = self._new(size + BLOCK, device)
-            new.base, new.filled = start, len(rest)
-            new.view[: len(rest)] = rest
-            self._last = new
+            new = self._new(size, device)
+            new.base, new.filled = self.end, 0
+            self.last = new
 
     def _new(self, size: int, device: str) -> Arena:
-        usual = _size(settings.OP_CAPTURE_MEMORY.get())
-        found = arena.one_for(device, self._free) if size <= usual else None
-        return found or arena.take(max(-(-size // BLOCK) * BLOCK, usual), device)
-
-    def _waiting(self) -> int:
-        return sum(each.size for each in self._full)
+        usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
+        if size > usual:
+            return arena.take(-(-size // BLOCK) * BLOCK, device)
+        return arena.one_for(usual, device, self._free) or arena.take(usual, device)
 
     # Writing.
 
@@ -132,20 +141,15 @@ class Spool:
             if not (self._full or self._closed) and self.end - self.written < ENOUGH:
                 self._changed.wait(DELAY)
             if self._full:
-                return self._full[0], _whole(self._full[0])
-            return (self._last, self.end) if self.end > self.written else None
+                return self._full[0], _end(self._full[0])
+            return (self.last, self.end) if self.end > self.written else None
 
     def _settle(self, piece: Arena, stop: int) -> None:
         """What is to be done before the file is written so far."""
-        due = []
-        while self._late and self._late[0][0] < stop:
-            due.append(self._late.popleft())
-        if not due:
-            return
         try:
-            self._settled([item for _, item in due])
+            self._late.settle(stop)
         except Exception:
-            self._put(self._file, piece, self.written, due[0][0])  # so far all is well
+            self._put(self._file, piece, self.written, self._late.first)  # so far all is well
             raise
 
     def _write(self, piece: Arena, stop: int) -> None:
@@ -176,9 +180,11 @@ class Spool:
                 self._late.clear()
                 self.written = self.end
                 self._full.clear()
-            elif self._full and self.written >= _whole(piece):
+                self._waiting = 0
+            elif self._full and self.written >= _end(piece):
                 self._full.popleft()
-                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get()):
+                self._waiting -= piece.size
+                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get(), piece.device):
                     self._free.append(piece)
             self._changed.notify_all()
 
@@ -193,8 +199,8 @@ class Spool:
         """After the end: writes here and now."""
         file = os.open(self._path, os.O_WRONLY)
         try:
-            self._settle(self._last, self.end)
-            self._put(file, self._last, self.written, self.end)
+            self._settle(self.last, self.end)
+            self._put(file, self.last, self.written, self.end)
         finally:
             os.close(file)
 
@@ -209,20 +215,20 @@ class Spool:
         for file in (self._file, self._direct):
             if file is not None:
                 os.close(file)
-        for each in (self._last, *self._free):
+        for each in (self.last, *self._free):
             arena.give(each)
         self._free.clear()
-        self._last = Arena(0)
+        self.last = Arena(0)
 
 
-def _whole(piece: Arena) -> int:
-    """Where the last whole block of a full arena ends; the next one has the rest."""
-    return (piece.base + piece.filled) // BLOCK * BLOCK
+def _end(piece: Arena) -> int:
+    """Where in the file it ends so far."""
+    return piece.base + piece.filled
 
 
-def _size(limit: int) -> int:
+def _size(limit: int, device: str) -> int:
     """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.SIZE, limit // 4 // BLOCK * BLOCK))
+    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:

@@ -39,6 +39,8 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
     """The arguments that the call has written, by their place."""
     schema = getattr(call.func, "_schema", None) if call.level == "aten" else None
     declared = _declared(call, schema) if schema is not None and schema.is_mutable else ()
+    if schema is None and call.operator.startswith("_foreach_") and _writes(call):
+        declared = frozenset(map(id, tensors(call.args[:1])))  # a device may count none of them
     found = {}
     for at, (tensor, mark) in enumerate(zip(given, before, strict=True)):
         if mark is None:  # nothing counts the writes of an inference tensor

@@ -13,8 +13,10 @@ from torch import nn
 import op_tools
 from deeplink.errors import SettingError
 from op_tools import OpCapture, diagnostics, results
+from op_tools.call import Call
 from op_tools.replay import load_cases
 from op_tools.store import Drawing, Opaque, Recorded
+from op_tools.written import marks, written
 
 FORMATS = ("folders", "packed")
 
@@ -56,6 +58,13 @@ def test_an_argument_that_is_written_and_not_returned(form: str) -> None:
     (call,) = captured("__setitem__")
     assert call.args[1] == (0, slice(1, None)) and call.output is None
     assert call.mutated[0].tolist() == [[0.0, 7.0], [0.0, 0.0]]
+
+
+def test_a_list_is_written_whether_or_not_that_is_counted() -> None:
+    lists = [torch.zeros(2)], [torch.ones(2)]  # on some devices nothing counts the write
+    for name, places in (("torch._foreach_lerp_", [0]), ("torch._foreach_lerp", [])):
+        call = Call(1, name, torch._foreach_lerp_, (*lists, 0.5), {})
+        assert list(written(call, call.given, marks(call, call.given))) == places
 
 
 def test_running_statistics_of_batch_norm(form: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, arena, diagnostics, kernels, late, packed, spool
+from op_tools import OpCapture, arena, diagnostics, kernels, packed, recording, spool
 from op_tools.archive import Archive
 from op_tools.arena import BLOCK, Arena
 from op_tools.packed import PackedStore
@@ -96,23 +96,43 @@ def test_a_write_between_two_calls_is_seen() -> None:
     assert [call.args[0][7].item() for call in calls()] == [0.0, 1.0, 2.0]
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+class Sends:
+    """The copies that a device was asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.packers: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.seen) + sum(packer.sent for packer in self.packers)
+
+
+@pytest.fixture(params=["native", "python"])
+def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sends]:
     """The device copies on its own, as one does whose memory the host does not see, and late."""
-    monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
-    seen: list[Any] = []
-    plain = packed.send
+    sends, plain, helper = Sends(), packed.send, kernels.helper()
+    assert helper is not None
+    make = helper.Packer
 
     def send(*given: Any) -> Any:
-        seen.append(given[1].shape)
+        sends.seen.append(given[1].shape)
         return plain(*given)
 
-    monkeypatch.setattr(packed, "send", send)
+    def packer(*given: Any) -> Any:
+        sends.packers.append(make(*given))
+        return sends.packers[-1]
+
+    if request.param == "native":
+        monkeypatch.setattr(recording, "window", lambda kind, index: None)
+        monkeypatch.setattr(helper, "Packer", packer)
+    else:
+        monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+        monkeypatch.setattr(packed, "send", send)
     with torch.dipu.quirk("late_copy"):
-        yield seen
+        yield sends
 
 
-def test_what_a_device_copies_on_its_own_is_as_it_was(sent: list[Any]) -> None:
+def test_what_a_device_copies_on_its_own_is_as_it_was(sent: Sends) -> None:
     x = torch.zeros(1000, device="dipu")
     with OpCapture(format="packed"):
         for _ in range(3):
@@ -128,7 +148,7 @@ def test_what_a_device_copies_on_its_own_is_as_it_was(sent: list[Any]) -> None:
     assert archive().lost == 0
 
 
-def test_a_written_list_is_copied_anew_through_its_views(sent: list[Any]) -> None:
+def test_a_written_list_is_copied_anew_through_its_views(sent: Sends) -> None:
     x = torch.ones(4, 4, device="dipu")
     with OpCapture(format="packed", level="aten"):
         x[:, :2].neg()
@@ -139,7 +159,7 @@ def test_a_written_list_is_copied_anew_through_its_views(sent: list[Any]) -> Non
     assert len(sent) > 0
 
 
-def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: list[Any]) -> None:
+def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: Sends) -> None:
     x = torch.zeros(100, device="dipu")
     with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
         x.neg()
@@ -151,13 +171,37 @@ def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: list[Any]) ->
     assert len(sent) == 5  # x twice, three results
 
 
-def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
-    sent: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_what_is_on_its_way_when_memory_is_full_is_not_torn(
+    sent: Sends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(stream: torch.Stream) -> None:
-        raise RuntimeError("an illegal memory access")
+    monkeypatch.setenv("OP_CAPTURE_MEMORY", "1MB")
+    made = [torch.full((2000 + 7 * i,), float(i), device="dipu") for i in range(120)]
+    with OpCapture(format="packed"):
+        for x in made:
+            x.neg()
+    for i, call in enumerate(calls()):
+        assert call.args[0].eq(i).all() and call.output.eq(-i).all()
+    assert len(sent) == 240 and archive().lost == 0
 
-    monkeypatch.setattr(late, "arrived", broken)
+
+def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
+    sent: Sends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __init__(self, waiting: Any) -> None:
+            self.first, self.clear = waiting.first, waiting.clear
+            self.waiting = waiting
+
+        def settle(self, stop: int) -> None:
+            self.first = self.waiting.first
+            if self.first < stop:
+                raise RuntimeError("an illegal memory access")
+
+    def broken(path: Path, problem: Any, waiting: Any, filling: Any) -> spool.Spool:
+        return plain(path, problem, Broken(waiting), filling)
+
+    plain = spool.Spool
+    monkeypatch.setattr(packed, "Spool", broken)
     x = torch.ones(100, device="dipu")
     with OpCapture(format="packed"):
         x.neg()
@@ -188,6 +232,34 @@ def test_a_late_backward_is_written_too() -> None:
     y.sum().backward()
     (call,) = calls()
     assert call.grad_inputs is not None and call.grad_inputs[0].tolist() == [2.0] * 3  # type: ignore[union-attr]
+
+
+def gradients_of_a_program() -> list[tuple[str, Any, Any, bool]]:
+    """Composite, in-place, many results, an argument twice, a pass through a part of a call."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, device="dipu", requires_grad=True)
+    words = torch.nn.Embedding(5, 6, sparse=True, device="dipu")
+    before = set(Path().rglob("*.opcap"))
+    with OpCapture(format="packed"):
+        y = torch.nn.functional.layer_norm(x * x, (6,)).relu_()
+        a, b, c = y.unbind(1)[:3]
+        z = torch.nn.functional.linear(torch.stack([a, b]), x[0, :4].expand(3, 4))
+        (z.sum() + words(torch.tensor([1, 1], device="dipu")).sum() + c.clone().sum()).backward()
+        first, _ = torch.broadcast_tensors(x[:1], x[:, :1])
+        first.sum().backward()
+    (path,) = set(Path().rglob("*.opcap")) - before
+    held = Archive(path)
+    made = [held.load(call) for call in held]
+    return [(call.name, call.grad_inputs, call.grad_outputs, call.complete) for call in made]
+
+
+def test_gradients_are_heard_natively_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    natively = gradients_of_a_program()
+    monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+    in_python = gradients_of_a_program()
+    assert repr(natively) == repr(in_python)
+    assert sum(gradient is not None for _, gradient, _, _ in natively) > 10
+    assert not all(complete for _, _, _, complete in natively)
 
 
 @pytest.mark.parametrize("cut", [1, 63, 64, 100, 1000, 5000])
@@ -274,7 +346,7 @@ def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> N
     peaks = []
 
     def slow(self: spool.Spool, piece: arena.Arena, stop: int) -> None:
-        peaks.append(self._waiting())
+        peaks.append(self._waiting)
         plain(self, piece, stop)
 
     monkeypatch.setattr(spool.Spool, "_write", slow)

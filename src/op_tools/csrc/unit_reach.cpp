@@ -141,47 +141,4 @@ const Reach::Window& Reach::window_of(c10::Device device) {
   return found->second;
 }
 
-// Where the values of tensors were written, so that what has not changed is not written again.
-class Keeper {
- public:
-  using At = std::pair<int64_t, int64_t>;  // in the file, and how many bytes
-
-  Keeper(bool sampled, py::function window) : reach_(std::move(window)), known_(sampled, reach_) {}
-
-  // The place of a tensor that is as it was; the bytes that are to be copied of another; none: it is out of reach.
-  std::optional<std::pair<int64_t, std::optional<int64_t>>> find(const at::Tensor& tensor) {
-    if (!reach_.reaches(tensor)) return std::nullopt;
-    if (const auto known = known_.find(tensor)) return std::make_pair(known->second, std::optional(known->first));
-    const Layout layout(tensor);
-    return std::make_pair(static_cast<int64_t>(layout.count * layout.width), std::optional<int64_t>());
-  }
-
-  // Copies the values of a tensor within reach; their hash.
-  uint64_t copy(const at::Tensor& tensor, uintptr_t address) {
-    const Layout layout(tensor);
-    const uint8_t* from = reach_.address(tensor);
-    auto* to = reinterpret_cast<uint8_t*>(address);
-    if (layout.together()) std::memcpy(to, from, layout.count * layout.width);
-    else layout.gather(from, to);
-    return hash_bytes(to, layout.count * layout.width);
-  }
-
-  void keep(const at::Tensor& tensor, int64_t start, int64_t size) { known_.keep(tensor, {start, size}); }
-  void forget(const at::Tensor& tensor) { known_.forget(tensor); }
-
- private:
-  Reach reach_;
-  Unchanged<At> known_;
-};
-
-void bind_reach(py::module_& m) {
-  const auto free = py::call_guard<py::gil_scoped_release>();
-  py::class_<Keeper>(m, "Keeper")
-      .def(py::init<bool, py::function>())
-      .def("find", &Keeper::find, free)
-      .def("copy", &Keeper::copy, free)
-      .def("keep", &Keeper::keep, free)
-      .def("forget", &Keeper::forget, free);
-}
-
 }  // namespace op_tools

@@ -1,0 +1,92 @@
+// The records of a packed archive: the parts of calls as JSON, and the values of their tensors; see op_tools/archive.py.
+#pragma once
+#include "reach.h"
+#include "sent.h"
+
+#include <c10/util/SmallVector.h>
+
+namespace op_tools {
+
+// The memory that the file's next bytes are put together in: an Arena of op_tools/arena.py.
+struct Room {
+  void use(const py::handle& arena, uint64_t end);
+  char* head() const { return address + filled; }
+  void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
+
+  at::Tensor memory;
+  char* address = nullptr;
+  size_t filled = 0, size = 0;
+  uint64_t end = 0;   // of the file, with what is here
+  size_t used = 0;    // since Python was told
+  bool locked = false;
+  std::string device;
+};
+
+// A value that was taken before the call that it is written with is over: its text, around the numbers of its tensors.
+struct Piece {
+  std::vector<std::string> texts;
+};
+
+// One at a time writes; `store` is the PackedStore, which has what only Python can do.
+class Packer {
+ public:
+  Packer(bool sampled, uint64_t trusted, py::function window)
+      : reach_(std::move(window)), known_(sampled, reach_), sent_(sampled, trusted) {}
+
+  void part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call, py::handle header,
+            py::tuple args, py::dict kwargs, py::dict more);
+  Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
+  At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
+  void forget(const std::vector<at::Tensor>& tensors);
+  void settle(uint64_t stop) { sent_.settle(stop); }
+  uint64_t first() { return sent_.first(); }
+  void clear() { sent_.clear(); }
+
+  size_t used() const { return room_.used; }
+  int64_t saved = 0;  // bytes that were not written again
+  int64_t sent = 0;   // tensors that a device copied on its own
+
+ private:
+  struct Over {  // a part is
+    ~Over() { of.store_ = py::object(), of.held_.clear(); }
+    Packer& of;
+  };
+  void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
+  void ensure(size_t need, const std::string& kind);
+  void find_tensors(PyObject* value);
+  void look();
+  void write(PyObject* value, bool encoded);
+  void write_items(PyObject* sequence, bool encoded);
+  void write_dict(PyObject* dict, bool encoded);
+  void write_number(PyObject* value);
+  void write_text(PyObject* value);
+  void write_word(const char* kind, const char* word);
+  void write_other(PyObject* value, bool encoded);
+  void write_tensor(PyObject* value);
+  void write_piece(const Piece& piece);
+  At take(PyObject* value);
+  At reached(const at::Tensor& tensor);
+  At far(const at::Tensor& tensor);
+
+  struct Pairs {
+    size_t operator()(const std::pair<uint64_t, int64_t>& pair) const { return pair.first ^ static_cast<uint64_t>(pair.second); }
+  };
+
+  Reach reach_;
+  Unchanged<At> known_;  // where the host reads their memory
+  Sent sent_;            // where it does not
+  std::unordered_map<std::pair<uint64_t, int64_t>, At, Pairs> contents_;
+  Room room_;
+  // of the part that is being written
+  py::object store_;
+  int64_t step_ = 0;
+  std::string text_;
+  std::vector<std::string>* pieces_ = nullptr;
+  std::unordered_map<PyObject*, std::pair<int, At>> numbers_;
+  int number_ = 0;
+  std::vector<const at::Tensor*> tensors_;
+  bool allowed_ = false;          // it was asked whether the device may be asked for copies
+  std::vector<py::object> held_;  // what Python made of others: an address is used again
+};
+
+}  // namespace op_tools

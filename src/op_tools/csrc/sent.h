@@ -1,0 +1,79 @@
+// Values that a device copies on its own, behind what made them; see op_tools/late.py.
+#pragma once
+#include "reach.h"
+
+#include <c10/core/Stream.h>
+
+#include <deque>
+#include <memory>
+
+namespace op_tools {
+
+using At = std::pair<int64_t, int64_t>;  // where values are in the file, and how many bytes
+
+class Sent {
+ public:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  // Where the values of a piece of memory were sent.
+  struct Entry {
+    Weak storage;
+    Place place;
+    uint32_t version;
+    At at;
+    uint64_t number, sent;  // of tensors, when it was looked at last and when it was sent
+    uint64_t turn;          // of looks
+    int64_t step;
+    c10::Device device;
+    std::optional<c10::Stream> stream;
+    const char* few = nullptr;  // some of its elements, in the memory that they were sent to
+    std::string kept;           // the same, once that is used for others
+  };
+
+  // `trusted`: tensors for which autograd's count of writes is believed, within a step.
+  Sent(bool sampled, uint64_t trusted) : sampled_(sampled), trusted_(trusted) {}
+
+  // Makes certain that what is known of these is so, where it was not looked at for long: by one copy of a few elements of
+  // each. For the tensors of a part of a call, before `find` is asked for them.
+  void look(const std::vector<const at::Tensor*>& tensors, int64_t step);
+  std::optional<At> find(const at::Tensor& tensor, int64_t step);
+  // Has the current stream copy a tensor into memory, behind a head that will be at `end` in the file; unless that memory
+  // is page-locked, waits for it.
+  void send(const at::Tensor& tensor, const at::Tensor& memory, size_t head, bool locked, uint64_t end, int64_t step);
+  void forget(const at::Tensor& tensor);
+
+  // Of the thread that writes: waits for what is due in the file before `stop`, and puts the hashes into the heads.
+  void settle(uint64_t stop);
+  uint64_t first();  // the first in the file that has not come
+  void clear();
+
+ private:
+  struct Late {
+    uint64_t end;
+    char* head;
+    size_t size;
+    std::optional<c10::Stream> stream;
+    std::shared_ptr<Entry> entry;
+  };
+  using Entries = std::vector<std::shared_ptr<Entry>>;
+
+  std::shared_ptr<Entry> valid(const at::Tensor& tensor);
+  bool fresh(const Entry& entry, int64_t step) const;
+  Entries foreseen(const Entries& wanted, int64_t step);
+  void compare(const Entries& entries, int64_t step);
+  void compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step);
+  void keep(const at::Tensor& tensor, Late& late, int64_t step);
+  void sweep();
+  void done(const Late& late);
+
+  const bool sampled_;
+  const uint64_t trusted_;
+  std::unordered_map<Place, std::shared_ptr<Entry>, PlaceHash> entries_;
+  std::unordered_map<const void*, uint64_t> written_;  // memory, and the number when it was written last
+  uint64_t number_ = 0, turn_ = 0;
+  size_t sweep_at_ = 4096;
+  std::deque<Late> late_;
+  std::mutex lock_;
+};
+
+}  // namespace op_tools

@@ -1,0 +1,240 @@
+// Values that a device copies on its own: for how long a copy stands for its memory, and when it has come.
+#include "sent.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
+#include <ATen/record_function.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <unordered_set>
+
+#include "hash.h"
+
+namespace op_tools {
+namespace {
+
+constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
+constexpr uint64_t kForeseen = 512;  // tensors that are looked at together
+constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
+constexpr std::chrono::microseconds kPoll(200);
+
+// Below autograd, the program's modes and whoever watches kernels.
+struct Unseen {
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard modes{c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+  at::DisableRecordFunctionGuard unwatched;
+};
+
+at::Tensor over(const c10::Storage& storage, c10::DispatchKeySet keys, caffe2::TypeMeta type, int64_t offset,
+                at::IntArrayRef sizes, at::IntArrayRef strides) {
+  auto made = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), keys, type);
+  made->set_sizes_and_strides(sizes, strides, offset);
+  return at::Tensor(std::move(made));
+}
+
+int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
+
+void arrived(const c10::Stream& stream) {
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  while (!event.query()) std::this_thread::sleep_for(kPoll);
+}
+
+}  // namespace
+
+// What is known of a tensor's memory, unless it was written since.
+std::shared_ptr<Sent::Entry> Sent::valid(const at::Tensor& tensor) {
+  const auto place = place_of(tensor);
+  if (!place) return nullptr;
+  const auto found = entries_.find(*place);
+  if (found == entries_.end()) return nullptr;
+  const auto& entry = found->second;
+  if (entry->version != version_of(tensor) || entry->storage.expired()) return nullptr;
+  const auto written = written_.find(place->storage);
+  return written != written_.end() && written->second > entry->sent ? nullptr : entry;
+}
+
+bool Sent::fresh(const Entry& entry, int64_t step) const {
+  return entry.turn == turn_ || (entry.step == step && number_ - entry.number < trusted_);
+}
+
+void Sent::look(const std::vector<const at::Tensor*>& tensors, int64_t step) {
+  Entries stale;
+  {
+    std::lock_guard lock(lock_);
+    turn_++;
+    if (!sampled_) return;
+    for (const at::Tensor* tensor : tensors) {
+      auto entry = valid(*tensor);
+      if (entry && entry->place.gaps == 0 && !fresh(*entry, step)) stale.push_back(std::move(entry));
+    }
+    if (stale.empty()) return;
+    if (trusted_ > 0) stale = foreseen(stale, step);
+  }
+  compare(stale, step);
+}
+
+// They, and of the same device those that were asked for next the last time.
+Sent::Entries Sent::foreseen(const Entries& wanted, int64_t step) {
+  Entries all = wanted;
+  const Entry& first = *wanted[0];
+  for (const auto& [place, entry] : entries_) {
+    if (all.size() >= kForeseen) break;
+    const bool next = entry->number >= first.number && entry->number - first.number < kForeseen && entry->device == first.device;
+    if (next && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
+      all.push_back(entry);
+  }
+  return all;
+}
+
+void Sent::compare(const Entries& entries, int64_t step) {
+  std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, int>, Entries> kinds;
+  for (const auto& entry : entries) kinds[{entry->device.type(), entry->device.index(), entry->place.type}].push_back(entry);
+  const py::gil_scoped_release free;
+  const Unseen unseen;
+  for (const auto& [kind, some] : kinds)
+    compare_some(some, some[0]->device, static_cast<c10::ScalarType>(std::get<2>(kind)), step);
+}
+
+void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step) {
+  const c10::DispatchKeySet keys(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
+  std::vector<at::Tensor> parts;
+  Entries asked;
+  for (const auto& entry : entries) {
+    const auto storage = entry->storage.lock();
+    if (!storage) continue;
+    const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
+    parts.push_back(over(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type), start, {taken}, {1}));
+    asked.push_back(entry);
+  }
+  if (parts.empty()) return;
+  const c10::Stream here = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  const at::Tensor found = at::cat(parts).to(at::kCPU);  // it waits for the stream, and so for all that was sent in it
+  const auto* bytes = static_cast<const char*>(found.const_data_ptr());
+  std::lock_guard lock(lock_);
+  for (const auto& entry : asked) {
+    const size_t size = few_of(entry->place) * c10::elementSize(type);
+    const bool there = !entry->stream || *entry->stream == here;
+    const char* few = entry->few == nullptr ? (entry->kept.empty() ? nullptr : entry->kept.data()) : there ? entry->few : nullptr;
+    if (few != nullptr && std::memcmp(few, bytes, size) == 0) {
+      entry->number = number_, entry->step = step, entry->turn = turn_;
+    } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
+      entries_.erase(known);  // it is to be sent again
+    }
+    bytes += size;
+  }
+}
+
+std::optional<At> Sent::find(const at::Tensor& tensor, int64_t step) {
+  std::lock_guard lock(lock_);
+  const auto entry = valid(tensor);
+  if (!entry || (sampled_ && !fresh(*entry, step))) return std::nullopt;
+  number_++;
+  return entry->at;
+}
+
+void Sent::send(const at::Tensor& tensor, const at::Tensor& memory, size_t head, bool locked, uint64_t end, int64_t step) {
+  const Unseen unseen;
+  const auto width = static_cast<int64_t>(tensor.element_size());
+  const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(head + kHead)) / width;
+  const c10::DispatchKeySet host(c10::DispatchKey::CPU);
+  const Layout layout(tensor);
+  if (layout.together() && layout.times == 1 && is_dense(tensor)) {
+    over(memory.storage(), host, tensor.dtype(), offset, tensor.sizes(), tensor.strides()).copy_(tensor, locked);
+  } else {
+    std::vector<int64_t> sizes, strides, dense;
+    for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
+    sizes.push_back(static_cast<int64_t>(layout.run)), strides.push_back(1);
+    dense.assign(sizes.size(), 1);
+    for (size_t dim = sizes.size() - 1; dim > 0; dim--) dense[dim - 1] = dense[dim] * sizes[dim];
+    const at::Tensor ordered = at::as_strided(tensor, sizes, strides, tensor.storage_offset());
+    over(memory.storage(), host, tensor.dtype(), offset, sizes, dense).copy_(ordered, locked);
+  }
+  Late late{end, static_cast<char*>(memory.data_ptr()) + head, layout.count * layout.width};
+  if (locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  std::lock_guard lock(lock_);
+  keep(tensor, late, step);
+  late_.push_back(std::move(late));
+}
+
+void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
+  const auto place = place_of(tensor);
+  if (!place) return;
+  if (entries_.size() > sweep_at_) sweep();
+  number_++;
+  auto storage = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl());
+  late.entry = std::make_shared<Entry>(Entry{Weak(storage), *place, version_of(tensor),
+                                             {static_cast<int64_t>(late.end + kHead), static_cast<int64_t>(late.size)},
+                                             number_, number_, turn_, step, tensor.device(), late.stream});
+  if (sampled_ && place->gaps == 0) {
+    const int64_t before = (place->count - few_of(*place)) / 2;
+    late.entry->few = late.head + kHead + before * static_cast<int64_t>(tensor.element_size());
+  }
+  entries_[*place] = late.entry;
+}
+
+void Sent::sweep() {
+  std::erase_if(entries_, [](const auto& one) { return one.second->storage.expired(); });
+  std::unordered_set<const void*> live;
+  for (const auto& [place, entry] : entries_) live.insert(place.storage);
+  std::erase_if(written_, [&](const auto& one) { return !live.contains(one.first); });
+  sweep_at_ = entries_.size() + kSweep;
+}
+
+void Sent::forget(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_nested() || !tensor.has_storage()) return;
+  std::lock_guard lock(lock_);
+  if (entries_.empty()) return;
+  written_[tensor.storage().unsafeGetStorageImpl()] = ++number_;
+}
+
+void Sent::settle(uint64_t stop) {
+  std::vector<Late> due;
+  {
+    std::lock_guard lock(lock_);
+    for (const Late& late : late_) {
+      if (late.end >= stop) break;
+      due.push_back(late);
+    }
+  }
+  std::vector<c10::Stream> streams;
+  for (const Late& late : due)
+    if (late.stream && std::find(streams.begin(), streams.end(), *late.stream) == streams.end()) streams.push_back(*late.stream);
+  for (const c10::Stream& stream : streams) arrived(stream);
+  for (const Late& late : due) {
+    const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(late.head) + kHead, late.size);
+    std::memcpy(late.head + kHashAt, &hashed, sizeof hashed);
+  }
+  std::lock_guard lock(lock_);
+  for (const Late& late : due) done(late);
+  late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
+}
+
+// The memory is used for others from now on.
+void Sent::done(const Late& late) {
+  if (!late.entry || late.entry->few == nullptr) return;
+  const size_t width = c10::elementSize(static_cast<c10::ScalarType>(late.entry->place.type));
+  late.entry->kept.assign(late.entry->few, static_cast<size_t>(few_of(late.entry->place)) * width);
+  late.entry->few = nullptr;
+}
+
+uint64_t Sent::first() {
+  std::lock_guard lock(lock_);
+  return late_.empty() ? ~uint64_t{0} : late_.front().end;
+}
+
+void Sent::clear() {
+  std::lock_guard lock(lock_);
+  for (const Late& late : late_)
+    if (late.entry) late.entry->few = nullptr;
+  late_.clear();
+  entries_.clear();
+}
+
+}  // namespace op_tools

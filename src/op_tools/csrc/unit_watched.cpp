@@ -1,0 +1,180 @@
+// The gradients of one call, heard by hooks on the nodes that it made; see op_tools/gradients.py, which says the same in
+// Python.
+#include "graph.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <mutex>
+
+namespace op_tools {
+namespace {
+
+using Marks = std::vector<std::pair<int, int>>;
+
+// One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak. All under the GIL.
+struct Group {
+  Group(py::object take, py::object done, size_t results, size_t arguments)
+      : take(std::move(take)), done(std::move(done)), outputs(results, py::none()), inputs(arguments, py::none()) {}
+  ~Group() {
+    const py::gil_scoped_acquire gil;  // the graph may end in any thread
+    take = done = py::object();
+    outputs.clear(), inputs.clear();
+  }
+
+  py::object taken(const at::Tensor& gradient) const {
+    return take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
+  }
+
+  void end(bool complete) {
+    waiting = 0;
+    sums.clear();
+    done(py::cast(outputs), py::cast(inputs), complete);
+  }
+
+  py::object take, done;
+  std::vector<py::object> outputs, inputs;
+  std::map<int, at::Tensor> sums;
+  size_t waiting = 0;
+};
+
+// The groups that a backward pass has reached and not been through.
+std::map<Group*, std::weak_ptr<Group>>& begun() {
+  static auto* groups = new std::map<Group*, std::weak_ptr<Group>>();
+  return *groups;
+}
+
+struct Before final : torch::autograd::FunctionPreHook {
+  std::shared_ptr<Group> group;
+  Marks leaving;  // place of the result, its number among those of the node
+  Before(std::shared_ptr<Group> group, Marks leaving) : group(std::move(group)), leaving(std::move(leaving)) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      for (const auto& [place, number] : leaving)
+        if (grads[number].defined()) group->outputs[place] = group->taken(grads[number]);
+    } catch (const std::exception&) {  // `take` tells of its errors itself
+      PyErr_Clear();
+    }
+    return grads;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not heard there
+};
+
+struct After final : torch::autograd::FunctionPostHook {
+  std::shared_ptr<Group> group;
+  Marks entering;  // place among the node's following, argument
+  After(std::shared_ptr<Group> group, Marks entering) : group(std::move(group)), entering(std::move(entering)) {}
+
+  variable_list operator()(const variable_list& grads, const variable_list&) override {
+    const py::gil_scoped_acquire gil;
+    try {
+      for (const auto& [place, argument] : entering)
+        if (grads[place].defined()) group->inputs[argument] = group->taken(summed(argument, grads[place]));
+      count_down();
+    } catch (const std::exception&) {
+      PyErr_Clear();
+    }
+    return grads;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  at::Tensor summed(int argument, const at::Tensor& gradient) {
+    const at::NoGradGuard unrecorded;
+    const at::DisableRecordFunctionGuard unwatched;
+    at::Tensor& sum = group->sums[argument];
+    return sum = sum.defined() ? at::add(sum, gradient.detach()) : gradient.detach();
+  }
+
+  void count_down() {
+    if (group->waiting == 0) return;  // of an earlier pass, over already
+    if (--group->waiting > 0) {
+      begun()[group.get()] = group;  // an address is used again
+      return;
+    }
+    begun().erase(group.get());
+    group->end(true);
+  }
+};
+
+struct Found {
+  std::vector<Node*> nodes;
+  std::map<Node*, Marks> outputs, inputs;
+};
+
+// The nodes that the call made.
+Found found_in(const Given& given, const std::vector<at::Tensor>& results, uint64_t sequence) {
+  Found found;
+  std::vector<Node*> stack;
+  std::unordered_set<Node*> seen;
+  for (size_t place = 0; place < results.size(); place++) {
+    Node* node = results[place].grad_fn().get();
+    const auto number = static_cast<uint32_t>(results[place].output_nr());
+    if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
+    found.outputs[node].emplace_back(place, number);
+    stack.push_back(node);
+  }
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node->sequence_nr() < sequence || !seen.insert(node).second) continue;  // older: reached through no argument
+    found.nodes.push_back(node);
+    int place = -1;
+    for (const Edge& edge : node->next_edges()) {
+      place++;
+      if (edge.function == nullptr) continue;
+      const int argument = given.argument(edge.function.get(), edge.input_nr);
+      if (argument >= 0) found.inputs[node].emplace_back(place, argument);
+      else if (!edge.function->next_edges().empty()) stack.push_back(edge.function.get());
+    }
+  }
+  return found;
+}
+
+// Where the arguments hung in the graph before the call.
+class Watch {
+ public:
+  explicit Watch(const std::vector<at::Tensor>& tensors) : given_(pointers(tensors)), count_(tensors.size()) {}
+
+  // `done(outputs, inputs, complete)` is called once, when the backward pass has been through the call.
+  void results(const std::vector<at::Tensor>& made, uint64_t sequence, py::object take, py::object done) {
+    given_.find_leaves();
+    const Found found = found_in(given_, made, sequence);
+    if (found.nodes.empty()) return;
+    const auto group = std::make_shared<Group>(std::move(take), std::move(done), made.size(), count_);
+    group->waiting = found.nodes.size();
+    for (Node* node : found.nodes) {
+      const auto leaving = found.outputs.find(node), entering = found.inputs.find(node);
+      if (leaving != found.outputs.end()) node->add_pre_hook(std::make_unique<Before>(group, leaving->second));
+      node->add_post_hook(std::make_unique<After>(group, entering == found.inputs.end() ? Marks() : entering->second));
+    }
+  }
+
+ private:
+  static Tensors pointers(const std::vector<at::Tensor>& tensors) {
+    Tensors found;
+    for (const at::Tensor& tensor : tensors) found.push_back(&tensor);
+    return found;
+  }
+
+  Given given_;
+  size_t count_;
+};
+
+}  // namespace
+
+void bind_watched(py::module_& m) {
+  py::class_<Watch>(m, "Watch").def(py::init<const std::vector<at::Tensor>&>()).def("results", &Watch::results);
+  m.def("finish_gradients", [] {  // at the end of a backward pass: what it went through in part is told so
+    const auto left = std::exchange(begun(), {});
+    for (const auto& [_, weak] : left)
+      if (const auto group = weak.lock()) group->end(false);
+  });
+}
+
+}  // namespace op_tools
