@@ -144,9 +144,10 @@ def _paged_prefill(dtype: torch.dtype) -> Cases:
     yield "all of them", {"q": q, **given, **SEEN["all of them"]}
     yield "not causal, window", {"q": q, **given, "causal": False, "window": 3}
     yield "tokens of no sequence", {"q": torch.cat((q, q[:2])), **given}
-    new, lengths = (20, 3, 33, 18), (20, 9, 70, 17)  # long, short, more than keys
-    given = paged(dtype, lengths, 2, 32, "NHBD") | {"cu_q": bounds(new), "max_q": 33, "scale": 0.2}
-    q = draw(dtype, sum(new), 4, 32)
+    long = (20, 3, 33, 18)  # the third of more keys, the last of fewer
+    given = paged(dtype, (20, 9, 70, 17), 2, 32, "NHBD") | {"cu_q": bounds(long)}
+    given |= {"max_q": max(long), "scale": 0.2}
+    q = draw(dtype, sum(long), 4, 32)
     yield "long and short", {"q": q, **given}
     yield "long and short, not causal", {"q": q, **given, "causal": False}
 

@@ -29,7 +29,7 @@ struct Numbers {
 };
 
 // The times of some calls, as `Times` of timings.py keeps them.
-struct Sums {
+struct Totals {
   int64_t count = 0;
   double total = 0, first = 0, least = INFINITY, most = 0;  // least: of those after the first
   std::map<int, int64_t> classes;
@@ -65,7 +65,7 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
   void settle(bool everything);
 
   std::vector<Done> take_done();
-  std::map<int, std::pair<Sums, Sums>> take_sums();
+  std::map<int, std::pair<Totals, Totals>> take_sums();
   bool is_full() const { return over_ >= limit_; }  // so many are to be written
   size_t waiting();
   size_t limit() const { return limit_; }
@@ -82,7 +82,7 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
   size_t settle_at_;                        // when there are so many
   std::vector<Done> done_;
-  std::map<int, std::pair<Sums, Sums>> sums_;
+  std::map<int, std::pair<Totals, Totals>> sums_;
 };
 
 // Everything but the hooks and the ledger is done under the GIL.

@@ -35,7 +35,7 @@ void append(std::string& text, double ms) {
   text.append(digits, end.ptr);
 }
 
-py::tuple told(const Sums& sums) { return py::make_tuple(sums.count, sums.total, sums.first, sums.least, sums.most, sums.classes); }
+py::tuple told(const Totals& sums) { return py::make_tuple(sums.count, sums.total, sums.first, sums.least, sums.most, sums.classes); }
 
 }  // namespace
 
@@ -97,7 +97,7 @@ std::vector<Done> Ledger::take_done() {
   return std::exchange(done_, {});
 }
 
-std::map<int, std::pair<Sums, Sums>> Ledger::take_sums() {
+std::map<int, std::pair<Totals, Totals>> Ledger::take_sums() {
   std::lock_guard hold(lock_);
   return std::exchange(sums_, {});
 }
