@@ -132,7 +132,8 @@ def _paged_decode(dtype: torch.dtype) -> Cases:
 
 @makes("paged_prefill_attention")
 def _paged_prefill(dtype: torch.dtype) -> Cases:
-    new, lengths = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1), LENGTHS  # the last ones of each
+    new: tuple[int, ...] = (1, 2, BLOCK, 3, 0, 2 * BLOCK + 1)  # the last ones of each
+    lengths: tuple[int, ...] = LENGTHS
     for at, (heads, shared, size) in enumerate(HEADS[1:6:2]):
         order = ORDERS[at % 2]
         given = paged(dtype, lengths, shared, size, order) | {"cu_q": bounds(new)}
