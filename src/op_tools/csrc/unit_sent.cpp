@@ -115,19 +115,23 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
   }
   if (parts.empty()) return;
   const c10::Stream here = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  const at::Tensor found = at::cat(parts).to(at::kCPU);  // it waits for the stream, and so for all that was sent in it
-  const auto* bytes = static_cast<const char*>(found.const_data_ptr());
+  at::Tensor found;
+  try {
+    found = at::cat(parts).to(at::kCPU);  // it waits for the stream, and so for all that was sent in it
+  } catch (const c10::Error&) {  // a device that cannot: all of them are sent again
+  }
+  const auto* bytes = found.defined() ? static_cast<const char*>(found.const_data_ptr()) : nullptr;
   std::lock_guard lock(lock_);
   for (const auto& entry : asked) {
     const size_t size = few_of(entry->place) * c10::elementSize(type);
     const bool there = !entry->stream || *entry->stream == here;
     const char* few = entry->few == nullptr ? (entry->kept.empty() ? nullptr : entry->kept.data()) : there ? entry->few : nullptr;
-    if (few != nullptr && std::memcmp(few, bytes, size) == 0) {
+    if (few != nullptr && bytes != nullptr && std::memcmp(few, bytes, size) == 0) {
       entry->number = number_, entry->step = step, entry->turn = turn_;
     } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
       entries_.erase(known);  // it is to be sent again
     }
-    bytes += size;
+    if (bytes != nullptr) bytes += size;
   }
 }
 

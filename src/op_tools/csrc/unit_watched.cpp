@@ -20,6 +20,10 @@ struct Group {
   Group(py::object take, py::object done, size_t results, size_t arguments)
       : take(std::move(take)), done(std::move(done)), outputs(results, py::none()), inputs(arguments, py::none()) {}
   ~Group() {
+    if (!Py_IsInitialized()) {
+      forsake();
+      return;
+    }
     const py::gil_scoped_acquire gil;  // the graph may end in any thread
     take = done = py::object();
     outputs.clear(), inputs.clear();
@@ -27,6 +31,12 @@ struct Group {
 
   py::object taken(const at::Tensor& gradient) const {
     return take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
+  }
+
+  void forsake() {  // after the end of Python nothing of it can be given back
+    take.release(), done.release();
+    for (auto* side : {&outputs, &inputs})
+      for (py::object& one : *side) one.release();
   }
 
   void end(bool complete) {
