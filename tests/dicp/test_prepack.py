@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 
 from dicp import torch_internals
 from dicp.dynamo_bridge.prepack import FEW, Packed, Packing
@@ -20,7 +21,7 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.down(self.gate(x) * self.up(x))
-        return self.tied(h) + self.tied.weight.sum()
+        return self.tied(h.view(h.shape)) + self.tied.weight.sum()
 
 
 @pytest.fixture
@@ -51,6 +52,13 @@ def test_linears_of_one_input_are_one_product_and_a_tied_weight_stays(runs: Any)
     assert [len(group) for group in packings[0].groups] == [2, 1]
     products = packings[0].gm.graph.find_nodes(op="call_function", target=torch.matmul)
     assert len(products) == 2
+
+
+def test_torch_s_cache_takes_the_packed_graph(runs: Any) -> None:
+    _, compiled, packings, _ = runs
+    with torch.no_grad():
+        compiled(torch.randn(2, 3, 4))
+    check_cacheable(packings[0].gm)  # raises
 
 
 def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(runs: Any) -> None:

@@ -33,7 +33,8 @@ def gradients(model: nn.Module, run: Any, args: tuple[Any, ...]) -> list[Tensor]
 def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[Any] = []
     monkeypatch.setattr(layout, "_join", passed.append)
-    monkeypatch.setattr(torch.compiler.config, "force_disable_caches", True)  # it is to pass
+    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)  # it is to pass
+    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     model, args = make()
     mine = gradients(model, torch.compile(model, backend=backend), args)
     plain = gradients(model, model, args)

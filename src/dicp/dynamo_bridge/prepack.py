@@ -104,6 +104,7 @@ class Packing:
                 )
                 if bias is not None:
                     made = self.gm.graph.call_function(torch.add, (made, bias))
+            made.meta = dict(node.meta)  # torch's cache takes no method of what has no example
             node.replace_all_uses_with(made)
             self.gm.graph.erase_node(node)
         if len(linears) == 1:
