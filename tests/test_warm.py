@@ -68,7 +68,7 @@ def test_its_error_and_its_end_are_its_own(warm: Warm, folder: Path) -> None:
     "line",
     [
         ["torchrun", "train.py"],
-        [sys.executable, "-m", "deeplink", "run"],
+        [sys.executable, "-m", "torch.distributed.run", "train.py"],
         [sys.executable, "-c", ""],
     ],
 )
