@@ -36,8 +36,8 @@ def function(plan: Plan, recorder: Any, heads: Any) -> Any:
     """What writes the calls of one of torch's functions down, with their gradients."""
     helper = kernels.helper()
     assert helper is not None  # there is a recorder already
-    if helper.finish_gradients not in gradients.elsewhere:
-        gradients.elsewhere.append(helper.finish_gradients)
+    if helper.finish_flow not in gradients.elsewhere:
+        gradients.elsewhere.append(helper.finish_flow)
     otherwise = partial(interception.run, plan)
     return helper.recorded(recorder, heads, plan.name, may_write_by_name(plan.name), otherwise)
 

@@ -217,7 +217,7 @@ py::object function(std::shared_ptr<Recorder> recorder, std::shared_ptr<Heads> h
 
 void bind_functions(py::module_& m) {
   m.def("recorded", &function, "what writes the calls of one function down: recorder, heads, name, whether it writes, else");
-  m.def("finish_gradients", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
+  m.def("finish_flow", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace op_tools
