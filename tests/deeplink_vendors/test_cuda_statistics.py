@@ -20,6 +20,7 @@ from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
 SOURCE = Path(reducing.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
 SHIM = """
+#include <atomic>
 #include <barrier>
 #include <cstring>
 #include <thread>
@@ -32,6 +33,7 @@ static thread_local Place threadIdx, blockIdx;
 static constexpr Place blockDim{2};
 static std::barrier<> all(2);
 static void __syncthreads() { all.arrive_and_wait(); }
+static void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 template <typename To, typename From> static To as(From from) {
   To to;
   std::memcpy(&to, &from, sizeof to);

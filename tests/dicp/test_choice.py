@@ -128,11 +128,9 @@ def test_what_was_measured_as_the_fastest_at_most_of_the_work_goes_first(
     assert asked == [*chosen, "convolutions"]
 
 
-def test_without_a_cpp_compiler_inductor_says_so_before_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
-    with torch.no_grad(), pytest.raises(Exception, match="install g\\+\\+") as found:
+def test_without_a_cpp_compiler_inductor_says_so_before_it_begins() -> None:
+    none = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with none, torch.no_grad(), pytest.raises(Exception, match="install g\\+\\+") as found:
         torch.compile(nn.Linear(2, 2), backend=graph.backend)(torch.ones(1, 2))
     assert "finds no C++ compiler" in str(found.value)
 
