@@ -324,6 +324,8 @@ def main() -> None:
         print(json.dumps([asdict(whole), asdict(inner)]))
         return
     names = [n for n in WORKLOADS if not options.model or any(m in n for m in options.model)]
+    if not names:
+        parser.error(f"no model is called {options.model}; there are: {'; '.join(WORKLOADS)}")
     backends = options.backend or list(BACKENDS)
     if options.cache:
         Console(width=140).print(show_cache(names, backends))
