@@ -12,9 +12,7 @@ fields of `Figures`.
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import logging
 import math
 import struct
 from array import array
@@ -24,18 +22,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from deeplink import vendor
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS
 from op_tools.device_pairs import Figures, Near
 from op_tools.statistics import NATIVE
+from op_tools.vendor_kernels import Start, offered
 
-log = logging.getLogger("op_tools")
 PIECE = 1 << 16  # elements
 GIVEN, MAXIMA, FOUND = 7, 5, 10
 KINDS = {dtype: NATIVE[dtype] for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-
-Start = Callable[[Tensor, torch.device], Callable[[], Tensor]]
 
 
 def reads(result: Tensor) -> bool:
@@ -57,16 +52,7 @@ def started(pairs: Table, device: torch.device) -> Callable[[], list[Figures]] |
 @cache
 def starter(kind: str) -> Start | None:
     """What the vendor of a kind of device gives; None: nothing."""
-    module = vendor.module_for(kind, "differences")
-    if not module:
-        return None
-    try:
-        start: Start = importlib.import_module(module).start
-        _try(start, torch.ones(1, device=kind))
-    except Exception as error:  # another's module: torch's own kernels do as well
-        log.warning("op_tools goes without %s: %s", module, error)
-        return None
-    return start
+    return offered(kind, "differences", _try)
 
 
 def _try(start: Start, one: Tensor) -> None:

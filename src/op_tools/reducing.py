@@ -35,6 +35,7 @@ from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
 from op_tools.statistics_device import Later, flat_of
 from op_tools.statistics_numpy import BLOCK
+from op_tools.vendor_kernels import Start, offered
 
 log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes
@@ -42,22 +43,11 @@ HASH_ONLY = 16
 FIELDS = 8
 HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
-Start = Callable[[Tensor, torch.device], Callable[[], Tensor]]
-
 
 @cache
 def starter(kind: str) -> Start | None:
     """What the vendor of a kind of device gives; None: nothing."""
-    module = vendor.module_for(kind, "statistics")
-    if not module:
-        return None
-    try:
-        start: Start = importlib.import_module(module).start
-        _try(start, torch.ones(1, device=kind))
-    except Exception as error:  # another's module: torch's own kernels do as well
-        log.warning("op_tools goes without %s: %s", module, error)
-        return None
-    return start
+    return offered(kind, "statistics", _try)
 
 
 Launcher = tuple[int, int, int, int]
