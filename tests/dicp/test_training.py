@@ -231,3 +231,43 @@ def test_cuda_graphs_or_a_wrapper_in_c_are_asked_of_inductor() -> None:
 def test_a_mode_that_means_nothing_here_is_refused() -> None:
     with pytest.raises(SettingError, match="there are: default, reduce-overhead"):
         of_mode("max-autotune")
+
+
+@torch.library.custom_op("toy::sums", mutates_args=())
+def sums(x: Tensor, sizes: Tensor) -> Tensor:
+    return torch.stack([part.sum(0) for part in x.split(sizes.tolist())])
+
+
+@sums.register_fake
+def _(x: Tensor, sizes: Tensor) -> Tensor:
+    return x.new_empty(len(sizes), x.shape[1])
+
+
+def _sums_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad.repeat_interleave(torch.tensor(ctx.sizes.tolist()), 0), None
+
+
+sums.register_autograd(
+    _sums_backward,
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "sizes", inputs[1]),
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # inductor's own imports
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # torch's word of the same
+def test_what_torch_cannot_trace_stays_eager_as_one_graph_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, before = nn.Linear(8, 8), len(report.RECORDS)
+    args = (torch.randn(6, 8), torch.tensor([2, 4]))
+
+    def run(x: Tensor, sizes: Tensor) -> Tensor:
+        return sums(model(x), sizes).relu()
+
+    compiled = torch.compile(run, backend=backend, options={"cache": False})
+    mine, plain = gradients(model, compiled, args), gradients(model, run, args)
+    assert all(torch.equal(a, b) for a, b in zip(mine, plain, strict=True))
+    (record,) = report.RECORDS[before:]
+    assert (record.nodes, record.taken) == (3, 0)
+    assert record.decision == "eager: torch cannot trace aten._local_scalar_dense.default"
+    assert "stays eager" in caplog.text

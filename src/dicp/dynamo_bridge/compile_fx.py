@@ -33,6 +33,18 @@ def compile_fx(
     backend = find(backend) if isinstance(backend, str) else backend
     chosen = resolve(backend.options, of_mode(mode), options or {})
     torch_internals.fix_numbers(gm)
+    before = len(report.RECORDS)
+    try:
+        return _compiled(gm, example_inputs, backend, chosen)
+    except torch_internals.UNTRACEABLE as error:
+        for record in report.RECORDS[before:]:
+            record.taken = record.parts = 0
+        return _untraceable(gm, example_inputs, backend, chosen, error)
+
+
+def _compiled(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], backend: Backend, chosen: Options
+) -> Callable[..., Any]:
     if backend.whole is not None:
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
     backend.version()  # says what is missing before any work is done
@@ -53,6 +65,34 @@ def compile_fx(
     if record_trace := precompile.keep(gm, backend, chosen, weights, key):
         compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
+
+
+def _untraceable(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    backend: Backend,
+    options: Options,
+    error: Exception,
+) -> Callable[..., Any]:
+    """Eager, as one graph: torch would break the program at every frame and try each again."""
+    training = wants_gradients(example_inputs)
+    record = report.RECORDS[-1]
+    record.decision = f"eager: torch cannot trace {error}"
+    say_once(
+        f"{backend.label}: a graph of {record.nodes} operators stays eager; torch cannot trace "
+        f"{error}{' in its forward or backward' if training else ''}"
+    )
+    report.write()
+    ask = options.measure
+
+    def run(*args: Any) -> Any:
+        nonlocal ask
+        if ask:
+            ask = False
+            shortcut.measure_call(lambda _: None, 0.0, training)
+        return gm.forward(*args)
+
+    return run
 
 
 def again(kept: precompile.Kept, args: Sequence[Any]) -> Callable[..., Any]:

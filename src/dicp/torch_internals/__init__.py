@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._dynamo.exc import exceptions_allowed_to_be_fallback as UNTRACEABLE
 from torch._dynamo.utils import preserve_rng_state
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -45,6 +46,7 @@ from dicp.torch_internals.traces import (
 )
 
 __all__ = [
+    "UNTRACEABLE",
     "FakeTensor",
     "FakeTensorMode",
     "aligning",
