@@ -190,13 +190,13 @@ Tensor by_columns(const Tensor& x, const Tensor& weight, const Maybe& bias, int6
   const int64_t each = (rows + groups - 1) / groups, together = each > 2 ? (each + 3) / 4 * 4 : each;  // as the kernels have them
   const Tensor in = side_by_side(x, rows, inner, together), added = bias ? bias->contiguous() : Tensor();
   const int64_t threads = at::get_num_threads(), share = ((outer + threads - 1) / threads + 15) / 16 * 16;
-  const int64_t panel = std::min(kPanel, std::max<int64_t>(share, 64)), panels = (outer + panel - 1) / panel;
+  const int64_t wide = std::min(panel(together, x.element_size()), std::max<int64_t>(share, 64)), panels = (outer + wide - 1) / wide;
   Tensor y = result_of(x, outer);
   const auto kernel = kernels().columns[kind(x)];
-  at::parallel_for(0, panels, grain(panel * inner), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, panels, grain(wide * inner), [&](int64_t begin, int64_t end) {
     for (const auto i : c10::irange(begin, end))
       kernel(in.const_data_ptr<float>(), address(weight), weight.stride(1), bias ? address(added) : nullptr, address(y), rows, together,
-             i * panel, std::min(outer, (i + 1) * panel), inner, outer);
+             i * wide, std::min(outer, (i + 1) * wide), inner, outer);
   });
   return y;
 }
