@@ -9,8 +9,10 @@ from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 
 from dicp import torch_internals
-from dicp.dynamo_bridge.prepack import FEW, Packed, Packing
+from dicp.dynamo_bridge import prepack
+from dicp.dynamo_bridge.prepack import FEW, MANY, Packed, Packing
 from dicp.dynamo_bridge.run import RESTLESS
+from dlinfer import kernels
 
 
 class Model(nn.Module):
@@ -71,25 +73,30 @@ def test_a_changed_weight_is_taken_and_a_restless_one_leaves_the_graph_eager(run
     assert ran == ["packed"] * (RESTLESS + 1) + ["eager"]
 
 
+FEW_ROWS = torch.ops.dicp.few_rows.default
+
+
 @pytest.mark.parametrize(
-    ("rows", "dynamic", "product"),
+    ("rows", "dynamic", "wins", "product"),
     [
-        (FEW, False, torch.ops.dicp.few_rows.default),
-        (FEW + 1, False, torch.matmul),
-        (FEW + 1, True, torch.ops.dicp.few_rows.default),
+        (FEW, False, False, FEW_ROWS),
+        (FEW + 1, True, False, FEW_ROWS),  # a size that changes may be 1 in the next call
+        (FEW + 1, False, False, torch.matmul),
+        (FEW + 1, False, True, FEW_ROWS),
+        (MANY + 1, False, True, torch.matmul),
     ],
 )
-def test_what_may_be_few_rows_has_an_op_for_them(
-    rows: int, dynamic: bool, product: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_may_be_few_rows_and_what_is_faster_by_their_op_has_it(
+    rows: int, dynamic: bool, wins: bool, product: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dicp.dynamo_bridge.prepack.LARGE", 0)
-    used: list[Any] = []
+    monkeypatch.setattr(prepack, "LARGE", 0)
+    monkeypatch.setattr(prepack, "_wins", lambda op, products: wins)
+    used: list[fx.Node] = []
 
     def backend(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         weights = torch_internals.parameters(gm)
-        packing = Packing(gm, weights, lambda: torch.ops.dicp.few_rows.default)
-        targets = {node.target for node in packing.gm.graph.nodes}
-        used.extend(targets & {torch.ops.dicp.few_rows.default, torch.matmul})
+        packing = Packing(gm, weights, lambda: FEW_ROWS)
+        used.extend(n for n in packing.gm.graph.nodes if n.target in (FEW_ROWS, torch.matmul))
         return Packed(packing.gm.forward, gm.forward, packing, weights)
 
     model, x = Model(), torch.randn(rows, 1, 4)
@@ -97,4 +104,37 @@ def test_what_may_be_few_rows_has_an_op_for_them(
     with torch.no_grad():
         compiled = torch.compile(model, backend=backend, dynamic=dynamic)
         torch.testing.assert_close(compiled(x), model(x))
-    assert used == [product]
+    assert {node.target for node in used} == {product}
+    if product is FEW_ROWS:  # told to take as many rows as were measured
+        assert {len(node.args) == 3 for node in used} == {wins}
+
+
+@pytest.mark.parametrize(("ours", "wins"), [(0.9, True), (0.99, False), (1.2, False)])
+def test_the_op_of_few_rows_has_to_win_clearly(
+    ours: float, wins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def op(x: Tensor, weight: Tensor, measured: bool) -> Tensor:
+        ran.append("ours")
+        return x @ weight.t()
+
+    def seconds(run: Callable[[], object]) -> float:
+        before = len(ran)
+        run()
+        noise = 5.0 if before == 0 else 0.0  # of the first round
+        return noise + (ours if len(ran) > before else 1.0)
+
+    monkeypatch.setattr(prepack, "seconds", seconds)
+    assert prepack._wins(op, [(torch.ones(40, 3), torch.ones(5, 3))]) is wins
+    assert ran
+
+
+@pytest.mark.parametrize("rows", [33, 64, 77])
+def test_the_kernel_of_few_rows_takes_more_where_it_is_told_to(rows: int) -> None:
+    kernels.served("cpu")
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 40), torch.randn(40, 300).t()
+    expected = (x.double() @ weight.double().t()).float()
+    torch.testing.assert_close(FEW_ROWS(x, weight, True), expected)
+    torch.testing.assert_close(FEW_ROWS(x, weight), expected)

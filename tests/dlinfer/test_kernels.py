@@ -117,6 +117,20 @@ def test_weights_are_laid_out_as_the_vendor_wants_whatever_mode_made_them(held: 
     assert weight.stride() == (8, 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("inner", "outer"), [(3, 70), (29, 4096 + 2048 + 37), (16, 5)])
+def test_few_rows_with_columns_of_any_number(
+    rows: int, inner: int, outer: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x, bias = torch.randn(rows, inner).to(dtype), torch.randn(outer).to(dtype)
+    around = torch.full((inner, outer + 3), torch.nan, dtype=dtype)  # what must not be read
+    weight = around[:, :outer].normal_().t()
+    expected = x.double() @ weight.double().t() + bias.double()
+    torch.testing.assert_close(fused.linear(x, weight, bias), expected.to(dtype))
+
+
 def test_an_unknown_vendor_is_an_error_with_the_known_ones() -> None:
     with dlinfer.using("nobody"), pytest.raises(NoVendorError, match=r"'nobody'; installed: .*cpu"):
         fused.rms_norm(X, W, 1e-6)

@@ -315,6 +315,13 @@ def _leaf(value: Any, room: Tensor | None) -> Any:
     return found.detach().requires_grad_(value.requires_grad)
 
 
+def seconds(run: Callable[[], object]) -> float:
+    """What a call on the CPU takes."""
+    start = _now(())
+    run()
+    return _now(()) - start
+
+
 def _now(args: Sequence[Any]) -> float:
     for value in args:
         if isinstance(value, Tensor) and value.device.type == "cuda":

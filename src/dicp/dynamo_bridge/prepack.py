@@ -2,8 +2,9 @@
 
 torch keeps a weight as [out, in], and multiplies by its transpose; the same product with [in, out]
 in memory is up to 1.3 times as fast on a CPU. For few rows reading the weights is all that it
-costs: `dicp.few_rows` reads them so, too, and faster. Linears that share an input (q/k/v, gate/up)
-become one product.
+costs: `dicp.few_rows` reads them so, too, and faster. For more rows it is measured: torch lays the
+weights out anew in each call, and how fast it is depends on the processor (MKL does less on those
+that are not Intel's). Linears that share an input (q/k/v, gate/up) become one product.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from torch.nn import functional as F
 
 from dicp import torch_internals
 from dicp.dynamo_bridge.freeze import Frozen, add_placeholder
+from dicp.dynamo_bridge.measure import seconds
 from dicp.dynamo_bridge.run import RESTLESS
 
 FEW = 32  # rows
+MANY = 256  # rows up to which the op of few rows may be the faster one
+SAMPLE = 64 << 20  # bytes of weights that are multiplied to measure it: more than caches hold
+ROUNDS, CLEAR = 4, 1.05
 LINE = 16  # floats of a line of the cache
 LARGE = 4 << 20  # bytes of weights: fewer lie in a cache, and gain nothing
 
@@ -57,7 +62,7 @@ class Packed:
 class Packing:
     """A graph with packed weights as its last inputs; `groups` says what each is made of.
 
-    `product` finds the op for few rows, where there is a kernel for it; it is asked when it pays.
+    `product` finds the op for few rows, where there is a kernel for it; asked when it may pay.
     """
 
     def __init__(
@@ -71,10 +76,14 @@ class Packing:
         self.groups: list[Group] = []
         self._few: list[bool] = []
         together = _together(places, weights)
-        read = sum(_bytes(node) for group in together if _is_few(group[0]) for node in group)
-        few = product() if read >= LARGE else None
+        read = sum(_bytes(node) for group in together if _rows(group[0]) for node in group)
+        op = product() if read >= LARGE else None
+        many = [group for group in together if _rows(group[0]) > FEW]
+        values = dict(zip(places, map(weights.get, range(len(places))), strict=True))
+        wins = bool(op and many) and _wins(op, _products(many, values))
         for linears in together:
-            self._pack(linears, places, few if _is_few(linears[0]) else None)
+            rows = _rows(linears[0])
+            self._pack(linears, places, op if rows and (rows <= FEW or wins) else None)
         unused = {i for group in self.groups for i in group}
         for number in unused:
             self.gm.graph.erase_node(places[number])
@@ -90,7 +99,8 @@ class Packing:
         self.groups.append(tuple(places.index(weight) for weight in weights))
         self._few.append(few is not None)
         with self.gm.graph.inserting_before(first):
-            wide = self.gm.graph.call_function(few or torch.matmul, (x, place))
+            given = (x, place, True) if few and _rows(first) > FEW else (x, place)
+            wide = self.gm.graph.call_function(few or torch.matmul, given)
             sizes = [weight.meta["example_value"].shape[0] for weight in weights]
             parts = self.gm.graph.call_function(torch.split, (wide, sizes, -1))
         for number, node in enumerate(linears):
@@ -151,12 +161,41 @@ def _bytes(linear: fx.Node) -> int:
     return int(weight.numel() * weight.element_size())
 
 
-def _is_few(linear: fx.Node) -> bool:
-    """Whether a linear is of a few rows, as far as is known, and computed in float32."""
+def _rows(linear: fx.Node) -> int:
+    """The rows of a linear, as far as they are known, where `few_rows` may compute it; else 0."""
     x, made = _operands(linear)[0].meta["example_value"], linear.meta["example_value"]
     sizes = list(x.shape[:-1])
     known = math.prod(size for size in sizes if isinstance(size, int))  # others may be 1
-    return 0 < known <= FEW and x.dtype == made.dtype == torch.float32
+    fits = known <= (FEW if any(not isinstance(size, int) for size in sizes) else MANY)
+    return known if fits and x.dtype == made.dtype == torch.float32 else 0
+
+
+Products = list[tuple[Tensor, Tensor]]
+
+
+def _products(groups: list[list[fx.Node]], weights: Mapping[fx.Node, Any]) -> Products:
+    """What some of the groups multiply, with weights as they are packed, and numbers for x."""
+    found: Products = []
+    with torch_internals.without_modes(), torch.no_grad():
+        for group in groups:
+            parts = [weights[_operands(node)[1]] for node in group]
+            size = sum(part.numel() for part in parts)
+            rows, inner = _rows(group[0]), parts[0].shape[1]
+            x = torch.linspace(-1, 1, rows * inner).view(rows, inner)
+            found.append((x, _joined(parts, _rooms([size])[0], few=True)))
+            if sum(4 * weight.numel() for _, weight in found) >= SAMPLE:
+                break
+    return found
+
+
+def _wins(op: Any, products: Products) -> bool:
+    """Whether an op multiplies clearly faster than torch does, on this machine, in turn with it."""
+    ours, theirs = [], []
+    with torch_internals.without_modes(), torch.no_grad():
+        for _ in range(ROUNDS):
+            ours.append(seconds(lambda: [op(x, weight, True) for x, weight in products]))
+            theirs.append(seconds(lambda: [torch.matmul(x, w.t()) for x, w in products]))
+    return min(theirs) > CLEAR * min(ours)
 
 
 def _together(places: list[fx.Node], weights: Mapping[int, Tensor]) -> list[list[fx.Node]]:

@@ -27,6 +27,9 @@ struct Attend {
 };
 
 constexpr int64_t kPanel = 256, kMost = 32;  // columns, and rows of x, of one call of `columns` at most
+// The columns of a call where so many rows are taken together: of few rows, as many as the first cache has room for their sums;
+// those of bfloat16, which are made float for each row, are few sooner.
+constexpr int64_t panel(int64_t together, int64_t bytes) { return together > bytes ? kPanel : 4096 / together; }
 
 // Of two types: 0 is float, 1 is bfloat16; a mixture at 2 is bfloat16 with float cos and sin.
 struct Kernels {
@@ -43,7 +46,7 @@ struct Kernels {
   // a few rows of x [rows, inner] with the rows of w, of which each is read once: y [rows, outer]
   void (*linear[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t from,
                     int64_t to, int64_t inner, int64_t outer);
-  // the same where w lies [inner, outer], `w_row` apart: the columns from..to, kPanel at most, each part of which is read
+  // the same where w lies [inner, outer], `w_row` apart: the columns from..to, `panel` at most, each part of which is read
   // once; x is [groups, inner, together], the rows of a group side by side
   void (*columns[2])(const float* x, const void* w, int64_t w_row, const void* bias, void* y, int64_t rows, int64_t together,
                      int64_t from, int64_t to, int64_t inner, int64_t outer);

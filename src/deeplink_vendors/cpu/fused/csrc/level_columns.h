@@ -1,5 +1,55 @@
 // Products with weights that lie [in, out] in memory, once for each level; a part of level.h.
 
+// What reads memory as it lies, from end to end of many columns, gets twice as much of it as what goes down a few columns at a
+// time. Its sums wait in the first cache meanwhile, which holds those of few rows of x only; more rows cost arithmetic anyway.
+
+constexpr int kLines = 8;  // rows of w at a time, which a sum is read and written once for
+
+// Adds to `held` [M, room] what K numbers of M rows of x make of whole lines of K rows of w; x is [numbers, M].
+template <class T, int M, int K>
+void line_block(const float* x, const T* w, int64_t w_row, const T* next, int64_t width, float* held, int64_t room, bool first) {
+  constexpr int C = 64 / sizeof(T) / W;  // vectors of a line
+  for (int64_t n = 0; n < width; n += C * W) {
+    for (int k = 0; k < K; k++) __builtin_prefetch(next + k * w_row + n, 0, 2);
+    for (int c = 0; c < C; c++) {
+      F weight[K];
+      for (int k = 0; k < K; k++) weight[k] = load(w + k * w_row + n + c * W);
+      for (int m = 0; m < M; m++) {
+        float* place = held + m * room + n + c * W;
+        F total = weight[0] * x[m];
+        for (int k = 1; k < K; k++) total += weight[k] * x[k * M + m];
+        store(place, first ? total : load(place) + total);
+      }
+    }
+  }
+}
+
+// The columns from `from` on, in whole lines; the result is the first column that was not taken.
+template <class T, int M>
+int64_t column_lines(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
+                     int64_t inner, int64_t outer) {
+  constexpr int64_t room = panel(M, sizeof(T)), line = 64 / sizeof(T);
+  const int64_t width = (to - from) / line * line, whole = inner / kLines * kLines;
+  if (!width) return from;
+  alignas(64) float held[room * M];
+  for (int64_t g = 0; g < rows; g += M) {
+    const float* mine = x + g * inner;
+    const T* here = w + from;
+    for (int64_t k = 0; k < whole; k += kLines, here += kLines * w_row) {
+      const bool ends = k + kLines >= whole && to < outer;  // then the next panel's columns follow, else most often the next weight
+      line_block<T, M, kLines>(mine + k * M, here, w_row, ends ? w + to : here + kLines * w_row, width, held, room, k == 0);
+    }
+    for (int64_t k = whole; k < inner; k++, here += w_row)
+      line_block<T, M, 1>(mine + k * M, here, w_row, here + w_row, width, held, room, k == 0);
+    for (int64_t row = g; row < rows && row < g + M; row++)
+      for (int64_t n = 0; n < width; n += W) {
+        const F total = load(held + (row - g) * room + n);
+        store(y + row * outer + from + n, bias ? total + load(bias + from + n) : total);
+      }
+  }
+  return from + width;
+}
+
 constexpr int64_t kDeep = 32;  // numbers of x at a time: as many pages are open, and sums stay short
 constexpr int64_t kFar = 2;  // blocks of columns that are asked for before their turn
 
@@ -64,9 +114,13 @@ int64_t column_blocks(const float* x, const T* w, int64_t w_row, const T* bias, 
 template <class T, int M>
 void columns_of(const float* x, const T* w, int64_t w_row, const T* bias, T* y, int64_t rows, int64_t from, int64_t to,
                 int64_t inner, int64_t outer) {
-  constexpr int C = WIDTH == 16 ? (M < 4 ? 8 : M < 8 ? 4 : M < 16 ? 2 : 1) : (M < 4 ? 4 : 2);
-  from = column_blocks<T, M, C>(x, w, w_row, bias, y, rows, from, to, inner, outer);
-  if constexpr (C > 1) from = column_blocks<T, M, 1>(x, w, w_row, bias, y, rows, from, to, inner, outer);
+  if constexpr (panel(M, sizeof(T)) > kPanel) {
+    from = column_lines<T, M>(x, w, w_row, bias, y, rows, from, to, inner, outer);
+  } else {
+    constexpr int C = WIDTH == 16 ? (M < 8 ? 4 : M < 16 ? 2 : 1) : 2;
+    from = column_blocks<T, M, C>(x, w, w_row, bias, y, rows, from, to, inner, outer);
+  }
+  from = column_blocks<T, M, 1>(x, w, w_row, bias, y, rows, from, to, inner, outer);
   for (; from < to; from++)
     last_column<T, M>(x, w + from, w_row, y + from, bias ? one(bias + from) : 0.f, rows, inner, outer);
 }

@@ -88,7 +88,8 @@ struct Rows {
 inline Tensor empty_as(const Tensor& t) { return at::empty(t.sizes(), t.options()); }
 
 // Several files' (unit_ops.cpp).
-Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias);  // x @ weight.T + bias, few rows by our own kernel
+// x @ weight.T + bias; by our own kernel few rows, or any number
+Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias, bool any_rows = false);
 void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& weight, Tensor& y, double eps);
 std::string not_norm(const Tensor& x, const Tensor& weight);  // why it is not taken
 

@@ -190,23 +190,25 @@ Tensor by_columns(const Tensor& x, const Tensor& weight, const Maybe& bias, int6
   const int64_t each = (rows + groups - 1) / groups, together = each > 2 ? (each + 3) / 4 * 4 : each;  // as the kernels have them
   const Tensor in = side_by_side(x, rows, inner, together), added = bias ? bias->contiguous() : Tensor();
   const int64_t threads = at::get_num_threads(), share = ((outer + threads - 1) / threads + 15) / 16 * 16;
-  const int64_t panel = std::min(kPanel, std::max<int64_t>(share, 64)), panels = (outer + panel - 1) / panel;
+  const int64_t wide = std::min(panel(together, x.element_size()), std::max<int64_t>(share, 64)), panels = (outer + wide - 1) / wide;
   Tensor y = result_of(x, outer);
   const auto kernel = kernels().columns[kind(x)];
-  at::parallel_for(0, panels, grain(panel * inner), [&](int64_t begin, int64_t end) {
+  const int64_t most = kMost / together * together, item = x.element_size();
+  at::parallel_for(0, panels, grain(wide * inner), [&](int64_t begin, int64_t end) {
     for (const auto i : c10::irange(begin, end))
-      kernel(in.const_data_ptr<float>(), address(weight), weight.stride(1), bias ? address(added) : nullptr, address(y), rows, together,
-             i * panel, std::min(outer, (i + 1) * panel), inner, outer);
+      for (int64_t row = 0; row < rows; row += most)
+        kernel(in.const_data_ptr<float>() + row * inner, address(weight), weight.stride(1), bias ? address(added) : nullptr,
+               address(y) + row * outer * item, std::min(most, rows - row), together, i * wide, std::min(outer, (i + 1) * wide), inner, outer);
   });
   return y;
 }
 
 }  // namespace
 
-Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
+Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias, bool any_rows) {
   if (!is_product(x, weight, bias)) return at::linear(x, weight, bias);
   const int64_t rows = x.numel() / x.size(-1);
-  if (rows <= kernels().most && weight.stride(0) == 1 && weight.stride(1) >= weight.size(0)) return by_columns(x, weight, bias, rows);
+  if ((any_rows || rows <= kernels().most) && weight.stride(0) == 1 && weight.stride(1) >= weight.size(0)) return by_columns(x, weight, bias, rows);
   if (rows <= kFew && weight.stride(1) == 1 && weight.stride(0) >= weight.size(1)) return by_rows(x, weight, bias, rows);
   return at::linear(x, weight, bias);
 }
@@ -219,7 +221,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Maybe& bias, c10::str
   return product(x, weight, bias);
 }
 
-Tensor few_rows(const Tensor& x, const Tensor& weight) { return product(x, weight, std::nullopt); }
+Tensor few_rows(const Tensor& x, const Tensor& weight, bool measured) { return product(x, weight, std::nullopt, measured); }
 
 std::string not_fill(const Tensor& rows, const Tensor& cache, const Tensor& slots, const Maybe& scales) {
   if (scales) return "its kernel does not quantise";
