@@ -200,10 +200,9 @@ def load(
     key: str, backend: Backend, weights: Mapping[int, Tensor], record: Record
 ) -> Program | None:
     """The program of a key, when all of it is on disk."""
-    blob = cache.find(key, backend, kind="plan")
-    if blob is None:
+    plan: Plan | None = cache.load(key, backend, "plan")
+    if plan is None:
         return None
-    plan: Plan = pickle.loads(blob)
     blobs = [cache.find(part_key, backend) for _, part_key in plan.parts]
     if any(found is None for found in blobs):
         return None

@@ -24,6 +24,12 @@ from dicp.torch_internals.graphs import (
     hint,
     parameters,
 )
+from dicp.torch_internals.libraries import (
+    Library,
+    Watch,
+    open_library,
+    state_of_inductor,
+)
 from dicp.torch_internals.recordings import (
     aligning,
     check_cpp,
@@ -47,6 +53,8 @@ from dicp.torch_internals.traces import (
 __all__ = [
     "FakeTensor",
     "FakeTensorMode",
+    "Library",
+    "Watch",
     "aligning",
     "aot",
     "asked_for",
@@ -64,6 +72,7 @@ __all__ = [
     "hint",
     "holders",
     "inductor",
+    "open_library",
     "parameters",
     "precompiled_name",
     "preserve_rng_state",
@@ -73,6 +82,7 @@ __all__ = [
     "same_places",
     "save_precompiled",
     "saves_by_hooks",
+    "state_of_inductor",
     "static_input",
     "straighten",
     "torch_version",
