@@ -6,7 +6,7 @@ strides that inductor agreed on with itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,26 +58,36 @@ def _packed(
 ) -> Callable[..., Any]:
     """Inference on the CPU: weights of linears laid out and joined for their products."""
     weights = torch_internals.parameters(gm) if options.freeze else {}
-    key = library.key(gm, backend, options, weights, given)
+    key, changing = library.key(gm, backend, options, weights, given), torch_internals.sizes(gm)
     with timed(record, "load"):
-        found = library.find(key, backend, _few_rows)
-    if found is None:
-        torch_internals.check_cpp()
-        packing = Packing(gm, weights, _few_rows)
-        watch = None if packing.lacks else library.watch(key, packing.gm)
-        packed = packing.inputs(inputs, weights) if packing.groups else inputs
-        whole = packing.gm if packing.groups else gm
-        with timed(record, "compile"):
-            run = torch_internals.inductor(whole, packed, given, cancel_permutes, watch=watch)
-        if key is not None and watch is not None:
-            library.keep(key, backend, watch.library, packing)
-        packs: Packs = packing
-    else:
-        call, packs = found
-        run = _unboxed(call)
+        found = library.find(key, backend, _few_rows, changing)
+    if found is not None:
+        run, packs = _unboxed(found[0]), found[1]
         record.cached = 1
+    else:
+        with timed(record, "compile"):
+            run, packs = _compiled(gm, inputs, given, weights, key)
     record.frozen = sum(len(group) for group in packs.groups)
     return Packed(run, gm.forward, packs, weights) if packs.groups else run
+
+
+def _compiled(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    given: dict[str, Any],
+    weights: Mapping[int, Tensor],
+    key: str | None,
+) -> tuple[Callable[..., Any], Packs]:
+    """What inductor makes of a graph with packed weights; it is kept under a key."""
+    torch_internals.check_cpp()
+    packing, changing = Packing(gm, weights, _few_rows), torch_internals.sizes(gm)
+    watch = None if packing.lacks else library.watch(key, packing.gm)
+    packed = packing.inputs(inputs, weights) if packing.groups else inputs
+    whole = packing.gm if packing.groups else gm
+    run = torch_internals.inductor(whole, packed, given, cancel_permutes, watch=watch)
+    if key is not None and watch is not None:
+        library.keep(key, backend, watch.library, packing, changing)
+    return run, packing
 
 
 def _unboxed(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:

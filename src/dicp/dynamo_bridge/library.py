@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class Kept:
 
     library: torch_internals.Library
     packs: Packs
+    guards: str  # on sizes that change
 
 
 def key(
@@ -59,38 +60,46 @@ def watch(key: str | None, gm: fx.GraphModule) -> torch_internals.Watch | None:
     """What sees the library that is made of a graph, where it is to be kept."""
     if key is None:
         return None
-    return torch_internals.Watch(lambda graph: plan.is_plain(gm, graph) and not _shares(graph))
+    return torch_internals.Watch(lambda graph: plan.is_plain(gm, graph) and _gives_own(graph))
 
 
-def _shares(graph: fx.GraphModule) -> bool:
-    """Whether a result lies in the memory of an input."""
+def _gives_own(graph: fx.GraphModule) -> bool:
+    """Whether all results are tensors, and none lies in the memory of an input."""
     nodes: Any = graph.graph.output_node().args[0]
     given = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     made = [node.meta.get("val") for node in nodes if isinstance(node, fx.Node)]
-    return not {_memory(x) for x in given if isinstance(x, Tensor)}.isdisjoint(
-        _memory(x) for x in made if isinstance(x, Tensor)
-    )
+    taken = {_memory(x) for x in given if isinstance(x, Tensor)}
+    return all(isinstance(x, Tensor) and _memory(x) not in taken for x in made)
 
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def keep(key: str, backend: Backend, made: torch_internals.Library | None, packs: Packs) -> None:
+def keep(
+    key: str,
+    backend: Backend,
+    made: torch_internals.Library | None,
+    packs: Packs,
+    changing: Sequence[torch.SymInt],
+) -> None:
     """Keeps what was made of a graph; what is no library is left to torch's own cache."""
-    if made is None:
+    guards = torch_internals.guards_on(changing)
+    if made is None or guards is None:
         return
     plain = Packs(packs.groups, packs.few, packs.kept)
-    blob = pickle.dumps(Kept(made, plain))
+    blob = pickle.dumps(Kept(made, plain, guards))
     cache.get(key, backend, lambda: blob, KIND)
 
 
 def find(
-    key: str | None, backend: Backend, few: Callable[[], Any]
+    key: str | None, backend: Backend, few: Callable[[], Any], changing: Sequence[torch.SymInt]
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
     """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
     kept: Kept | None = None if key is None else cache.load(key, backend, KIND)
-    if kept is None or (any(kept.packs.few) and few() is None):
+    if kept is None or not torch_internals.holds(kept.guards, changing):
+        return None
+    if any(kept.packs.few) and few() is None:
         return None
     try:
         return _opened(kept.library, backend), kept.packs
@@ -99,9 +108,7 @@ def find(
         return None
 
 
-def _opened(
-    library: torch_internals.Library, backend: Backend
-) -> Callable[[list[Any]], list[Any]]:
+def _opened(library: torch_internals.Library, backend: Backend) -> Callable[[list[Any]], list[Any]]:
     """A library is opened from a file named by its bytes, which are looked at before."""
     name = hashlib.sha256(library.code).hexdigest()
     file = settings.DICP_CACHE_DIR.get() / backend.name / f"{name}.so"
