@@ -6,7 +6,7 @@ strides that inductor agreed on with itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,19 +15,18 @@ from torch import Tensor, fx
 from deeplink_vendors.cuda import replay
 from dicp import torch_internals, work
 from dicp.backend import Backend
-from dicp.dynamo_bridge import report
+from dicp.dynamo_bridge import library, report
+from dicp.dynamo_bridge.build import timed
 from dicp.dynamo_bridge.compile_fx import measured, trained, wants_gradients
 from dicp.dynamo_bridge.layout import cancel_permutes
 from dicp.dynamo_bridge.options import Options
-from dicp.dynamo_bridge.prepack import Packed, Packing
+from dicp.dynamo_bridge.prepack import Packed, Packing, Packs
 
 
 def compile_whole(
     gm: fx.GraphModule, inputs: Sequence[Any], options: Options
 ) -> Callable[..., Any]:
     """What inductor makes of dynamo's graph."""
-    if _device(inputs) == "cpu":
-        torch_internals.check_cpp()
     training = wants_gradients(inputs)
     record = report.begin(backend.name, "training" if training else "inference")
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
@@ -40,6 +39,8 @@ def compile_whole(
         if not options.measure:
             return compiled
         return measured({"compiled": compiled}, gm.forward, record)
+    if _device(inputs) == "cpu":
+        torch_internals.check_cpp()
     graphs = replay.ring if options.own_results else None
     compiled = torch_internals.inductor(gm, inputs, given, cancel_permutes, graphs)
     report.write()
@@ -57,14 +58,43 @@ def _packed(
 ) -> Callable[..., Any]:
     """Inference on the CPU: weights of linears laid out and joined for their products."""
     weights = torch_internals.parameters(gm) if options.freeze else {}
-    packing = Packing(gm, weights, _few_rows)
-    record.frozen = sum(len(group) for group in packing.groups)
-    if not packing.groups:
-        return torch_internals.inductor(gm, inputs, given, cancel_permutes)
-    compiled = torch_internals.inductor(
-        packing.gm, packing.inputs(inputs, weights), given, cancel_permutes
-    )
-    return Packed(compiled, gm.forward, packing, weights)
+    key, changing = library.key(gm, backend, options, weights, given), torch_internals.sizes(gm)
+    with timed(record, "load"):
+        found = library.find(key, backend, _few_rows, changing)
+    if found is not None:
+        run, packs = _unboxed(found[0]), found[1]
+        record.cached = 1
+    else:
+        with timed(record, "compile"):
+            run, packs = _compiled(gm, inputs, given, weights, key)
+    record.frozen = sum(len(group) for group in packs.groups)
+    return Packed(run, gm.forward, packs, weights) if packs.groups else run
+
+
+def _compiled(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    given: dict[str, Any],
+    weights: Mapping[int, Tensor],
+    key: str | None,
+) -> tuple[Callable[..., Any], Packs]:
+    """What inductor makes of a graph with packed weights; it is kept under a key."""
+    torch_internals.check_cpp()
+    packing, changing = Packing(gm, weights, _few_rows), torch_internals.sizes(gm)
+    watch = None if packing.lacks else library.watch(key, packing.gm)
+    packed = packing.inputs(inputs, weights) if packing.groups else inputs
+    whole = packing.gm if packing.groups else gm
+    run = torch_internals.inductor(whole, packed, given, cancel_permutes, watch=watch)
+    if key is not None and watch is not None:
+        library.keep(key, backend, watch.library, packing, changing)
+    return run, packing
+
+
+def _unboxed(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:
+    def run(*args: Any) -> list[Any]:
+        return call(list(args))
+
+    return run
 
 
 def _few_rows() -> Any:

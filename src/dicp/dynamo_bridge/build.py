@@ -38,10 +38,10 @@ def build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record | None = None,
-    keep: str = "",
+    keep: Callable[[plan.Plan], None] | None = None,
 ) -> Program:
-    """A program for a graph; `weights` are those of its inputs that are to be constants. Its plan
-    is kept under the key `keep`.
+    """A program for a graph; `weights` are those of its inputs that are to be constants. `keep`
+    gets its plan.
     """
     record = record or Record(0, backend.label, "inference")
     with torch_internals.without_modes(), torch.no_grad():
@@ -84,7 +84,7 @@ def _build(
     options: Options,
     weights: Mapping[int, Tensor],
     record: Record,
-    keep: str,
+    keep: Callable[[plan.Plan], None] | None,
 ) -> Program:
     inputs = gm.graph.find_nodes(op="placeholder")
     numbers = {node.name: number for number, node in enumerate(inputs)}
@@ -114,7 +114,7 @@ def _build(
     finish = finisher(orders)
     program = Program(whole, parts, frozen, numbers, known, constants, finish, record)
     if keep and (kept := plan.describe(program, folded, attributes, names, orders)):
-        plan.save(keep, kept, backend)
+        keep(kept)
     return program
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ from deeplink.native import folder_of
 from deeplink.tensors import bytes_of
 from dicp import torch_internals
 from dicp.backend import Backend
+
+log = logging.getLogger("dicp")
 
 
 def key(gm: fx.GraphModule, backend: Backend, constants: Mapping[str, Tensor]) -> str:
@@ -62,6 +66,7 @@ def head(backend: Backend) -> tuple[str, ...]:
 def _code(backend: Backend) -> str:
     """Of dicp, and of the folders that a backend's functions are from: edited, they emit anew."""
     own = [backend.emitter, backend.load, backend.compile, *backend.conversions.functions()]
+    own += [backend.whole] if backend.whole else []
     modules = {sys.modules.get(getattr(f, "__module__", "")) for f in own}
     files = {str(getattr(module, "__file__", None) or __file__) for module in modules}
     digest = hashlib.sha256()
@@ -99,6 +104,18 @@ def find(key: str, backend: Backend, kind: str = "blob") -> bytes | None:
     return _read(_path(key, backend, kind))
 
 
+def load(key: str, backend: Backend, kind: str) -> Any:
+    """The object that is kept under a key; None where none is, or none that can be read here."""
+    path = _path(key, backend, kind)
+    blob = _read(path)
+    try:
+        return None if blob is None else pickle.loads(blob)
+    except Exception as error:  # a foreign file may hold anything
+        log.warning("%s cannot be read, and is compiled anew: %s", path, error)
+        path.unlink(missing_ok=True)
+        return None
+
+
 def _path(key: str, backend: Backend, kind: str) -> Path:
     return settings.DICP_CACHE_DIR.get() / backend.name / f"{key}.{kind}"
 
@@ -134,7 +151,10 @@ def _read(path: Path) -> bytes | None:
     except OSError:
         return None
     blob = data[32:]
-    return blob if hashlib.sha256(blob).digest() == data[:32] else None
+    if hashlib.sha256(blob).digest() == data[:32]:
+        return blob
+    log.warning("%s is damaged, or none of ours: compiled anew", path)
+    return None
 
 
 def _write(path: Path, blob: bytes) -> None:

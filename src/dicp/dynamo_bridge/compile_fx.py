@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,11 +59,12 @@ def _compiled(
         return gm.forward
     weights = torch_internals.parameters(gm) if chosen.freeze else {}
     record = report.begin(backend.label, "inference")
-    key = plan.key(gm, backend, chosen, weights)
-    compiled = _from_disk(key, backend, weights, record)
+    key, changing = plan.key(gm, backend, chosen, weights), torch_internals.sizes(gm)
+    compiled = _from_disk(key, backend, weights, record, changing)
     if compiled is None:
         compiled = _compile(gm, example_inputs, backend, chosen, weights, record, key)
-    if record_trace := precompile.keep(gm, backend, chosen, weights, key):
+    traced = None if changing else key  # compiled anew without dynamo, sizes would be fixed
+    if record_trace := precompile.keep(gm, backend, chosen, weights, traced):
         compiled = precompile.saving(compiled, record_trace)
     return _settled(compiled, gm.forward, backend, chosen, record)
 
@@ -186,13 +188,17 @@ def trained(
 
 
 def _from_disk(
-    key: str | None, backend: Backend, weights: Mapping[int, Tensor], record: report.Record
+    key: str | None,
+    backend: Backend,
+    weights: Mapping[int, Tensor],
+    record: report.Record,
+    changing: Sequence[torch.SymInt] = (),
 ) -> Callable[..., Any] | None:
     """What an earlier process compiled, when it compiled the same."""
     if key is None:
         return None
     with torch_internals.without_modes(), timed(record, "load"):
-        program = plan.load(key, backend, weights, record)
+        program = plan.load(key, backend, weights, record, changing)
     return None if program is None else _direct(program)
 
 
@@ -208,12 +214,17 @@ def _compile(
     plain: list[Program] = []
     start = time.perf_counter()
 
+    def keep(made: plan.Plan) -> None:
+        guards = torch_internals.guards_on(torch_internals.sizes(gm))
+        if key is not None and guards is not None:
+            plan.save(key, replace(made, guards=guards), backend)
+
     def inference(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         record.seconds["trace"] = time.perf_counter() - start
         # with another number of inputs, AOTAutograd changed which is which
         mine = weights if len(inputs) == len(example_inputs) else {}
         same = plan.is_plain(gm, graph)
-        program = build(graph, backend, options, mine, record, (key or "") if same else "")
+        program = build(graph, backend, options, mine, record, keep if same and key else None)
         if same:
             plain.append(program)
         return boxed(program)

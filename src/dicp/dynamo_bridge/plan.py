@@ -1,8 +1,9 @@
 """A whole compiled graph on disk: a later process with the same model goes from dynamo's graph
 straight to loading, without tracing it through AOTAutograd and the passes again.
 
-Kept are graphs of inference with fixed sizes that neither write nor return their inputs: for those
-AOTAutograd's wrappers do nothing.
+Kept are graphs of inference that neither write nor return their inputs: for those AOTAutograd's
+wrappers do nothing. Where sizes change, what was taken for granted of them is kept, too; it has to
+hold when the plan is loaded, and dynamo guards it from then on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves
 
 from deeplink.tensors import bytes_of
+from dicp import torch_internals
 from dicp.backend import Backend
 from dicp.dynamo_bridge import cache
 from dicp.dynamo_bridge.canonical import VIEWS
@@ -59,6 +61,7 @@ class Plan:
     parts: tuple[tuple[Shape, str], ...]
     orders: list[tuple[int, ...] | None]
     record: dict[str, Any]
+    guards: str = ""  # on sizes that change
 
 
 def is_plain(gm: fx.GraphModule, graph: fx.GraphModule) -> bool:
@@ -86,20 +89,19 @@ def _from_input(node: fx.Node) -> bool:
 def key(
     gm: fx.GraphModule, backend: Backend, options: Options, weights: Mapping[int, Tensor]
 ) -> str | None:
-    """Of dynamo's graph; None for one that is not to be kept: sizes that change, or functions
-    whose meaning is not torch's own.
+    """Of dynamo's graph; None for one that is not to be kept: sizes that only a call tells, or
+    functions whose meaning is not torch's own.
     """
-    if options.verify or not options.cache or backend.embeds:
+    ranges = torch_internals.ranges(torch_internals.sizes(gm))
+    if options.verify or not options.cache or backend.embeds or ranges is None:
         return None
     digest = hashlib.sha256(repr((cache.head(backend), asdict(options), sorted(weights))).encode())
-    digest.update(repr(_state()).encode())
+    digest.update(repr((_state(), ranges)).encode())
+    symbols = {name for name, _ in ranges}
     for node in gm.graph.nodes:
         target = _target(node)
         value = node.meta.get("example_value") if node.op == "placeholder" else None
-        fixed = not isinstance(value, torch.SymInt) and all(
-            isinstance(n, int) for n in getattr(value, "shape", ())
-        )
-        if target is None or not fixed:
+        if target is None or not _told_by(symbols, value):
             return None
         args = map_aggregate(node.args, _written)
         row = (node.op, node.name, target, args, {k: str(v) for k, v in node.kwargs.items()})
@@ -110,6 +112,16 @@ def key(
                 return None
             digest.update(bytes_of(constant))
     return digest.hexdigest()
+
+
+def _told_by(symbols: set[str], value: Any) -> bool:
+    """Whether all sizes of an input are numbers, or made of these symbols."""
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        return False
+    if not isinstance(value, Tensor):
+        return True
+    made = [n for n in (*value.shape, *value.stride()) if not isinstance(n, int)]
+    return all({str(s) for s in n.node.expr.free_symbols} <= symbols for n in made)
 
 
 def _written(value: Any) -> str:
@@ -197,13 +209,16 @@ def describe(
 
 
 def load(
-    key: str, backend: Backend, weights: Mapping[int, Tensor], record: Record
+    key: str,
+    backend: Backend,
+    weights: Mapping[int, Tensor],
+    record: Record,
+    changing: Sequence[torch.SymInt] = (),
 ) -> Program | None:
-    """The program of a key, when all of it is on disk."""
-    blob = cache.find(key, backend, kind="plan")
-    if blob is None:
+    """The program of a key, when all of it is on disk; `changing` are the sizes that do."""
+    plan: Plan | None = cache.load(key, backend, "plan")
+    if plan is None or not torch_internals.holds(plan.guards, changing):
         return None
-    plan: Plan = pickle.loads(blob)
     blobs = [cache.find(part_key, backend) for _, part_key in plan.parts]
     if any(found is None for found in blobs):
         return None

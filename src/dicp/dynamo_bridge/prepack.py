@@ -16,6 +16,7 @@ import math
 import mmap
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ Run = Callable[..., Any]
 class Packed:
     """Runs a graph whose weights are packed; takes them anew when the program changes them."""
 
-    def __init__(self, run: Run, eager: Run, packing: Packing, weights: Mapping[int, Tensor]):
+    def __init__(self, run: Run, eager: Run, packing: Packs, weights: Mapping[int, Tensor]):
         self._run, self._eager, self._packing = run, eager, packing
         self._frozen = Frozen({i: weights[i] for group in packing.groups for i in group})
         self._made = packing.made(self._frozen.tensors)
@@ -59,8 +60,24 @@ class Packed:
         return self._run(*(args[i] for i in self._packing.kept), *self._made)
 
 
-class Packing:
-    """A graph with packed weights as its last inputs; `groups` says what each is made of.
+@dataclass
+class Packs:
+    """Packed weights in the place of inputs: what each is made of, and which inputs stay."""
+
+    groups: list[Group] = field(default_factory=list)
+    few: list[bool] = field(default_factory=list)  # which are for the op of few rows
+    kept: list[int] = field(default_factory=list)
+
+    def made(self, weights: Mapping[int, Tensor]) -> list[Tensor]:
+        """The packed weights."""
+        with torch_internals.without_modes(), torch.no_grad():
+            parts = [[weights[i] for i in group] for group in self.groups]
+            rooms = _rooms([sum(w.numel() for w in each) for each in parts])
+            return [_joined(*made) for made in zip(parts, rooms, self.few, strict=True)]
+
+
+class Packing(Packs):
+    """A graph with packed weights as its last inputs.
 
     `product` finds the op for few rows, where there is a kernel for it; asked when it may pay.
     """
@@ -71,13 +88,13 @@ class Packing:
         weights: Mapping[int, Tensor],
         product: Callable[[], Any] = lambda: None,
     ) -> None:
+        super().__init__()
         self.gm = fx.GraphModule(gm, copy.deepcopy(gm.graph))
         places = list(self.gm.graph.find_nodes(op="placeholder"))
-        self.groups: list[Group] = []
-        self._few: list[bool] = []
         together = _together(places, weights)
         read = sum(_bytes(node) for group in together if _rows(group[0]) for node in group)
         op = product() if read >= LARGE else None
+        self.lacks = read >= LARGE and op is None  # the kernel for few rows
         many = [group for group in together if _rows(group[0]) > FEW]
         values = dict(zip(places, map(weights.get, range(len(places))), strict=True))
         wins = bool(op and many) and _wins(op, _products(many, values))
@@ -97,7 +114,7 @@ class Packing:
         weights = [_operands(node)[1] for node in linears]
         place = add_placeholder(self.gm, f"packed_{len(self.groups)}")
         self.groups.append(tuple(places.index(weight) for weight in weights))
-        self._few.append(few is not None)
+        self.few.append(few is not None)
         with self.gm.graph.inserting_before(first):
             given = (x, place, True) if few and _rows(first) > FEW else (x, place)
             wide = self.gm.graph.call_function(few or torch.matmul, given)
@@ -120,19 +137,14 @@ class Packing:
         if len(linears) == 1:
             self.gm.graph.erase_node(parts)
 
-    def made(self, weights: Mapping[int, Tensor]) -> list[Tensor]:
-        """The packed weights."""
-        with torch_internals.without_modes(), torch.no_grad():
-            parts = [[weights[i] for i in group] for group in self.groups]
-            rooms = _rooms([sum(w.numel() for w in each) for each in parts])
-            return [_joined(*made) for made in zip(parts, rooms, self._few, strict=True)]
-
     def inputs(self, given: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
         """Inputs of the packed graph, as those of the graph are given: real or fake."""
         mode = torch_internals.fake_mode_for(given)
         fakes = any(isinstance(x, torch_internals.FakeTensor) for x in given)
         made = self.made(weights)
-        return [*(given[i] for i in self.kept), *(map(mode.from_tensor, made) if fakes else made)]
+        if fakes:  # weights have the sizes that they have
+            made = [mode.from_tensor(tensor, static_shapes=True) for tensor in made]
+        return [*(given[i] for i in self.kept), *made]
 
 
 def _joined(weights: list[Tensor], room: Tensor, few: bool) -> Tensor:

@@ -84,6 +84,47 @@ def _held(node: fx.Node) -> str:
     return str(value.node._expr) if value is not None and read else ""
 
 
+def sizes(gm: fx.GraphModule) -> list[torch.SymInt]:
+    """The sizes that change, among the inputs of dynamo's graph."""
+    given = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
+    return [value for value in given if isinstance(value, torch.SymInt)]
+
+
+def ranges(changing: Sequence[torch.SymInt]) -> list[tuple[str, str]] | None:
+    """What dynamo knows of sizes that change; None where one is no symbol with an example."""
+    found = []
+    for size in changing:
+        node, symbol = size.node, size.node.expr
+        if not symbol.is_symbol or symbol is not node._expr or not node.has_hint():
+            return None
+        found.append((str(symbol), str(node.shape_env.var_to_range.get(symbol))))
+    return found
+
+
+def guards_on(changing: Sequence[torch.SymInt]) -> str | None:
+    """What was taken for granted of sizes, as text; None where no text of these alone tells it."""
+    if not changing:
+        return ""
+    if ranges(changing) is None:  # one was fixed meanwhile, or found to be another
+        return None
+    env, symbols = changing[0].node.shape_env, {size.node.expr for size in changing}
+    guards = [guard for guard in env.guards if guard.expr.free_symbols & symbols]
+    if any(guard.expr.free_symbols - symbols for guard in guards):
+        return None
+    return env.produce_guards_expression(list(changing), guards=guards) or ""
+
+
+def holds(guards: str, changing: Sequence[torch.SymInt]) -> bool:
+    """Whether the same can be taken for granted of these sizes; dynamo then guards it."""
+    if not guards:
+        return True
+    env = changing[0].node.shape_env
+    hints = [size.node.hint for size in changing]
+    if not env.evaluate_guards_expression(guards, hints):
+        return False
+    return bool(env.evaluate_guards_expression(guards, list(changing)))
+
+
 def fake_mode_for(values: Sequence[Any]) -> FakeTensorMode:
     """The mode of these fake tensors; a new one when there are none."""
     mode = detect_fake_mode([v for v in values if isinstance(v, Tensor)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from deeplink.errors import MissingCompilerError
+from dicp.torch_internals.libraries import Watch, watched
 
 
 def check_cpp() -> None:
@@ -33,10 +34,12 @@ def inductor(
     patches: dict[str, Any],
     change: Callable[[fx.Graph], None],
     graphs: Callable[..., Any] | None = None,
+    watch: Watch | None = None,
 ) -> Callable[..., Any]:
     """Inductor's own compile_fx, with one more pass over the graphs that it makes.
 
-    `graphs` records what is to be a CUDA graph, in place of inductor's own way.
+    `graphs` records what is to be a CUDA graph, in place of inductor's own way; `watch` gets the
+    library that it made.
     """
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
@@ -52,8 +55,8 @@ def inductor(
             return get_hash_for_files((change.__code__.co_filename,), kept)
 
     given = {**patches, "post_grad_custom_pre_pass": Pass()}
-    with _recorded_by(graphs):
-        return compile_fx(gm, list(inputs), config_patches=given)  # type: ignore[return-value]
+    with _recorded_by(graphs), watched(watch) as inner:
+        return compile_fx(gm, list(inputs), inner, config_patches=given)  # type: ignore[return-value]
 
 
 @contextlib.contextmanager

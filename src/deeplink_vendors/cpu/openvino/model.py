@@ -9,12 +9,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import openvino
 import torch
 from torch import Tensor
 
 from deeplink.errors import CompileError
+from deeplink_vendors.cpu.openvino import package
 from dicp.backend import Loading, Result
+
+openvino = package.imported()
 
 CONFIGURATION = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
 

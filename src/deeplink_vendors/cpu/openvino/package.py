@@ -1,0 +1,35 @@
+"""The openvino package, imported without its converter of other formats: that is half of what its
+import takes, and comes when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+CONVERTER = "openvino.tools.ovc"
+
+
+def imported() -> Any:
+    """As `import openvino`."""
+    if "openvino" in sys.modules:
+        return sys.modules["openvino"]
+    modules: dict[str, Any] = sys.modules
+    modules[CONVERTER] = None  # cannot be imported for now, which the package allows for
+    try:
+        package: Any = importlib.import_module("openvino")
+    finally:
+        if modules[CONVERTER] is None:
+            del modules[CONVERTER]
+    if not hasattr(package, "convert_model") and not hasattr(package, "__getattr__"):
+        package.__getattr__ = _later
+    return package
+
+
+def _later(name: str) -> Any:
+    if name not in ("convert_model", "tools"):
+        raise AttributeError(f"module 'openvino' has no attribute {name!r}")
+    converter = importlib.import_module(CONVERTER)
+    sys.modules["openvino"].convert_model = converter.convert_model  # type: ignore[attr-defined]
+    return converter.convert_model if name == "convert_model" else sys.modules["openvino.tools"]

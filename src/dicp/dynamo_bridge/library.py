@@ -1,0 +1,119 @@
+"""Graphs of inference that inductor compiled for the CPU, on disk as libraries: a later process
+with the same model opens them, without tracing through AOTAutograd and without inductor.
+
+Kept are graphs as in `plan`. A file that is damaged, or of another machine, counts as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from deeplink import settings
+from dicp import torch_internals
+from dicp.backend import Backend
+from dicp.dynamo_bridge import cache, plan
+from dicp.dynamo_bridge.options import Options
+from dicp.dynamo_bridge.prepack import Packs
+
+log = logging.getLogger("dicp")
+KIND = "library"
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A library, and what its last inputs are made of."""
+
+    library: torch_internals.Library
+    packs: Packs
+    guards: str  # on sizes that change
+
+
+def key(
+    gm: fx.GraphModule,
+    backend: Backend,
+    options: Options,
+    weights: Mapping[int, Tensor],
+    patches: Mapping[str, Any],
+) -> str | None:
+    """Of dynamo's graph and of all that inductor's code for it depends on; None for one that is not
+    to be kept.
+    """
+    if torch.is_autocast_enabled("cpu") or not patches.get("cpp_wrapper"):
+        return None  # AOTAutograd switches autocast off in a call; or: no library
+    graph, state = plan.key(gm, backend, options, weights), torch_internals.state_of_inductor()
+    if graph is None or state is None:
+        return None
+    return hashlib.sha256(repr((graph, state, sorted(patches.items()))).encode()).hexdigest()
+
+
+def watch(key: str | None, gm: fx.GraphModule) -> torch_internals.Watch | None:
+    """What sees the library that is made of a graph, where it is to be kept."""
+    if key is None:
+        return None
+    return torch_internals.Watch(lambda graph: plan.is_plain(gm, graph) and _gives_own(graph))
+
+
+def _gives_own(graph: fx.GraphModule) -> bool:
+    """Whether all results are tensors, and none lies in the memory of an input."""
+    nodes: Any = graph.graph.output_node().args[0]
+    given = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    made = [node.meta.get("val") for node in nodes if isinstance(node, fx.Node)]
+    taken = {_memory(x) for x in given if isinstance(x, Tensor)}
+    return all(isinstance(x, Tensor) and _memory(x) not in taken for x in made)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def keep(
+    key: str,
+    backend: Backend,
+    made: torch_internals.Library | None,
+    packs: Packs,
+    changing: Sequence[torch.SymInt],
+) -> None:
+    """Keeps what was made of a graph; what is no library is left to torch's own cache."""
+    guards = torch_internals.guards_on(changing)
+    if made is None or guards is None:
+        return
+    plain = Packs(packs.groups, packs.few, packs.kept)
+    blob = pickle.dumps(Kept(made, plain, guards))
+    cache.get(key, backend, lambda: blob, KIND)
+
+
+def find(
+    key: str | None, backend: Backend, few: Callable[[], Any], changing: Sequence[torch.SymInt]
+) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
+    """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
+    kept: Kept | None = None if key is None else cache.load(key, backend, KIND)
+    if kept is None or not torch_internals.holds(kept.guards, changing):
+        return None
+    if any(kept.packs.few) and few() is None:
+        return None
+    try:
+        return _opened(kept.library, backend), kept.packs
+    except (ImportError, OSError) as error:  # a folder without execution, for one
+        log.warning("%s: a kept library is not used: %s", backend.label, error)
+        return None
+
+
+def _opened(library: torch_internals.Library, backend: Backend) -> Callable[[list[Any]], list[Any]]:
+    """A library is opened from a file named by its bytes, which are looked at before."""
+    name = hashlib.sha256(library.code).hexdigest()
+    file = settings.DICP_CACHE_DIR.get() / backend.name / f"{name}.so"
+    if not file.exists() or file.read_bytes() != library.code:
+        temporary = file.with_suffix(f".{os.getpid()}.part")
+        temporary.write_bytes(library.code)
+        temporary.replace(file)
+    return torch_internals.open_library(file, library.text)

@@ -1,0 +1,124 @@
+"""What inductor makes of a graph of inference for the CPU is a library and a few lines that call
+it: kept, a later process opens it without inductor itself, whose import alone takes a second.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+START, CALL, END = "cpp_wrapper_src = (", "def _wrap_func(", "call = _wrap_func(inductor_entry)\n"
+HEAD = {"", "import torch", "from torch._inductor.codecache import CppWrapperCodeCache"}
+CPUINFO = Path("/proc/cpuinfo")
+CUSTOM = (  # passes of the program's own, in inductor's settings: their text tells nothing
+    "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass",
+    "joint_custom_post_pass", "pre_grad_custom_pass", "_pre_fusion_custom_pass",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Library:
+    """A compiled graph: the file's bytes, and the text that makes a function of its entry."""
+
+    code: bytes
+    text: str
+
+
+@dataclass
+class Watch:
+    """What `inductor` saw of one graph: given to `wanted` before it is compiled."""
+
+    wanted: Callable[[fx.GraphModule], bool]
+    library: Library | None = None
+
+
+@contextmanager
+def watched(watch: Watch | None) -> Iterator[Callable[..., Any]]:
+    """Inductor's compiler of one graph; watched, it is called also for what torch's own cache has.
+
+    That one is by parts: the graph that AOTAutograd makes is looked up behind it.
+    """
+    from torch._functorch import config as functorch
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    if watch is None:
+        yield compile_fx_inner
+        return
+    seen = 0
+
+    def compile_graph(graph: fx.GraphModule, given: Any, **known: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        wanted = watch.wanted(graph)  # before: inductor writes into the graph
+        made = compile_fx_inner(graph, given, **known)
+        watch.library = _library(made) if wanted and seen == 1 else None
+        return made
+
+    with functorch.patch(enable_autograd_cache=False):
+        yield compile_graph
+
+
+def _library(made: Any) -> Library | None:
+    """What a compiled graph is, where it is a library and nothing else."""
+    from torch._inductor.codecache import PyCodeCache
+
+    unset = ("constants", "frozen_param_names", "torchbind_constants", "mutated_input_idxs",
+             "opaque_value_type_classes", "inputs_to_check", "_wrap_compiled_regions")  # fmt: skip
+    text = getattr(made, "source_code", "")
+    head, _, rest = text.partition(START)
+    parts = rest.partition(CALL)[2].partition(END)
+    if not parts[1] or not set(head.splitlines()) <= HEAD:
+        return None
+    if any(getattr(made, name, None) for name in unset):
+        return None
+    modules = [m for m in PyCodeCache.modules if getattr(m, "key", "") == made.cache_key]
+    entry = getattr(modules[-1], "inductor_entry", None) if modules else None
+    file = getattr(getattr(entry, "__self__", None), "__file__", None)
+    return None if file is None else Library(Path(file).read_bytes(), CALL + parts[0] + END)
+
+
+def open_library(file: Path, text: str) -> Callable[[list[Any]], list[Any]]:
+    """The function of a library; it takes its list of arguments over. Raises ImportError or
+    OSError where the file is none of this machine's.
+    """
+    from torch._inductor.codecache import CppWrapperCodeCache
+
+    module: Any = CppWrapperCodeCache._load_library(str(file), file.stem)
+    scope = {"torch": torch, "inductor_entry": module.inductor_entry_cpp}
+    exec(text, scope)  # inductor's own lines
+    made: Callable[[list[Any]], list[Any]] = scope["call"]
+    return made
+
+
+def state_of_inductor() -> str | None:
+    """What decides, beside the graph, on the code that inductor makes for this CPU; None where
+    no text tells it.
+    """
+    from torch._functorch import config as functorch
+    from torch._inductor import config
+
+    if any(getattr(config, name, None) is not None for name in CUSTOM):
+        return None
+    settings = [sorted(part.save_config_portable().items()) for part in (config, functorch)]
+    running = torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.version.git_version
+    told = repr((settings, running, _processor()))
+    return None if " at 0x" in told else told
+
+
+@cache
+def _processor() -> tuple[str, ...]:
+    """What code for this machine may use."""
+    known = platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()
+    if not CPUINFO.exists():
+        return known
+    with CPUINFO.open() as lines:
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return (*known, flags)
