@@ -42,7 +42,7 @@ class Names:
 
 
 def _matches(entry: str, pattern: re.Pattern[str], name: str) -> bool:
-    if entry == name or names.ALIASES.get(entry) == name:
+    if name in (entry, names.canonical(entry)):
         return True
     if name.startswith("aten.") and entry == name.rsplit(".", 1)[0]:
         return True
@@ -66,7 +66,7 @@ def unknown(entries: Iterable[str]) -> list[str]:
     return [
         f"{entry!r}{names.suggestion(entry)}"
         for entry in plain
-        if entry.startswith("torch.") and entry not in names.ALIASES and not _exists(entry)
+        if entry.startswith("torch.") and not _exists(entry)
     ]
 
 

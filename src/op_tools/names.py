@@ -88,14 +88,15 @@ UNINITIALISED = frozenset(
     """.split()
 )
 
-# The name that a user may write, and the one that torch gives the same function.
-ALIASES = {
-    f"torch.{name}": f"torch.functional.{name}"
-    for name in (
-        *"atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors".split(),
-        *"cartesian_prod cdist chain_matmul einsum lu meshgrid norm split stft tensordot".split(),
-        *"unique unique_consecutive unravel_index".split(),
-    )
+# Names that a user may write for what torch calls torch.functional.split …
+SHORT = tuple(f"torch.{name}" for name in torch.functional.__all__)
+
+# Equal to each other as Python compares them, so that torch takes the one for the other.
+EQUAL = {
+    "torch.spmm": "torch.mm",
+    "torch.dsmm": "torch.mm",
+    "torch.hsmm": "torch.hspmm",
+    "torch.saddmm": "torch.sspaddmm",
 }
 
 
@@ -108,7 +109,7 @@ def name_of(func: Callable[..., Any]) -> str:
         name = None
     if name is None:
         name = _declared(func)
-    return name or ""
+    return EQUAL.get(name, name) or ""
 
 
 def _declared(func: Any) -> str:
@@ -138,6 +139,17 @@ def last(name: str) -> str:
 def is_random(name: str) -> bool:
     """Whether a call of this name draws random numbers, or returns what the memory held."""
     return last(name) in RANDOM or last(name) in UNINITIALISED
+
+
+@cache
+def canonical(name: str) -> str:
+    """What torch calls the function that a user wrote another name of: torch.conv2d is
+    torch.nn.functional.conv2d; the name itself where it is none of torch's.
+    """
+    try:
+        return name_of(resolve(name)) if name.startswith("torch.") else name
+    except LookupError:
+        return name
 
 
 def resolve(name: str) -> Callable[..., Any]:
@@ -174,5 +186,5 @@ def known() -> tuple[str, ...]:
 
 def suggestion(name: str) -> str:
     """ "; did you mean …?" or nothing."""
-    near = difflib.get_close_matches(name, [*known(), *ALIASES], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, [*known(), *SHORT], n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -53,7 +53,7 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
             f"if you know it, say --trust {name.split('.')[0]}.",
         )
     try:
-        func = names.resolve(names.ALIASES.get(name, name))
+        func = names.resolve(name)
     except LookupError as error:
         raise ReplayError(str(error)) from None
     if not (trusted or _is_operator(name, func)):

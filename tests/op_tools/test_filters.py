@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import get_overridable_functions
 
 import op_tools
 from deeplink.errors import SettingError
 from deeplink.settings import split_list
-from op_tools import filters
+from op_tools import filters, names
 from op_tools.filters import Names, Selection, Steps
 from tests.op_tools.test_engine import Watcher, vector
 
@@ -163,3 +165,19 @@ def test_entries_that_never_matched_are_listed(capsys: pytest.CaptureFixture[str
     with op_tools.OpFallback(ops="torch.sin,torch.tan"):
         torch.sin(vector())
     assert "never matched: torch.tan" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("space", ["torch", "torch.Tensor", "torch.nn.functional", "torch.linalg"])
+def test_every_function_that_torch_offers_is_met_by_the_name_it_is_offered_under(
+    space: str,
+) -> None:
+    place = functools.reduce(getattr, space.split(".")[1:], torch)
+    offered = get_overridable_functions()[place]
+    words = [w for w in dir(place) if not w.startswith("_") and getattr(place, w) in offered]
+    assert len(words) > 30
+    shown = {word: names.name_of(getattr(place, word)) for word in words}
+    assert not [w for w, name in shown.items() if name not in Names((f"{space}.{w}",))]
+
+
+def test_mm_is_not_called_by_the_name_of_a_sparse_product() -> None:
+    assert names.name_of(torch.mm) == "torch.mm"
