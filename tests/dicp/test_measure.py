@@ -56,10 +56,28 @@ def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["fast; us a call: slow 2000000, fast 1000000, eager 3000000"]
 
 
+def test_what_is_brief_has_to_be_the_fastest_once_its_data_lie_in_a_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cold, warm = (5e-4,) * 6, (2e-4,) * 6
+    first = (1e-3,) * measure.BLOCK  # of the round that warms up
+    clock, told = Clock(), list[str]()
+    monkeypatch.setattr(measure, "_now", lambda args: clock.now)
+    eager = clock.runs("eager", *first, *(cold + warm) * measure.MOST)
+    compiled = clock.runs("compiled", *first, *(3e-4,) * 12 * measure.MOST)
+    choice = measure.Choice({"compiled": compiled}, eager, lambda made: told.append(str(made)))
+    names = []
+    while not told:
+        names.append(choice(torch.ones(2)))
+    assert told == ["eager; us a call: compiled 300, eager 200"]
+    block = measure.LONG_BLOCK
+    assert names[6:] == (["compiled"] * block + ["eager"] * block) * measure.ROUNDS
+
+
 def test_calls_are_told_apart_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
     choice = measure.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
     for cached in (3, 3, 4):
-        for _ in range(4 * measure.BLOCK):
+        for _ in range(4 * measure.LONG_BLOCK):
             choice([{"past": torch.ones(cached)}], object(), 7, none=None)
     assert len(choice._times["eager"]) == 2
 

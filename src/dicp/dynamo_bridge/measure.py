@@ -18,6 +18,10 @@ from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
+BRIEF, LONG_BLOCK = (
+    2e-3,
+    12,
+)  # seconds: what takes less may lie in a cache, after six calls in a row
 CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
@@ -57,7 +61,8 @@ class Decision:
 class Choice:
     """Runs eager and each candidate in turn for the first calls, then the best of them.
 
-    Each call runs one of them, so nothing is computed twice and nothing is written twice. Who does
+    Each call runs one of them, so nothing is computed twice and nothing is written twice. The first
+    round warms up each, and so does the first half of each one's calls in a row. Who does
     not win clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss
     that is not large is looked at once more, some calls later, and both looks count: noise seldom
     lasts. `decided` may answer that something larger is measured in its place; then there is no
@@ -77,6 +82,8 @@ class Choice:
         self._decided = decided
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
+        self._block = BLOCK
+        self._last: dict[str, float] = {}  # seconds, in the round that warms up
         self._rounds = ROUNDS
         self._most = MOST
         self._resting = 0  # calls until the second look
@@ -100,15 +107,19 @@ class Choice:
 
     def _turn(self) -> tuple[str, bool]:
         """Who runs the next call, and whether its time counts."""
-        turn, place = divmod(self._calls, BLOCK)
+        turn, place = divmod(self._calls, self._block)
         round_, which = divmod(turn, len(self._order))
         self._calls += 1
-        return self._order[which], bool(place and round_)  # the first round warms up each
+        return self._order[which], bool(round_ and place >= self._block // 2)
 
     def _note(self, name: str, timed: bool, sizes: Any, seconds: float) -> None:
         if timed:
             self._times[name].setdefault(sizes, []).append(seconds)
-        if self._calls >= BLOCK * len(self._order) * (self._rounds + 1):
+        elif self._block == BLOCK:
+            self._last[name] = seconds
+            if self._calls == BLOCK * len(self._order) and 0 < max(self._last.values()) < BRIEF:
+                self._block, self._calls = LONG_BLOCK, LONG_BLOCK * len(self._order)
+        if self._calls >= self._block * len(self._order) * (self._rounds + 1):
             self._decide()
 
     def _decide(self) -> None:
@@ -160,7 +171,7 @@ class Choice:
         self._runs = {name: self._runs[name] for name in self._order}
         self._times = {name: self._times[name] for name in self._order}
         self._meanwhile, self._resting = winner, LATER
-        self._calls = BLOCK * len(self._order) * (self._rounds + 1)
+        self._calls = self._block * len(self._order) * (self._rounds + 1)
         self._most = MOST + self._rounds  # beyond the first look
         self._rounds *= 2
 

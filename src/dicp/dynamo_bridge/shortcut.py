@@ -32,16 +32,19 @@ class Shortcut:
 
     def call(self) -> Run:
         """What is called in its place: a function, which costs less than an object."""
-        runs, compiled = self._runs, self._compiled
+        runs, compiled, grad = self._runs, self._compiled, torch.is_grad_enabled
 
         @functools.wraps(compiled)  # with the marks by which torch.compile knows its own
         def call(*args: Any, **kwargs: Any) -> Any:
-            # hot path
+            # hot path: what is small finds none of this in a cache, so it is all in one frame
             if self._step is not None:
                 self._end_step((*args, *kwargs.values()))
             if kwargs:
                 return runs.get(_key(args, kwargs), compiled)(*args, **kwargs)
-            return runs.get(_key(args, kwargs), compiled)(*args)
+            key: list[Any] = [grad()]  # as by _key
+            for x in args:
+                key.append(x.shape if isinstance(x, Tensor) else type(x))
+            return runs.get(tuple(key), compiled)(*args)
 
         call._shortcut = self  # type: ignore[attr-defined]
         return call
