@@ -40,7 +40,7 @@ from dicp.dynamo_bridge import report
 
 AIMS = {"resnet50": 1.5, "llama prefill, 64 tokens": 1.3, "llama decode": 1.8}
 LEAST = 0.95  # of anything
-WARM, UNDECIDED, ROUNDS = 8, 4000, 15
+WARM, UNDECIDED, ROUNDS = 8, 10_000, 15
 BACKENDS: dict[str, dict[str, Any]] = {
     "onnxrtgraph": {"backend": onnxrt.backend},
     "openvinograph": {"backend": openvino.backend},

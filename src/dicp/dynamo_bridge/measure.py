@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
 STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show little
 SURE = 0.8, 1.3  # eager over compiled: between them, noise may have decided, and
 LATER = 200  # calls later as many rounds are added
+LATER_BRIEF = 2000  # of brief calls: others may fill the caches for as long as LATER of them
 
 Run = Callable[..., Any]
 
@@ -62,11 +64,11 @@ class Choice:
     """Runs eager and each candidate in turn for the first calls, then the best of them.
 
     Each call runs one of them, so nothing is computed twice and nothing is written twice. The first
-    round warms up each, and so does the first half of each one's calls in a row. Who does
-    not win clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss
-    that is not large is looked at once more, some calls later, and both looks count: noise seldom
-    lasts. `decided` may answer that something larger is measured in its place; then there is no
-    second look.
+    round warms up each, and so does the first half of each one's calls in a row. Who does not win
+    clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss that is
+    not large is looked at once more, some calls later, and both looks count: noise seldom lasts.
+    Brief calls have to win in either look. `decided` may answer that something larger is measured
+    in its place; then there is no second look.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Choice:
         self._calls = 0
         self._block = BLOCK
         self._last: dict[str, float] = {}  # seconds, in the round that warms up
+        self._before = math.inf  # the gain of brief calls in the first look
         self._rounds = ROUNDS
         self._most = MOST
         self._resting = 0  # calls until the second look
@@ -135,8 +138,11 @@ class Choice:
         if not common and not _steady(ratios[best]):
             self._settle(Decision("eager", {}), best)
             return
-        sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
-        winner = best if gains[best] >= self._gain else "eager"
+        large = gains[best] >= SURE[1] and self._block == BLOCK
+        sure = self._most > MOST or gains[best] <= SURE[0] or large
+        winner = best if min(gains[best], self._before) >= self._gain else "eager"
+        if self._block == LONG_BLOCK:
+            self._before = gains[best]
         self._settle(Decision(winner, self._spent(common), sure), best)
 
     def _is_near(self, name: str, gain: float) -> bool:
@@ -169,8 +175,9 @@ class Choice:
             return
         self._order = [best, "eager"]
         self._runs = {name: self._runs[name] for name in self._order}
-        self._times = {name: self._times[name] for name in self._order}
-        self._meanwhile, self._resting = winner, LATER
+        brief = self._block == LONG_BLOCK
+        self._times = {name: {} if brief else self._times[name] for name in self._order}
+        self._meanwhile, self._resting = winner, LATER_BRIEF if brief else LATER
         self._calls = self._block * len(self._order) * (self._rounds + 1)
         self._most = MOST + self._rounds  # beyond the first look
         self._rounds *= 2

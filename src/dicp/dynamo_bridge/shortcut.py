@@ -17,7 +17,7 @@ from torch import Tensor
 from dicp import torch_internals
 from dicp.dynamo_bridge.measure import Choice, Decision, Run, StepChoice
 
-GAIN = 1.15  # of a whole call: what its guards take varies by as much with what fills the caches
+GAIN = 1.08  # of a whole call: what its guards take varies with what fills the caches
 SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise
 
 
