@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.bench_compile --model llama --backend onnxrtgraph
 
 Candidates take turns, round by round, each with many calls in a row, as a loop of decoding makes
-them; a figure is the median over rounds of eager / candidate, each by its median call. All are
+them: 10 ms of calls that fill the caches with what is its own, then 50 ms that count. A figure is
+the median over rounds of eager / candidate, each by its median call. All are
 compiled and have decided what runs before the first round: what torch has compiled is dropped once,
 before the first candidate, for after that it would be compiled, and decided, anew in the rounds.
 `--floor` adds the products with the weights alone, by torch.mm.
@@ -39,7 +40,7 @@ from dicp.dynamo_bridge import report
 
 AIMS = {"resnet50": 1.5, "llama prefill, 64 tokens": 1.3, "llama decode": 1.8}
 LEAST = 0.95  # of anything
-WARM, UNDECIDED, ROUNDS = 8, 2000, 15
+WARM, UNDECIDED, ROUNDS = 8, 10_000, 15
 BACKENDS: dict[str, dict[str, Any]] = {
     "onnxrtgraph": {"backend": onnxrt.backend},
     "openvinograph": {"backend": openvino.backend},
@@ -187,19 +188,19 @@ def _rounds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
     for number in range(rounds):
         order = list(runs.items())
         for name, run in reversed(order) if number % 2 else order:  # none is always the second
-            run()  # the first finds the cache full of another's weights
-            times[name].append(_median_call(run))
+            _calls(run, 1, 0.01)  # the first find the cache full of another's weights
+            times[name].append(statistics.median(_calls(run, 3, 0.05)))
     return times
 
 
-def _median_call(run: Callable[[], Any]) -> float:
-    """What a call takes, of many in a row: those that another process interrupts count little."""
+def _calls(run: Callable[[], Any], least: int, seconds: float) -> list[float]:
+    """What each of many calls in a row takes."""
     calls: list[float] = []
-    while len(calls) < 3 or sum(calls) < 0.05:
+    while len(calls) < least or sum(calls) < seconds:
         start = time.process_time()
         run()
         calls.append(time.process_time() - start)
-    return statistics.median(calls)
+    return calls
 
 
 def _error(result: Any, expected: Any) -> float:

@@ -56,10 +56,44 @@ def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["fast; us a call: slow 2000000, fast 1000000, eager 3000000"]
 
 
+BLOCK = measure.LONG_BLOCK
+
+
+def test_what_is_brief_has_to_be_the_fastest_once_its_data_lie_in_a_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = (1e-3,) * measure.BLOCK  # of the round that warms up
+    rounds = ((5e-4,) * (BLOCK // 2) + (2e-4,) * (BLOCK // 2)) * measure.ROUNDS
+    names, told = decision(
+        monkeypatch, first + rounds, compiled=first + (3e-4,) * BLOCK * measure.ROUNDS
+    )
+    assert told == ["eager; us a call: compiled 300, eager 200"]
+    turns = (["compiled"] * BLOCK + ["eager"] * BLOCK) * measure.ROUNDS
+    assert names[2 * measure.BLOCK : -1] == turns
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "winners"),
+    [
+        (0.4, 0.4, ["compiled", "compiled"]),
+        (0.4, 1.1, ["compiled", "eager"]),  # while others filled the caches, eager was slow
+        (1.1, 0.4, ["eager", "eager"]),
+        (1.5, 0.4, ["eager"]),
+    ],
+)
+def test_what_is_brief_has_to_win_in_two_looks(
+    monkeypatch: pytest.MonkeyPatch, first: float, later: float, winners: list[str]
+) -> None:
+    names, told = looks(monkeypatch, first * 1e-3, later * 1e-3, 1e-3)
+    assert [made.winner for made in told] == winners
+    assert names[-1] == winners[-1]
+    assert len(names) > measure.LATER_BRIEF * (len(winners) - 1)
+
+
 def test_calls_are_told_apart_by_sizes_and_numbers_in_whatever_containers_they_are() -> None:
     choice = measure.Choice({"one": lambda *_, **__: 0}, lambda *_, **__: 0, lambda made: None)
     for cached in (3, 3, 4):
-        for _ in range(4 * measure.BLOCK):
+        for _ in range(4 * measure.LONG_BLOCK):
             choice([{"past": torch.ones(cached)}], object(), 7, none=None)
     assert len(choice._times["eager"]) == 2
 
@@ -69,9 +103,9 @@ def test_who_loses_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def looks(
-    monkeypatch: pytest.MonkeyPatch, first: float, later: float
+    monkeypatch: pytest.MonkeyPatch, first: float, later: float, plain: float = 1.0
 ) -> tuple[list[str], list[measure.Decision]]:
-    """Who ran each call, where eager takes 1 and what is compiled so long, until all is decided."""
+    """Who ran each call, where what is compiled takes so long, until all is decided."""
     now, told, names = [0.0], list[measure.Decision](), list[str]()
     monkeypatch.setattr(measure, "_now", lambda args: now[0])
 
@@ -80,7 +114,7 @@ def looks(
         return "compiled"
 
     def eager() -> str:
-        now[0] += 1.0
+        now[0] += plain
         return "eager"
 
     choice = measure.Choice({"compiled": compiled}, eager, told.append)  # type: ignore[arg-type]
@@ -138,7 +172,7 @@ def test_calls_of_ever_other_sizes_are_compared_as_they_came(
     assert [made.winner for made in told] == [winner]
 
 
-@pytest.mark.parametrize(("takes", "winner"), [(0.9, "eager"), (0.8, "compiled")])
+@pytest.mark.parametrize(("takes", "winner"), [(0.94, "eager"), (0.9, "compiled")])
 def test_a_whole_call_has_to_gain_more(
     monkeypatch: pytest.MonkeyPatch, takes: float, winner: str
 ) -> None:

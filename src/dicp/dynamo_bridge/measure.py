@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,10 @@ from dicp import torch_internals
 
 ROUNDS = 5  # timed rounds of each
 BLOCK = 3  # calls in a row, as a program makes them; the first finds caches full of another's data
+BRIEF, LONG_BLOCK = (
+    2e-3,
+    12,
+)  # seconds: what takes less may lie in a cache, after six calls in a row
 CLOSE = 0.9, 1.1  # eager over compiled, and that over the gain: so near, and more rounds are needed
 MOST = 3 * ROUNDS
 GAIN = 1.05  # times as fast as eager, at least, that what is compiled has to be
@@ -26,6 +31,7 @@ WARM_CUDA = 6  # there the first ones record: forward, backward, and either anew
 STEADY = 1.5  # upper over lower quartile of the ratios: beyond it, they show little
 SURE = 0.8, 1.3  # eager over compiled: between them, noise may have decided, and
 LATER = 200  # calls later as many rounds are added
+LATER_BRIEF = 2000  # of brief calls: others may fill the caches for as long as LATER of them
 
 Run = Callable[..., Any]
 
@@ -57,11 +63,12 @@ class Decision:
 class Choice:
     """Runs eager and each candidate in turn for the first calls, then the best of them.
 
-    Each call runs one of them, so nothing is computed twice and nothing is written twice. Who does
-    not win clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss
-    that is not large is looked at once more, some calls later, and both looks count: noise seldom
-    lasts. `decided` may answer that something larger is measured in its place; then there is no
-    second look.
+    Each call runs one of them, so nothing is computed twice and nothing is written twice. The first
+    round warms up each, and so does the first half of each one's calls in a row. Who does not win
+    clearly is no winner: the graph then stays eager, which costs nothing. A gain or loss that is
+    not large is looked at once more, some calls later, and both looks count: noise seldom lasts.
+    Brief calls have to win in either look. `decided` may answer that something larger is measured
+    in its place; then there is no second look.
     """
 
     def __init__(
@@ -77,6 +84,9 @@ class Choice:
         self._decided = decided
         self._times: dict[str, dict[Any, list[float]]] = {name: {} for name in self._runs}
         self._calls = 0
+        self._block = BLOCK
+        self._last: dict[str, float] = {}  # seconds, in the round that warms up
+        self._before = math.inf  # the gain of brief calls in the first look
         self._rounds = ROUNDS
         self._most = MOST
         self._resting = 0  # calls until the second look
@@ -100,15 +110,19 @@ class Choice:
 
     def _turn(self) -> tuple[str, bool]:
         """Who runs the next call, and whether its time counts."""
-        turn, place = divmod(self._calls, BLOCK)
+        turn, place = divmod(self._calls, self._block)
         round_, which = divmod(turn, len(self._order))
         self._calls += 1
-        return self._order[which], bool(place and round_)  # the first round warms up each
+        return self._order[which], bool(round_ and place >= self._block // 2)
 
     def _note(self, name: str, timed: bool, sizes: Any, seconds: float) -> None:
         if timed:
             self._times[name].setdefault(sizes, []).append(seconds)
-        if self._calls >= BLOCK * len(self._order) * (self._rounds + 1):
+        elif self._block == BLOCK:
+            self._last[name] = seconds
+            if self._calls == BLOCK * len(self._order) and 0 < max(self._last.values()) < BRIEF:
+                self._block, self._calls = LONG_BLOCK, LONG_BLOCK * len(self._order)
+        if self._calls >= self._block * len(self._order) * (self._rounds + 1):
             self._decide()
 
     def _decide(self) -> None:
@@ -124,8 +138,11 @@ class Choice:
         if not common and not _steady(ratios[best]):
             self._settle(Decision("eager", {}), best)
             return
-        sure = self._most > MOST or not SURE[0] < gains[best] < SURE[1]
-        winner = best if gains[best] >= self._gain else "eager"
+        large = gains[best] >= SURE[1] and self._block == BLOCK
+        sure = self._most > MOST or gains[best] <= SURE[0] or large
+        winner = best if min(gains[best], self._before) >= self._gain else "eager"
+        if self._block == LONG_BLOCK:
+            self._before = gains[best]
         self._settle(Decision(winner, self._spent(common), sure), best)
 
     def _is_near(self, name: str, gain: float) -> bool:
@@ -158,9 +175,10 @@ class Choice:
             return
         self._order = [best, "eager"]
         self._runs = {name: self._runs[name] for name in self._order}
-        self._times = {name: self._times[name] for name in self._order}
-        self._meanwhile, self._resting = winner, LATER
-        self._calls = BLOCK * len(self._order) * (self._rounds + 1)
+        brief = self._block == LONG_BLOCK
+        self._times = {name: {} if brief else self._times[name] for name in self._order}
+        self._meanwhile, self._resting = winner, LATER_BRIEF if brief else LATER
+        self._calls = self._block * len(self._order) * (self._rounds + 1)
         self._most = MOST + self._rounds  # beyond the first look
         self._rounds *= 2
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from dicp import torch_internals
 from dicp.dynamo_bridge.measure import Choice, Decision, Run, StepChoice
 
-GAIN = 1.15  # of a whole call: what its guards take varies by as much with what fills the caches
+GAIN = 1.08  # of a whole call: what its guards take varies with what fills the caches
 SHORT = 5e-3  # seconds of one graph: in a longer one torch.compile's own part is lost in the noise
 
 
@@ -32,16 +32,19 @@ class Shortcut:
 
     def call(self) -> Run:
         """What is called in its place: a function, which costs less than an object."""
-        runs, compiled = self._runs, self._compiled
+        runs, compiled, grad = self._runs, self._compiled, torch.is_grad_enabled
 
         @functools.wraps(compiled)  # with the marks by which torch.compile knows its own
         def call(*args: Any, **kwargs: Any) -> Any:
-            # hot path
+            # hot path: what is small finds none of this in a cache, so it is all in one frame
             if self._step is not None:
                 self._end_step((*args, *kwargs.values()))
             if kwargs:
                 return runs.get(_key(args, kwargs), compiled)(*args, **kwargs)
-            return runs.get(_key(args, kwargs), compiled)(*args)
+            key: list[Any] = [grad()]  # as by _key
+            for x in args:
+                key.append(x.shape if isinstance(x, Tensor) else type(x))
+            return runs.get(tuple(key), compiled)(*args)
 
         call._shortcut = self  # type: ignore[attr-defined]
         return call

@@ -12,6 +12,8 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules.module import _has_any_global_hook as _any_global_hook
 
+_tracing = torch._C._get_tracing_state
+
 
 @dataclass(frozen=True)
 class CompiledCall:
@@ -61,7 +63,7 @@ class Straight(OptimizedModule):
         hooks = self._forward_hooks or self._forward_pre_hooks
         if hooks or self._backward_hooks or self._backward_pre_hooks or _any_global_hook():
             return super().__call__(*args, **kwargs)
-        if torch._C._get_tracing_state():
+        if _tracing():
             return super().__call__(*args, **kwargs)
         return self.forward(*args, **kwargs)
 
