@@ -52,7 +52,7 @@ class Model(nn.Module):
         return self.down(torch.tanh(self.up(x))) + x  # type: ignore[no-any-return]
 
 
-def run(function: Callable[..., Tensor], *args: Tensor) -> tuple[Tensor, report.Record]:
+def run(function: Callable[..., Any], *args: Tensor) -> tuple[Any, report.Record]:
     torch.compiler.reset()
     with torch.no_grad():
         return torch.compile(function, backend=backend)(*args), report.RECORDS[-1]

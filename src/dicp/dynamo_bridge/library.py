@@ -73,7 +73,7 @@ def _gives_own(graph: fx.GraphModule) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def keep(
