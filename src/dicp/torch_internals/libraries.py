@@ -42,8 +42,8 @@ class Watch:
 
 @contextmanager
 def watched(watch: Watch | None) -> Iterator[dict[str, Any]]:
-    """What to tell inductor for a graph to be watched. Meanwhile torch's cache of AOTAutograd's part
-    is off, so that every graph is seen; that of inductor's part is asked behind it.
+    """What to tell inductor for a graph to be watched. Meanwhile torch's cache of AOTAutograd's
+    part is off, so that every graph is seen; that of inductor's part is asked behind it.
     """
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx_inner
