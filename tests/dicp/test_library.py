@@ -52,7 +52,7 @@ class Model(nn.Module):
         return self.down(torch.tanh(self.up(x))) + x  # type: ignore[no-any-return]
 
 
-def run(function: Callable[..., Tensor], *args: Tensor) -> tuple[Tensor, report.Record]:
+def run(function: Callable[..., Any], *args: Tensor) -> tuple[Any, report.Record]:
     torch.compiler.reset()
     with torch.no_grad():
         return torch.compile(function, backend=backend)(*args), report.RECORDS[-1]
@@ -187,7 +187,7 @@ def written(x: Tensor) -> Tensor:
 
 
 @slow
-def test_what_aotautograd_does_around_a_graph_is_not_left_out(tmp_path: Path) -> None:
+def test_what_aotautograd_does_around_a_graph_is_not_left_out() -> None:
     x = torch.randn(3, 4)
     for _ in range(2):
         view, _ = run(viewed, x)[0]
@@ -195,7 +195,19 @@ def test_what_aotautograd_does_around_a_graph_is_not_left_out(tmp_path: Path) ->
         given = x.clone()
         made, record = run(written, given)
         assert record.cached == 0 and torch.equal(given, x + 1) and torch.equal(made, given * 2)
-    assert libraries_of(tmp_path) == []
+
+
+def test_what_is_no_library_is_left_to_torch_s_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    watches: list[Any] = []
+
+    def inductor(gm: fx.GraphModule, *rest: Any, watch: Any) -> Callable[..., Any]:
+        watches.append(watch)
+        return gm.forward
+
+    monkeypatch.setattr(torch_internals, "inductor", inductor)
+    for _ in range(2):
+        assert run(Model(), torch.randn(3, 4))[1].cached == 0
+    assert watches[0] is not None and watches[1] is None
 
 
 @slow

@@ -81,7 +81,7 @@ def _compiled(
     """What inductor makes of a graph with packed weights; it is kept under a key."""
     torch_internals.check_cpp()
     packing, changing = Packing(gm, weights, _few_rows), torch_internals.sizes(gm)
-    watch = None if packing.lacks else library.watch(key, packing.gm)
+    watch = None if packing.lacks else library.watch(key, packing.gm, backend)
     packed = packing.inputs(inputs, weights) if packing.groups else inputs
     whole = packing.gm if packing.groups else gm
     run = torch_internals.inductor(whole, packed, given, cancel_permutes, watch=watch)

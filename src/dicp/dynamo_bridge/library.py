@@ -31,9 +31,9 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Kept:
-    """A library, and what its last inputs are made of."""
+    """A library, and what its last inputs are made of; None: the graph is left to torch's cache."""
 
-    library: torch_internals.Library
+    library: torch_internals.Library | None
     packs: Packs
     guards: str  # on sizes that change
 
@@ -56,9 +56,11 @@ def key(
     return hashlib.sha256(repr((graph, state, sorted(patches.items()))).encode()).hexdigest()
 
 
-def watch(key: str | None, gm: fx.GraphModule) -> torch_internals.Watch | None:
-    """What sees the library that is made of a graph, where it is to be kept."""
-    if key is None:
+def watch(key: str | None, gm: fx.GraphModule, backend: Backend) -> torch_internals.Watch | None:
+    """What sees the library that is made of a graph, where it is to be kept. Where something is
+    kept that does not serve, torch's own cache, which watching keeps from its work, serves better.
+    """
+    if key is None or cache.find(key, backend, KIND) is not None:
         return None
     return torch_internals.Watch(lambda graph: plan.is_plain(gm, graph) and _gives_own(graph))
 
@@ -73,7 +75,7 @@ def _gives_own(graph: fx.GraphModule) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def keep(
@@ -83,12 +85,11 @@ def keep(
     packs: Packs,
     changing: Sequence[torch.SymInt],
 ) -> None:
-    """Keeps what was made of a graph; what is no library is left to torch's own cache."""
+    """Keeps what was made of a graph, and that it was no library where it was none."""
     guards = torch_internals.guards_on(changing)
-    if made is None or guards is None:
-        return
+    made = None if guards is None else made
     plain = Packs(packs.groups, packs.few, packs.kept)
-    blob = pickle.dumps(Kept(made, plain, guards))
+    blob = pickle.dumps(Kept(made, plain, guards or ""))
     cache.get(key, backend, lambda: blob, KIND)
 
 
@@ -97,7 +98,7 @@ def find(
 ) -> tuple[Callable[[list[Any]], list[Any]], Packs] | None:
     """What is kept under a key, opened; `few` finds the op for few rows, asked where it is used."""
     kept: Kept | None = None if key is None else cache.load(key, backend, KIND)
-    if kept is None or not torch_internals.holds(kept.guards, changing):
+    if kept is None or kept.library is None or not torch_internals.holds(kept.guards, changing):
         return None
     if any(kept.packs.few) and few() is None:
         return None

@@ -83,7 +83,8 @@ def _ends(gm: fx.GraphModule) -> tuple[list[fx.Node], Any]:
 def _from_input(node: fx.Node) -> bool:
     if node.op != "call_function":
         return True
-    return node.target in VIEWS and any(_from_input(n) for n in node.all_input_nodes)
+    viewed = (n for n in node.all_input_nodes if not isinstance(n.meta.get("val"), torch.SymInt))
+    return node.target in VIEWS and any(_from_input(n) for n in viewed)
 
 
 def key(

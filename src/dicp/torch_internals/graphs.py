@@ -95,7 +95,7 @@ def ranges(changing: Sequence[torch.SymInt]) -> list[tuple[str, str]] | None:
     found = []
     for size in changing:
         node, symbol = size.node, size.node.expr
-        if not symbol.is_symbol or symbol is not node._expr or not node.has_hint():
+        if not symbol.is_symbol or symbol != node._expr or not node.has_hint():
             return None
         found.append((str(symbol), str(node.shape_env.var_to_range.get(symbol))))
     return found

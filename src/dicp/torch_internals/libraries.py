@@ -41,16 +41,15 @@ class Watch:
 
 
 @contextmanager
-def watched(watch: Watch | None) -> Iterator[Callable[..., Any]]:
-    """Inductor's compiler of one graph; watched, it is called also for what torch's own cache has.
-
-    That one is by parts: the graph that AOTAutograd makes is looked up behind it.
+def watched(watch: Watch | None) -> Iterator[dict[str, Any]]:
+    """What to tell inductor for a graph to be watched. Meanwhile torch's cache of AOTAutograd's
+    part is off, so that every graph is seen; that of inductor's part is asked behind it.
     """
     from torch._functorch import config as functorch
     from torch._inductor.compile_fx import compile_fx_inner
 
     if watch is None:
-        yield compile_fx_inner
+        yield {}
         return
     seen = 0
 
@@ -63,7 +62,7 @@ def watched(watch: Watch | None) -> Iterator[Callable[..., Any]]:
         return made
 
     with functorch.patch(enable_autograd_cache=False):
-        yield compile_graph
+        yield {"inner_compile": compile_graph}
 
 
 def _library(made: Any) -> Library | None:

@@ -55,8 +55,8 @@ def inductor(
             return get_hash_for_files((change.__code__.co_filename,), kept)
 
     given = {**patches, "post_grad_custom_pre_pass": Pass()}
-    with _recorded_by(graphs), watched(watch) as inner:
-        return compile_fx(gm, list(inputs), inner, config_patches=given)  # type: ignore[return-value]
+    with _recorded_by(graphs), watched(watch) as more:
+        return compile_fx(gm, list(inputs), config_patches=given, **more)  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
