@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,9 +56,10 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        # torch.compile traces this, also where the mode has a native one; see `_natively`
         if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        return _call(func, args, kwargs)
+        return _called(func, args, kwargs)
 
 
 def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
@@ -72,9 +74,6 @@ def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if plan.direct is not None:
         return plan.direct(func, args, kwargs or {})
     return run(plan, func, args, kwargs or {})
-
-
-_call: Callable[..., Any] = _called  # or the same natively, where all is decided
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -247,12 +246,19 @@ def _wants_modules() -> Iterator[bool]:
 
 def _set_modes(levels: set[Level]) -> None:
     """This thread's modes, as the active tools need them."""
-    global _call
+    vars(_function_mode).pop("__torch_function__", None)
     helper = kernels.loaded()
-    _call = _called if helper is None else helper.calls(_api, vars(torch.compiler), _called)
+    if helper is not None:
+        vars(_function_mode)["__torch_function__"] = _natively(helper)
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)
+
+
+def _natively(helper: ModuleType) -> Any:
+    """What stands for the function mode's method: the same without Python where all is decided."""
+    traced = _FunctionMode.__torch_function__
+    return helper.function_mode(_function_mode, _api, vars(torch.compiler), _called, traced)
 
 
 def _in_thread() -> None:

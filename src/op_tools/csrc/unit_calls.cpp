@@ -7,42 +7,50 @@ namespace py = pybind11;
 namespace op_tools {
 namespace {
 
-// `calls(func, args, kwargs or None)`; see `_called` of engine.py.
-struct Calls {
+// Stands for the mode's `__torch_function__(func, types, args, kwargs or None)`; see engine.py.
+struct Mode {
   PyObject_HEAD
   vectorcallfunc call;
+  PyObject* mode;  // borrowed: it holds this one
   PyObject *decided, *compiler, *python;  // {function: its plan, or None}, what torch.compiler holds, what does all else
 };
 
 PyObject* word(const char* text) { return PyUnicode_InternFromString(text); }
 
-PyObject* plan_direct(PyObject* plan) {
-  static PyObject* const direct = word("direct");
-  return PyObject_GetAttr(plan, direct);
-}
-
-PyObject* calls_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+PyObject* called(const Mode& own, PyObject* func, PyObject* args, PyObject* kwargs) {
   static PyObject* const compiling = word("_is_compiling_flag");
-  const auto& own = *reinterpret_cast<Calls*>(self);
-  if (PyVectorcall_NARGS(count) != 3 || names != nullptr) {
-    PyErr_SetString(PyExc_TypeError, "a function, its arguments and those by name");
-    return nullptr;
-  }
-  PyObject* plan = PyDict_GetItemWithError(own.decided, args[0]);
+  static PyObject* const direct_word = word("direct");
+  const auto by_python = [&] {
+    PyObject* const given[] = {func, args, kwargs};
+    return PyObject_Vectorcall(own.python, given, 3, nullptr);
+  };
+  PyObject* plan = PyDict_GetItemWithError(own.decided, func);
   if (plan == nullptr && PyErr_Occurred()) return nullptr;
-  if (plan == nullptr || PyDict_GetItem(own.compiler, compiling) != Py_False) return PyObject_Vectorcall(own.python, args, 3, nullptr);
-  PyObject* kwargs = args[2] == Py_None ? nullptr : args[2];
-  if (plan == Py_None) return PyObject_Call(args[0], args[1], kwargs);
-  const auto direct = py::reinterpret_steal<py::object>(plan_direct(plan));
+  if (plan == nullptr || PyDict_GetItem(own.compiler, compiling) != Py_False) return by_python();
+  PyObject* named = kwargs == Py_None ? nullptr : kwargs;
+  if (plan == Py_None) return PyObject_Call(func, args, named);
+  const auto direct = py::reinterpret_steal<py::object>(PyObject_GetAttr(plan, direct_word));
   if (!direct) return nullptr;
-  if (direct.is_none()) return PyObject_Vectorcall(own.python, args, 3, nullptr);
-  const auto none = py::reinterpret_steal<py::object>(kwargs == nullptr ? PyDict_New() : nullptr);
-  PyObject* const given[] = {args[0], args[1], kwargs == nullptr ? none.ptr() : kwargs};
+  if (direct.is_none()) return by_python();
+  const auto none = py::reinterpret_steal<py::object>(named == nullptr ? PyDict_New() : nullptr);
+  PyObject* const given[] = {func, args, named == nullptr ? none.ptr() : named};
   return PyObject_Vectorcall(direct.ptr(), given, 3, nullptr);
 }
 
-void calls_free(PyObject* self) {
-  auto* own = reinterpret_cast<Calls*>(self);
+PyObject* mode_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+  const Py_ssize_t given = PyVectorcall_NARGS(count);
+  if (given >= 3 && given <= 4 && names == nullptr && PyTuple_Check(args[2]))
+    return called(*reinterpret_cast<Mode*>(self), args[0], args[2], given == 4 ? args[3] : Py_None);
+  static PyObject* const own_call = word("__call__");  // Python's
+  PyObject* const method = PyObject_GetAttr(self, own_call);
+  if (method == nullptr) return nullptr;
+  PyObject* result = PyObject_Vectorcall(method, args, given, names);
+  Py_DECREF(method);
+  return result;
+}
+
+void mode_free(PyObject* self) {
+  auto* own = reinterpret_cast<Mode*>(self);
   PyTypeObject* type = Py_TYPE(self);
   Py_XDECREF(own->decided);
   Py_XDECREF(own->compiler);
@@ -51,22 +59,31 @@ void calls_free(PyObject* self) {
   Py_DECREF(type);
 }
 
-PyObject* calls_type() {
-  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Calls, call), READONLY}, {nullptr}};
+// A type whose objects are called natively, and traced by torch.compile as what Python calls `__call__`.
+PyObject* mode_type(const py::object& traced) {
+  static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Mode, call), READONLY},
+                                  {"__self__", T_OBJECT, offsetof(Mode, mode), READONLY},
+                                  {nullptr}};
   static PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_members, members},
-                                {Py_tp_dealloc, reinterpret_cast<void*>(calls_free)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(mode_free)},
                                 {0, nullptr}};
-  static PyType_Spec spec{"op_tools._C.Calls", sizeof(Calls), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-  static PyObject* type = PyType_FromSpec(&spec);
+  static PyType_Spec spec{"op_tools._C.Mode", sizeof(Mode), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr || PyObject_SetAttrString(type, "__call__", traced.ptr()) != 0) throw py::error_already_set();
+  auto* own = reinterpret_cast<PyTypeObject*>(type);
+  own->tp_call = PyVectorcall_Call;  // both are Python's since it has a `__call__`
+  own->tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   return type;
 }
 
-py::object calls(py::dict decided, py::dict compiler, py::object python) {
-  auto* type = reinterpret_cast<PyTypeObject*>(calls_type());
+py::object function_mode(py::handle mode, py::dict decided, py::dict compiler, py::object python, const py::object& traced) {
+  static auto* const type = reinterpret_cast<PyTypeObject*>(mode_type(traced));
   PyObject* made = type->tp_alloc(type, 0);
-  auto* own = reinterpret_cast<Calls*>(made);
-  own->call = calls_call;
+  if (made == nullptr) throw py::error_already_set();
+  auto* own = reinterpret_cast<Mode*>(made);
+  own->call = mode_call;
+  own->mode = mode.ptr();
   own->decided = decided.release().ptr();
   own->compiler = compiler.release().ptr();
   own->python = python.release().ptr();
@@ -75,6 +92,6 @@ py::object calls(py::dict decided, py::dict compiler, py::object python) {
 
 }  // namespace
 
-void bind_calls(py::module_& m) { m.def("calls", &calls); }
+void bind_calls(py::module_& m) { m.def("function_mode", &function_mode); }
 
 }  // namespace op_tools
