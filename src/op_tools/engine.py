@@ -225,6 +225,7 @@ def _changed() -> None:
     modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
     host = any("cpu" in tool.started.options.devices for tool in _tools)
     optimizers.unasked(_function_mode, "api" in levels, host)
+    _set_handlers("api" in levels)
     _set_modes(levels)
 
 
@@ -246,13 +247,21 @@ def _wants_modules() -> Iterator[bool]:
 
 def _set_modes(levels: set[Level]) -> None:
     """This thread's modes, as the active tools need them."""
-    vars(_function_mode).pop("__torch_function__", None)
-    helper = kernels.loaded()
-    if helper is not None:
-        vars(_function_mode)["__torch_function__"] = _natively(helper)
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)
+
+
+def _set_handlers(on: bool) -> None:
+    """What torch calls for the function mode: natively, where the native part is in use."""
+    helper = kernels.loaded() if on else None
+    native = None if helper is None else _natively(helper)
+    if helper is None or native is None:
+        vars(_function_mode).pop("__torch_function__", None)
+        watching.set_handler(None)
+    else:
+        vars(_function_mode)["__torch_function__"] = native
+        watching.set_handler(helper.handler(native, torch.overrides.handle_torch_function))
 
 
 def _natively(helper: ModuleType) -> Any:

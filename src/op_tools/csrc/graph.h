@@ -122,27 +122,27 @@ struct Part {
   }
 };
 
-// The hooks of one stretch. They hold neither the call nor a tensor: no cycle in the graph.
-struct Stretch {
-  std::shared_ptr<Nodes> nodes;
-  Mark start;
-  bool begun = false;
-  bool still = false;  // nothing is computed: no events
-
-  Mark mark() const { return still ? Mark() : nodes->row->clock->mark(); }
+// A hook of one stretch. It holds neither the call nor a tensor: no cycle in the graph.
+struct Hook {
+  std::shared_ptr<Row> row;
+  size_t at;
+  Hook(std::shared_ptr<Row> given, size_t at) : row(std::move(given)), at(at) { row->hooks++; }
+  Hook(const Hook&) = delete;
+  ~Hook() { row->hooks--; }
 };
 
 struct Enter final : torch::autograd::FunctionPreHook {
-  std::shared_ptr<Stretch> stretch;
-  explicit Enter(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+  Hook hook;
+  Enter(std::shared_ptr<Row> row, size_t at) : hook(std::move(row), at) {}
 
   variable_list operator()(const variable_list& grads) override {
     try {
-      Row& row = *stretch->nodes->row;
+      Row& row = *hook.row;
       std::lock_guard hold(row.lock);
       if (!row.closed) {
-        stretch->start = stretch->mark();
-        stretch->begun = true;
+        auto& stretch = row.stretches[hook.at];
+        stretch.start = row.mark(stretch.still);
+        stretch.begun = true;
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
     }
@@ -152,20 +152,18 @@ struct Enter final : torch::autograd::FunctionPreHook {
 };
 
 struct Leave final : torch::autograd::FunctionPostHook {
-  std::shared_ptr<Stretch> stretch;
-  explicit Leave(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+  Hook hook;
+  Leave(std::shared_ptr<Row> row, size_t at) : hook(std::move(row), at) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
     try {
-      Row& row = *stretch->nodes->row;
+      Row& row = *hook.row;
       std::lock_guard hold(row.lock);
-      if (stretch->begun && !row.closed) {
-        const Mark end = stretch->mark();
-        const int64_t entered = now();
-        row.spans.emplace_back(stretch->start, end);
-        stretch->begun = false;
-        stretch->nodes->waiting--;
-        *stretch->nodes->cost += now() - entered;
+      auto& stretch = row.stretches[hook.at];
+      if (stretch.begun && !row.closed) {
+        row.spans.emplace_back(stretch.start, row.mark(stretch.still));
+        stretch.begun = false;
+        row.waiting--;
       }
     } catch (...) {
     }

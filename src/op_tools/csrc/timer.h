@@ -58,6 +58,7 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
  public:
   explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
 
+  std::shared_ptr<Row> new_row();
   void add(std::shared_ptr<Row> row);
 
   // Asks for the times of the calls that are over, so that their events are used again; everything: of
@@ -80,6 +81,7 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
   std::atomic<bool> beside_{false};
   std::mutex settling_, lock_;              // the second is of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
+  std::vector<std::shared_ptr<Row>> free_;  // to be used again: memory that another thread lets go of is slow
   size_t settle_at_;                        // when there are so many
   std::vector<Done> done_;
   std::map<int, std::pair<Totals, Totals>> sums_;
@@ -107,7 +109,7 @@ class Timer {
   py::tuple group(int number) const { return py::reinterpret_borrow<py::tuple>(groups_.values[number]); }  // name, key of shapes, module, site
   py::object result(int number) const { return py::reinterpret_borrow<py::object>(results_.values[number]); }
   py::tuple grads(int number) const;
-  int64_t spent() const { return *cost_; }
+  int64_t spent() const { return cost_; }
   int64_t counted() { return std::exchange(counted_, 0); }
   size_t waiting() const { return ledger_->waiting(); }
   size_t limit() const { return ledger_->limit(); }
@@ -163,7 +165,7 @@ class Timer {
   std::shared_ptr<Ledger> ledger_;
   std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
   int64_t counted_ = 0;
-  std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);
+  int64_t cost_ = 0;  // nanoseconds
 };
 
 }  // namespace op_tools

@@ -2,6 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <structmember.h>
 
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/PyInterpreter.h>
+
 namespace py = pybind11;
 
 namespace op_tools {
@@ -90,8 +93,52 @@ py::object function_mode(py::handle mode, py::dict decided, py::dict compiler, p
   return py::reinterpret_steal<py::object>(made);
 }
 
+using Modes = at::impl::PythonTorchFunctionTLS;
+
+// The mode on top, put aside.
+struct Aside {
+  std::shared_ptr<c10::SafePyObject> mode = Modes::pop_stack();
+  Aside() = default;
+  Aside(const Aside&) = delete;
+  ~Aside() { Modes::push_onto_stack(std::move(mode)); }
+};
+
+bool is_on_top(PyObject* mode) {
+  const int64_t depth = at::impl::torch_function_mode_enabled() ? Modes::stack_len() : 0;
+  return depth > 0 && Modes::get_stack_at(depth - 1)->ptr(getPyInterpreter()) == mode;
+}
+
+// torch.overrides.handle_torch_function(func, relevant_args, *args, **kwargs), for functions that are written in Python.
+PyObject* handle(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+  PyObject *mode = PyTuple_GET_ITEM(self, 0), *method = PyTuple_GET_ITEM(self, 1), *plain = PyTuple_GET_ITEM(self, 2);
+  if (count < 2 || !is_on_top(mode)) return PyObject_Vectorcall(plain, given, count, names);
+  py::tuple args(count - 2);
+  for (Py_ssize_t i = 2; i < count; i++) PyTuple_SET_ITEM(args.ptr(), i - 2, Py_NewRef(given[i]));
+  const auto kwargs = py::reinterpret_steal<py::object>(names == nullptr ? Py_NewRef(Py_None) : PyDict_New());
+  for (Py_ssize_t i = 0; names != nullptr && i < PyTuple_GET_SIZE(names); i++)
+    if (PyDict_SetItem(kwargs.ptr(), PyTuple_GET_ITEM(names, i), given[count + i]) != 0) return nullptr;
+  static PyObject* const types = PyTuple_New(0);  // nobody asks for them
+  PyObject* const all[] = {given[0], types, args.ptr(), kwargs.ptr()};
+  const Aside aside;
+  PyObject* result = PyObject_Vectorcall(method, all, 4, nullptr);
+  if (result != Py_NotImplemented) return result;
+  Py_DECREF(result);  // the arguments' own handlers are asked next
+  return PyObject_Vectorcall(plain, given, count, names);
+}
+
+PyMethodDef handle_method{"handle_torch_function", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(handle)), METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+// What stands for torch's `plain`: a call that comes to the mode whose method this is goes there without a frame of Python.
+py::object handler(const py::object& method, const py::object& plain) {
+  const py::tuple self = py::make_tuple(method.attr("__self__"), method, plain);
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&handle_method, self.ptr()));
+}
+
 }  // namespace
 
-void bind_calls(py::module_& m) { m.def("function_mode", &function_mode); }
+void bind_calls(py::module_& m) {
+  m.def("function_mode", &function_mode);
+  m.def("handler", &handler);
+}
 
 }  // namespace op_tools

@@ -39,6 +39,14 @@ py::tuple told(const Totals& sums) { return py::make_tuple(sums.count, sums.tota
 
 }  // namespace
 
+std::shared_ptr<Row> Ledger::new_row() {
+  std::lock_guard hold(lock_);
+  if (free_.empty()) return std::make_shared<Row>();
+  auto row = std::move(free_.back());
+  free_.pop_back();
+  return row;
+}
+
 void Ledger::add(std::shared_ptr<Row> row) {
   bool many, too_many;
   {
@@ -65,7 +73,7 @@ void Ledger::settle_beside() {
 
 void Ledger::settle(bool everything) {
   std::lock_guard settling(settling_);
-  std::vector<std::shared_ptr<Row>> rows, kept;
+  std::vector<std::shared_ptr<Row>> rows, kept, free;
   {
     std::lock_guard hold(lock_);
     rows.swap(rows_);
@@ -73,11 +81,19 @@ void Ledger::settle(bool everything) {
   std::vector<Done> done;
   for (auto& row : rows) {
     const auto found = everything || row->complete() ? resolved(*row, everything) : std::nullopt;
-    if (found.has_value()) done.push_back(*found);
-    else kept.push_back(std::move(row));
+    if (!found.has_value()) {
+      kept.push_back(std::move(row));
+      continue;
+    }
+    done.push_back(*found);
+    if (row.use_count() > 1) continue;  // its hooks live, for a second backward pass
+    std::atomic_thread_fence(std::memory_order_acquire);
+    row->clear();
+    free.push_back(std::move(row));
   }
   rows.clear();
   std::lock_guard hold(lock_);
+  free_.insert(free_.end(), std::make_move_iterator(free.begin()), std::make_move_iterator(free.end()));
   kept.insert(kept.end(), rows_.begin(), rows_.end());
   rows_.swap(kept);
   // a large graph is not gone through again for each call

@@ -112,17 +112,13 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
   const auto [at, fresh] = grads_of_.try_emplace(part.places, int(grads_list_.size()));
   if (fresh) grads_list_.push_back(part.places);
   row->grads = at->second;
-  auto nodes = std::make_shared<Nodes>();
-  nodes->row = row;
-  nodes->cost = cost_;
-  nodes->waiting = int(stretches.size());
-  row->nodes = nodes;
-  for (const auto& [first, last] : stretches) {
-    auto stretch = std::make_shared<Stretch>();
-    stretch->nodes = nodes;
-    stretch->still = !row->clock->is_host() && work_of(*first) == Work::idle && work_of(*last) == Work::idle;
-    first->add_pre_hook(std::make_unique<Enter>(stretch));
-    last->add_post_hook(std::make_unique<Leave>(stretch));
+  row->waiting = int(stretches.size());
+  row->stretches.resize(stretches.size());
+  for (size_t i = 0; i < stretches.size(); i++) {
+    const auto& [first, last] = stretches[i];
+    row->stretches[i].still = !row->clock->is_host() && work_of(*first) == Work::idle && work_of(*last) == Work::idle;
+    first->add_pre_hook(std::make_unique<Enter>(row, i));
+    last->add_post_hook(std::make_unique<Leave>(row, i));
   }
 }
 
@@ -159,7 +155,7 @@ struct Timer::Begun {
 };
 
 std::shared_ptr<Row> Timer::begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence) {
-  auto row = std::make_shared<Row>();
+  auto row = ledger_->new_row();
   row->clock = clock;
   row->group = group_of(key, name, path(), site());
   made_[sequence % kRemembered] = {sequence, row->group};
@@ -211,8 +207,8 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
         if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
         begun.row = begin(name, known->second, marks, begun.sequence);
         begun.row->still = view && !marks->is_host();
-        *cost_ += now() - entered;
-        begun.row->start = begun.row->mark();
+        cost_ += now() - entered;
+        begun.row->start = begun.row->mark(begun.row->still);
       }
     }
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
@@ -230,10 +226,10 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
     return nullptr;
   }
   try {
-    begun.row->end = begun.row->mark();
+    begun.row->end = begun.row->mark(begun.row->still);
     const int64_t returned = now();
     finish(begun, brief, result);
-    *cost_ += now() - returned;
+    cost_ += now() - returned;
   } catch (std::exception& error) {
     PyErr_Clear();
     tell(name, error.what());
