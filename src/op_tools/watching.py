@@ -79,7 +79,7 @@ def set_handler(handler: Callable[..., Any] | None) -> None:
     global _handler
     before, _handler = _handler, handler or torch.overrides.handle_torch_function
     for owner in _ASKING:
-        if vars(owner)["handle_torch_function"] is before:  # else somebody else has put his own there
+        if vars(owner)["handle_torch_function"] is before:  # else it is another one's
             vars(owner)["handle_torch_function"] = _handler
 
 

@@ -52,9 +52,9 @@ struct Done {
   double forward_ms, backward_ms;
 };
 
-// The calls that are timed, and what came of those that are over. It holds nothing of Python's: a
-// thread of its own asks the device for their times.
-class Ledger : public std::enable_shared_from_this<Ledger> {
+// The calls that are timed, and what came of those that are over. Their times are asked for by the
+// thread that calls: a thread beside it and the program's launches would wait for each other.
+class Ledger {
  public:
   explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
 
@@ -73,15 +73,13 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
   void set_limit(size_t limit) { limit_ = limit; }
 
  private:
-  void settle_beside();
+  void ask(bool everything);  // who settles
 
   static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
-  static constexpr size_t kBehind = 2;    // times so many, and the thread is not waited for
   std::atomic<size_t> limit_, over_{0};
-  std::atomic<bool> beside_{false};
   std::mutex settling_, lock_;              // the second is of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
-  std::vector<std::shared_ptr<Row>> free_;  // to be used again: memory that another thread lets go of is slow
+  std::vector<std::shared_ptr<Row>> free_;  // to be used again
   size_t settle_at_;                        // when there are so many
   std::vector<Done> done_;
   std::map<int, std::pair<Totals, Totals>> sums_;
@@ -162,7 +160,7 @@ class Timer {
   static constexpr size_t kRemembered = 1 << 16;
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
 
-  std::shared_ptr<Ledger> ledger_;
+  std::unique_ptr<Ledger> ledger_;
   std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
   int64_t counted_ = 0;
   int64_t cost_ = 0;  // nanoseconds

@@ -114,7 +114,13 @@ struct Row {
   bool closed = false;  // nobody is to be told any more
   bool still = false;   // a view: nothing is done on the device
 
-  Mark mark(bool still) const { return still ? Mark() : clock->mark(); }
+  Mark mark() const { return still ? Mark() : clock->mark(); }
+
+  void leave(Stretch& stretch) {
+    spans.emplace_back(stretch.start, stretch.still ? Mark() : clock->mark());
+    stretch.begun = false;
+    waiting--;
+  }
 
   bool complete() const { return hooks <= 0 || waiting <= 0; }
 

@@ -20,7 +20,7 @@ namespace op_tools {
 Timer::Timer(py::object host, size_t limit)
     : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_shared<Ledger>(limit)) {}
+      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_unique<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -115,10 +115,10 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
   row->waiting = int(stretches.size());
   row->stretches.resize(stretches.size());
   for (size_t i = 0; i < stretches.size(); i++) {
-    const auto& [first, last] = stretches[i];
-    row->stretches[i].still = !row->clock->is_host() && work_of(*first) == Work::idle && work_of(*last) == Work::idle;
+    const auto& [first, last, idle] = stretches[i];
+    row->stretches[i].still = idle && !row->clock->is_host();
     first->add_pre_hook(std::make_unique<Enter>(row, i));
-    last->add_post_hook(std::make_unique<Leave>(row, i));
+    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i));
   }
 }
 
@@ -188,9 +188,10 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
     const c10::Device device = see_call(name, args, kwargs, seen);
     const bool by_python = !seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() ||
                            torch::autograd::get_current_graph_task_id() != -1;
-    if (!by_python && by(device).nobody) return PyObject_Call(func, args, kwargs);
-    const std::shared_ptr<Clock> marks = by_python ? nullptr : by(device).clock;
-    if (marks != nullptr) {
+    const By* const timed_by = by_python ? nullptr : &by(device);
+    if (timed_by != nullptr && timed_by->nobody) return PyObject_Call(func, args, kwargs);
+    if (timed_by != nullptr && timed_by->clock != nullptr) {
+      const std::shared_ptr<Clock>& marks = timed_by->clock;  // it stays: so does its place in a map
       auto known = keys_.of.find(seen.words);
       if (known == keys_.of.end()) {  // the first of its kind goes through Python, which sizes it up
         Owned all(PyTuple_Pack(3, func, args, kwargs));
@@ -208,7 +209,7 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
         begun.row = begin(name, known->second, marks, begun.sequence);
         begun.row->still = view && !marks->is_host();
         cost_ += now() - entered;
-        begun.row->start = begun.row->mark(begun.row->still);
+        begun.row->start = begun.row->mark();
       }
     }
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
@@ -226,7 +227,7 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
     return nullptr;
   }
   try {
-    begun.row->end = begun.row->mark(begun.row->still);
+    begun.row->end = begun.row->mark();
     const int64_t returned = now();
     finish(begun, brief, result);
     cost_ += now() - returned;
