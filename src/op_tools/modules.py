@@ -75,7 +75,8 @@ def follow(around: Around | None, paths: bool) -> None:
 
 def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call with its path on the stack. Hot path."""
-    find = _paths.data.get  # by a reference: `_paths.get` is a function of Python's
+    # by a reference: `_paths.get` is a function of Python's
+    find = _paths.data.get  # type: ignore[attr-defined]
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # a graph is being made: there is nothing to follow in it

@@ -20,14 +20,14 @@ PLAIN = torch.overrides.handle_torch_function
 def native() -> Iterator[None]:
     assert kernels.helper() is not None
     yield
-    assert F.handle_torch_function is PLAIN
+    assert vars(F)["handle_torch_function"] is PLAIN
     assert "__torch_function__" not in vars(engine._function_mode)
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
 def is_native() -> bool:
     method = vars(engine._function_mode)["__torch_function__"]
-    return type(method).__name__ == "Mode" and F.handle_torch_function is not PLAIN
+    return type(method).__name__ == "Mode" and vars(F)["handle_torch_function"] is not PLAIN
 
 
 def test_functions_of_c_and_of_python_are_seen_once_with_what_they_were_given() -> None:
