@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,9 +56,10 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        # torch.compile traces this, also where the mode has a native one; see `_natively`
         if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        return _call(func, args, kwargs)
+        return _called(func, args, kwargs)
 
 
 def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
@@ -72,9 +74,6 @@ def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if plan.direct is not None:
         return plan.direct(func, args, kwargs or {})
     return run(plan, func, args, kwargs or {})
-
-
-_call: Callable[..., Any] = _called  # or the same natively, where all is decided
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -226,6 +225,7 @@ def _changed() -> None:
     modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
     host = any("cpu" in tool.started.options.devices for tool in _tools)
     optimizers.unasked(_function_mode, "api" in levels, host)
+    _set_handlers("api" in levels)
     _set_modes(levels)
 
 
@@ -247,12 +247,27 @@ def _wants_modules() -> Iterator[bool]:
 
 def _set_modes(levels: set[Level]) -> None:
     """This thread's modes, as the active tools need them."""
-    global _call
-    helper = kernels.loaded()
-    _call = _called if helper is None else helper.calls(_api, vars(torch.compiler), _called)
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)
+
+
+def _set_handlers(on: bool) -> None:
+    """What torch calls for the function mode: natively, where the native part is in use."""
+    helper = kernels.loaded() if on else None
+    native = None if helper is None else _natively(helper)
+    if helper is None or native is None:
+        vars(_function_mode).pop("__torch_function__", None)
+        watching.set_handler(None)
+    else:
+        vars(_function_mode)["__torch_function__"] = native
+        watching.set_handler(helper.handler(native, torch.overrides.handle_torch_function))
+
+
+def _natively(helper: ModuleType) -> Any:
+    """What stands for the function mode's method: the same without Python where all is decided."""
+    traced = _FunctionMode.__torch_function__
+    return helper.function_mode(_function_mode, _api, vars(torch.compiler), _called, traced)
 
 
 def _in_thread() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from op_tools.call import Site
 
@@ -25,7 +25,7 @@ _around: Around | None = None
 _plain: Callable[..., Any] = nn.Module.__call__  # torch's, or of who has replaced it
 _followed = _plain  # with its path kept, while a tool wants that
 _ours: Callable[..., Any] | None = None  # what stands in its place
-_paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+_paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 # who remembers calls besides, natively; None: does not know that one
 elsewhere: list[Remembered] = []
@@ -75,12 +75,14 @@ def follow(around: Around | None, paths: bool) -> None:
 
 def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call with its path on the stack. Hot path."""
+    # by a reference: `_paths.get` is a function of Python's
+    find = _paths.data.get  # type: ignore[attr-defined]
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():  # a graph is being made: there is nothing to follow in it
+        if is_dynamo_compiling():  # a graph is being made: there is nothing to follow in it
             return plain(self, *args, **kwargs)
         stack = local.stack
-        known = _paths.get(self)
+        known = find(ref(self))
         if known is None:
             known = _new_name(self, stack)
         depth = len(stack)

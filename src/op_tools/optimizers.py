@@ -65,7 +65,7 @@ def _to_none(owner: object, set_to_none: bool = True) -> bool:
 
 def _has_state(optimizer: Optimizer, group: dict[str, Any], *lists: object) -> bool:
     """The first time it makes its state, with operators."""
-    return all(parameter in optimizer.state for parameter in group["params"])
+    return all(map(optimizer.state.__contains__, group["params"]))
 
 
 def _always(*args: object, **kwargs: object) -> bool:

@@ -68,6 +68,21 @@ def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) ->
     return start
 
 
+# Functions of torch's that are written in Python find their way to a mode by one of Python's, too.
+
+_ASKING = (torch.nn.functional, torch.functional, torch._tensor)
+_handler: Callable[..., Any] = torch.overrides.handle_torch_function
+
+
+def set_handler(handler: Callable[..., Any] | None) -> None:
+    """Puts another in the place of `handle_torch_function` there; None: torch's own."""
+    global _handler
+    before, _handler = _handler, handler or torch.overrides.handle_torch_function
+    for owner in _ASKING:
+        if vars(owner)["handle_torch_function"] is before:  # else it is another one's
+            vars(owner)["handle_torch_function"] = _handler
+
+
 # The stacks of modes. Other modes, above or below ours, stay where they are.
 
 

@@ -27,13 +27,26 @@ def compiled_before() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of all that comes to the engine's mode."""
     found: list[str] = []
-    plain = engine._FunctionMode.__torch_function__
+    plain, natively = engine._FunctionMode.__torch_function__, engine._natively
 
     def heard(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found.append(resolve_name(func) or "")
         return plain(self, func, types, args, kwargs)
 
+    def heard_natively(helper: Any) -> Any:
+        native = natively(helper)
+
+        class Heard:
+            __self__ = engine._function_mode
+
+            def __call__(self, func: Any, *rest: Any) -> Any:
+                found.append(resolve_name(func) or "")
+                return native(func, *rest)
+
+        return Heard()
+
     monkeypatch.setattr(engine._FunctionMode, "__torch_function__", heard)
+    monkeypatch.setattr(engine, "_natively", heard_natively)
     yield found
 
 

@@ -195,6 +195,32 @@ def test_a_view_takes_no_time_of_the_device() -> None:
     assert found["expand"].backward.warm > 0  # the gradient is a sum
 
 
+def test_an_expand_that_changes_nothing_takes_no_time_in_the_backward_pass() -> None:
+    a = torch.ones(4, 2, device="dipu", requires_grad=True)
+    with OpTimeMeasure(ops="torch.Tensor.expand") as tool:
+        for _ in range(3):
+            a.expand(4, 2).sum().backward()
+    (line,) = tool.summary()
+    assert line.backward.count == 3 and line.backward.warm == 0
+
+
+def test_a_second_backward_pass_long_after_the_first_is_nobody_elses() -> None:
+    a = torch.ones(4, device="dipu", requires_grad=True)
+    other = torch.ones(4, device="dipu")
+    with OpTimeMeasure(ops="torch.mul,torch.add") as tool:
+        for _ in range(3):
+            y = torch.mul(a, a).sum()
+        y.backward(retain_graph=True)
+        for _ in range(600):  # what is kept of a call is used again for others
+            torch.add(other, other)
+        y.backward()
+        for _ in range(600):
+            torch.add(other, other)
+    found = {line.name: (line.forward.count, line.backward.count) for line in tool.summary()}
+    assert found == {"torch.mul": (3, 1), "torch.add": (1200, 0)}
+    assert len(rows()) == 1203
+
+
 def test_times_are_asked_for_before_the_file_is_written() -> None:
     a = torch.ones(4, device="dipu")
     with OpTimeMeasure() as tool:

@@ -50,22 +50,42 @@ struct Given {
   }
 };
 
-enum class Work { computes, idle, reshapes };
+enum class Work { computes, idle, reshapes, expands };
 
-// Nodes whose gradient is a view of what comes in compute nothing; see timed.py.
-inline Work work_of(const Node& node) {
+// Whether what an `expand` gets has the size already: torch's products of more than two dimensions expand always.
+inline bool keeps_shape(const Node& node) {
+  if (node.num_inputs() != 1 || node.num_outputs() != 1 || !node.next_edges()[0].is_valid()) return false;
+  const Edge& edge = node.next_edges()[0];
+  const auto &from = node.input_metadata(0), &to = edge.function->input_metadata(edge.input_nr);
+  return !from.is_nested_tensor() && !to.is_nested_tensor() && from.shape_as_dim_vector() == to.shape_as_dim_vector();
+}
+
+// By the name of its kind alone.
+inline Work kind_of_work(const Node& node) {
   thread_local std::unordered_map<const std::type_info*, Work> known;
   const auto found = known.find(&typeid(node));
   if (found != known.end()) return found->second;
   static const std::unordered_set<std::string> idle{"TBackward0", "TransposeBackward0", "PermuteBackward0", "UnsqueezeBackward0", "AliasBackward0"};
   static const std::unordered_set<std::string> reshapes{"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"};
   const std::string name = node.name();
-  const Work work = idle.count(name) ? Work::idle : reshapes.count(name) ? Work::reshapes : Work::computes;
+  const Work work = idle.count(name) ? Work::idle : reshapes.count(name) ? Work::reshapes : name == "ExpandBackward0" ? Work::expands : Work::computes;
   return known[&typeid(node)] = work;
 }
 
+// Nodes whose gradient is a view of what comes in compute nothing; see timed.py.
+inline Work work_of(const Node& node) {
+  const Work work = kind_of_work(node);
+  return work != Work::expands ? work : keeps_shape(node) ? Work::idle : Work::computes;
+}
+
 using Places = c10::SmallVector<int, 4>;
-using Stretches = c10::SmallVector<std::pair<Node*, Node*>, 4>;
+
+// Nodes that autograd does one after the other.
+struct Ends {
+  Node *first, *last;
+  bool idle;  // nothing is computed
+};
+using Stretches = c10::SmallVector<Ends, 4>;
 
 // The nodes that a call made, and the places of the arguments that they lead to.
 struct Part {
@@ -102,47 +122,52 @@ struct Part {
   // The nodes that compute, as pairs of the first and the last of a row of them; see timed.py.
   Stretches stretches() const {
     Stretches found;
-    c10::SmallVector<const Node*, 4> joined;
+    c10::SmallVector<Work, 8> works;
+    c10::SmallVector<bool, 8> joined(nodes.size(), false);
+    for (const Node* node : nodes) works.push_back(work_of(*node));
+    const auto place = [&](const Node* node) { return size_t(std::find(nodes.begin(), nodes.end(), node) - nodes.begin()); };
     for (Node* node : outputs) {
-      if (!made(node) || work_of(*node) != Work::reshapes) continue;
+      const size_t at = place(node);
+      if (at == nodes.size() || works[at] != Work::reshapes) continue;
       Node* following = node->next_edges().empty() ? nullptr : node->next_edges()[0].function.get();
-      if (following == nullptr || !made(following) || work_of(*following) != Work::computes) continue;
-      joined.push_back(node), joined.push_back(following);
-      found.emplace_back(node, following);
+      const size_t next = place(following);
+      if (next == nodes.size() || works[next] != Work::computes) continue;
+      joined[at] = joined[next] = true;
+      found.push_back({node, following, false});
     }
-    for (Node* node : nodes) {
-      const Work work = work_of(*node);
+    for (size_t at = 0; at < nodes.size(); at++) {
+      Node* node = nodes[at];
       const bool output = std::find(outputs.begin(), outputs.end(), node) != outputs.end();
-      const bool computes = work == Work::computes || (work == Work::reshapes && output);
-      if (computes && std::find(joined.begin(), joined.end(), node) == joined.end()) found.emplace_back(node, node);
+      const bool computes = works[at] == Work::computes || (works[at] == Work::reshapes && output);
+      if (computes && !joined[at]) found.push_back({node, node, false});
     }
     if (found.empty())
-      for (Node* node : nodes) found.emplace_back(node, node);
+      for (size_t at = 0; at < nodes.size(); at++) found.push_back({nodes[at], nodes[at], works[at] == Work::idle});
     return found;
   }
 };
 
-// The hooks of one stretch. They hold neither the call nor a tensor: no cycle in the graph.
-struct Stretch {
-  std::shared_ptr<Nodes> nodes;
-  Mark start;
-  bool begun = false;
-  bool still = false;  // nothing is computed: no events
-
-  Mark mark() const { return still ? Mark() : nodes->row->clock->mark(); }
+// A hook of one stretch. It holds neither the call nor a tensor: no cycle in the graph.
+struct Hook {
+  std::shared_ptr<Row> row;
+  size_t at;
+  Hook(std::shared_ptr<Row> given, size_t at) : row(std::move(given)), at(at) { row->hooks++; }
+  Hook(const Hook&) = delete;
+  ~Hook() { row->hooks--; }
 };
 
 struct Enter final : torch::autograd::FunctionPreHook {
-  std::shared_ptr<Stretch> stretch;
-  explicit Enter(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+  Hook hook;
+  Enter(std::shared_ptr<Row> row, size_t at) : hook(std::move(row), at) {}
 
   variable_list operator()(const variable_list& grads) override {
     try {
-      Row& row = *stretch->nodes->row;
+      Row& row = *hook.row;
       std::lock_guard hold(row.lock);
       if (!row.closed) {
-        stretch->start = stretch->mark();
-        stretch->begun = true;
+        auto& stretch = row.stretches[hook.at];
+        if (stretch.still) row.leave(stretch);  // there is no hook after it
+        else stretch.start = row.clock->mark(), stretch.begun = true;
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
     }
@@ -152,21 +177,15 @@ struct Enter final : torch::autograd::FunctionPreHook {
 };
 
 struct Leave final : torch::autograd::FunctionPostHook {
-  std::shared_ptr<Stretch> stretch;
-  explicit Leave(std::shared_ptr<Stretch> stretch) : stretch(std::move(stretch)) {}
+  Hook hook;
+  Leave(std::shared_ptr<Row> row, size_t at) : hook(std::move(row), at) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
     try {
-      Row& row = *stretch->nodes->row;
+      Row& row = *hook.row;
       std::lock_guard hold(row.lock);
-      if (stretch->begun && !row.closed) {
-        const Mark end = stretch->mark();
-        const int64_t entered = now();
-        row.spans.emplace_back(stretch->start, end);
-        stretch->begun = false;
-        stretch->nodes->waiting--;
-        *stretch->nodes->cost += now() - entered;
-      }
+      auto& stretch = row.stretches[hook.at];
+      if (stretch.begun && !row.closed) row.leave(stretch);
     } catch (...) {
     }
     return outputs;

@@ -52,12 +52,13 @@ struct Done {
   double forward_ms, backward_ms;
 };
 
-// The calls that are timed, and what came of those that are over. It holds nothing of Python's: a
-// thread of its own asks the device for their times.
-class Ledger : public std::enable_shared_from_this<Ledger> {
+// The calls that are timed, and what came of those that are over. Their times are asked for by the
+// thread that calls: a thread beside it and the program's launches would wait for each other.
+class Ledger {
  public:
   explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
 
+  std::shared_ptr<Row> new_row();
   void add(std::shared_ptr<Row> row);
 
   // Asks for the times of the calls that are over, so that their events are used again; everything: of
@@ -72,14 +73,13 @@ class Ledger : public std::enable_shared_from_this<Ledger> {
   void set_limit(size_t limit) { limit_ = limit; }
 
  private:
-  void settle_beside();
+  void ask(bool everything);  // who settles
 
   static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
-  static constexpr size_t kBehind = 2;    // times so many, and the thread is not waited for
   std::atomic<size_t> limit_, over_{0};
-  std::atomic<bool> beside_{false};
   std::mutex settling_, lock_;              // the second is of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
+  std::vector<std::shared_ptr<Row>> free_;  // to be used again
   size_t settle_at_;                        // when there are so many
   std::vector<Done> done_;
   std::map<int, std::pair<Totals, Totals>> sums_;
@@ -107,7 +107,7 @@ class Timer {
   py::tuple group(int number) const { return py::reinterpret_borrow<py::tuple>(groups_.values[number]); }  // name, key of shapes, module, site
   py::object result(int number) const { return py::reinterpret_borrow<py::object>(results_.values[number]); }
   py::tuple grads(int number) const;
-  int64_t spent() const { return *cost_; }
+  int64_t spent() const { return cost_; }
   int64_t counted() { return std::exchange(counted_, 0); }
   size_t waiting() const { return ledger_->waiting(); }
   size_t limit() const { return ledger_->limit(); }
@@ -160,10 +160,10 @@ class Timer {
   static constexpr size_t kRemembered = 1 << 16;
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
 
-  std::shared_ptr<Ledger> ledger_;
+  std::unique_ptr<Ledger> ledger_;
   std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
   int64_t counted_ = 0;
-  std::shared_ptr<std::atomic<int64_t>> cost_ = std::make_shared<std::atomic<int64_t>>(0);
+  int64_t cost_ = 0;  // nanoseconds
 };
 
 }  // namespace op_tools

@@ -94,35 +94,42 @@ class Clock {
   std::vector<c10::Event*> free_;
 };
 
-struct Nodes;
-
 // One call: its marks, and those of each stretch of its backward pass.
 struct Row {
+  struct Stretch {
+    Mark start;
+    bool begun = false;
+    bool still = false;  // nothing is computed: no events
+  };
+
   int64_t id = 0;
   int group = 0, result = 0, grads = 0;  // numbers of what is the same for many rows
   std::shared_ptr<Clock> clock;
   Mark start, end;
   c10::SmallVector<std::pair<Mark, Mark>, 2> spans;
-  std::weak_ptr<Nodes> nodes;
+  c10::SmallVector<Stretch, 2> stretches;
+  std::atomic<int> waiting{0};  // stretches that have not ended
+  std::atomic<int> hooks{0};    // that live: without them nothing comes any more
   std::mutex lock;
   bool closed = false;  // nobody is to be told any more
   bool still = false;   // a view: nothing is done on the device
 
   Mark mark() const { return still ? Mark() : clock->mark(); }
 
-  bool complete() const;
-};
+  void leave(Stretch& stretch) {
+    spans.emplace_back(stretch.start, stretch.still ? Mark() : clock->mark());
+    stretch.begun = false;
+    waiting--;
+  }
 
-// What the hooks of one call's nodes share. Only they hold it, so it dies with the graph.
-struct Nodes {
-  std::shared_ptr<Row> row;
-  std::shared_ptr<std::atomic<int64_t>> cost;
-  std::atomic<int> waiting{0};
-};
+  bool complete() const { return hooks <= 0 || waiting <= 0; }
 
-inline bool Row::complete() const {
-  const auto left = nodes.lock();
-  return left == nullptr || left->waiting <= 0;
-}
+  // As new, for another call.
+  void clear() {
+    spans.clear();
+    stretches.clear();
+    grads = 0, waiting = 0, closed = still = false;
+  }
+};
 
 }  // namespace op_tools

@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <optional>
-#include <thread>
 
 namespace op_tools {
 namespace {
@@ -13,59 +12,68 @@ namespace {
 // Nothing where the device has not come to its last mark, unless it is waited for.
 std::optional<Done> resolved(Row& row, bool wait) {
   std::lock_guard hold(row.lock);
-  const Clock& clock = *row.clock;
-  const bool backward = !row.spans.empty();
-  const double last = backward ? clock.between(row.spans.back().first, row.spans.back().second, wait) : clock.between(row.start, row.end, wait);
-  if (last < 0) return std::nullopt;
-  row.closed = true;  // a second backward pass has nobody to tell
-  Done done{row.id, row.group, row.result, row.grads, backward, backward ? clock.between(row.start, row.end, true) : last, 0};
-  for (const auto& [start, end] : row.spans) {
-    done.backward_ms += &end == &row.spans.back().second ? last : clock.between(start, end, true);
-    row.clock->free(start);
-    row.clock->free(end);
+  Clock& clock = *row.clock;
+  Done done{row.id, row.group, row.result, row.grads, !row.spans.empty(), 0, 0};
+  for (auto span = row.spans.rbegin(); span != row.spans.rend(); ++span) {  // the last is the first to be missing
+    const double ms = clock.between(span->first, span->second, wait);
+    if (ms < 0) return std::nullopt;
+    done.backward_ms += ms;
   }
-  row.clock->free(row.start);
-  row.clock->free(row.end);
+  done.forward_ms = clock.between(row.start, row.end, wait);
+  if (done.forward_ms < 0) return std::nullopt;
+  row.closed = true;  // a second backward pass has nobody to tell
+  for (const auto& [start, end] : row.spans) clock.free(start), clock.free(end);
+  clock.free(row.start), clock.free(row.end);
   return done;
 }
 
 void append(std::string& text, double ms) {
   char digits[64];
-  const auto end = std::to_chars(digits, digits + sizeof digits, ms, std::chars_format::fixed, 8);
-  text.append(digits, end.ptr);
+  char* end = nullptr;
+  if (ms >= 0 && ms < 1e9) {  // as whole numbers: a third of the time
+    const auto scaled = uint64_t(std::llround(ms * 1e8));
+    end = std::to_chars(digits, digits + sizeof digits, scaled / 100'000'000).ptr;
+    *end++ = '.';
+    uint64_t rest = scaled % 100'000'000;
+    for (int i = 7; i >= 0; i--, rest /= 10) end[i] = char('0' + rest % 10);
+    end += 8;
+  } else {
+    end = std::to_chars(digits, digits + sizeof digits, ms, std::chars_format::fixed, 8).ptr;
+  }
+  text.append(digits, end);
 }
 
 py::tuple told(const Totals& sums) { return py::make_tuple(sums.count, sums.total, sums.first, sums.least, sums.most, sums.classes); }
 
 }  // namespace
 
+std::shared_ptr<Row> Ledger::new_row() {
+  std::lock_guard hold(lock_);
+  if (free_.empty()) return std::make_shared<Row>();
+  auto row = std::move(free_.back());
+  free_.pop_back();
+  return row;
+}
+
 void Ledger::add(std::shared_ptr<Row> row) {
-  bool many, too_many;
+  bool many;
   {
     std::lock_guard hold(lock_);
     rows_.push_back(std::move(row));
-    many = rows_.size() >= settle_at_, too_many = rows_.size() >= kBehind * settle_at_;
+    many = rows_.size() >= settle_at_;
   }
-  if (too_many) settle(false);
-  else if (many && !beside_.exchange(true)) settle_beside();
-}
-
-// In a thread that lives no longer than that: the device answers slowly, and nobody waits for it.
-void Ledger::settle_beside() {
-  try {
-    std::thread([own = shared_from_this()] {
-      own->settle(false);
-      own->beside_ = false;
-    }).detach();
-  } catch (const std::system_error&) {  // there is no room for another
-    settle(false);
-    beside_ = false;
-  }
+  // no waiting here, where Python is held: who settles now may need it
+  std::unique_lock settling(settling_, std::defer_lock);
+  if (many && settling.try_lock()) ask(false);
 }
 
 void Ledger::settle(bool everything) {
   std::lock_guard settling(settling_);
-  std::vector<std::shared_ptr<Row>> rows, kept;
+  ask(everything);
+}
+
+void Ledger::ask(bool everything) {
+  std::vector<std::shared_ptr<Row>> rows, kept, free;
   {
     std::lock_guard hold(lock_);
     rows.swap(rows_);
@@ -73,11 +81,19 @@ void Ledger::settle(bool everything) {
   std::vector<Done> done;
   for (auto& row : rows) {
     const auto found = everything || row->complete() ? resolved(*row, everything) : std::nullopt;
-    if (found.has_value()) done.push_back(*found);
-    else kept.push_back(std::move(row));
+    if (!found.has_value()) {
+      kept.push_back(std::move(row));
+      continue;
+    }
+    done.push_back(*found);
+    if (row.use_count() > 1) continue;  // its hooks live, for a second backward pass
+    std::atomic_thread_fence(std::memory_order_acquire);
+    row->clear();
+    free.push_back(std::move(row));
   }
   rows.clear();
   std::lock_guard hold(lock_);
+  free_.insert(free_.end(), std::make_move_iterator(free.begin()), std::make_move_iterator(free.end()));
   kept.insert(kept.end(), rows_.begin(), rows_.end());
   rows_.swap(kept);
   // a large graph is not gone through again for each call

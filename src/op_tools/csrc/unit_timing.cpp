@@ -20,7 +20,7 @@ namespace op_tools {
 Timer::Timer(py::object host, size_t limit)
     : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_shared<Ledger>(limit)) {}
+      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_unique<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -112,17 +112,13 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
   const auto [at, fresh] = grads_of_.try_emplace(part.places, int(grads_list_.size()));
   if (fresh) grads_list_.push_back(part.places);
   row->grads = at->second;
-  auto nodes = std::make_shared<Nodes>();
-  nodes->row = row;
-  nodes->cost = cost_;
-  nodes->waiting = int(stretches.size());
-  row->nodes = nodes;
-  for (const auto& [first, last] : stretches) {
-    auto stretch = std::make_shared<Stretch>();
-    stretch->nodes = nodes;
-    stretch->still = !row->clock->is_host() && work_of(*first) == Work::idle && work_of(*last) == Work::idle;
-    first->add_pre_hook(std::make_unique<Enter>(stretch));
-    last->add_post_hook(std::make_unique<Leave>(stretch));
+  row->waiting = int(stretches.size());
+  row->stretches.resize(stretches.size());
+  for (size_t i = 0; i < stretches.size(); i++) {
+    const auto& [first, last, idle] = stretches[i];
+    row->stretches[i].still = idle && !row->clock->is_host();
+    first->add_pre_hook(std::make_unique<Enter>(row, i));
+    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i));
   }
 }
 
@@ -159,7 +155,7 @@ struct Timer::Begun {
 };
 
 std::shared_ptr<Row> Timer::begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence) {
-  auto row = std::make_shared<Row>();
+  auto row = ledger_->new_row();
   row->clock = clock;
   row->group = group_of(key, name, path(), site());
   made_[sequence % kRemembered] = {sequence, row->group};
@@ -192,9 +188,10 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
     const c10::Device device = see_call(name, args, kwargs, seen);
     const bool by_python = !seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() ||
                            torch::autograd::get_current_graph_task_id() != -1;
-    if (!by_python && by(device).nobody) return PyObject_Call(func, args, kwargs);
-    const std::shared_ptr<Clock> marks = by_python ? nullptr : by(device).clock;
-    if (marks != nullptr) {
+    const By* const timed_by = by_python ? nullptr : &by(device);
+    if (timed_by != nullptr && timed_by->nobody) return PyObject_Call(func, args, kwargs);
+    if (timed_by != nullptr && timed_by->clock != nullptr) {
+      const std::shared_ptr<Clock>& marks = timed_by->clock;  // it stays: so does its place in a map
       auto known = keys_.of.find(seen.words);
       if (known == keys_.of.end()) {  // the first of its kind goes through Python, which sizes it up
         Owned all(PyTuple_Pack(3, func, args, kwargs));
@@ -211,7 +208,7 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
         if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
         begun.row = begin(name, known->second, marks, begun.sequence);
         begun.row->still = view && !marks->is_host();
-        *cost_ += now() - entered;
+        cost_ += now() - entered;
         begun.row->start = begun.row->mark();
       }
     }
@@ -233,7 +230,7 @@ PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyO
     begun.row->end = begun.row->mark();
     const int64_t returned = now();
     finish(begun, brief, result);
-    *cost_ += now() - returned;
+    cost_ += now() - returned;
   } catch (std::exception& error) {
     PyErr_Clear();
     tell(name, error.what());
