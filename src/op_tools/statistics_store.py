@@ -217,9 +217,7 @@ class StatisticsStore:
 
     def flush_soon(self) -> None:
         """Writes what is there; in the background what a device has found, which is more work."""
-        if self._file.closed:  # a backward pass after the end
-            self.flush()
-        elif not self.recorder.defers:
+        if self._file.closed or not self.recorder.defers:  # a backward pass after the end
             self.flush()
         elif os.getpid() == self._pid and not self._working:
             self._working = True
