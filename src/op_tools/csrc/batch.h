@@ -34,9 +34,10 @@ class Batch {
   int64_t add(const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place = std::nullopt);
   void before_write(const at::Tensor& tensor);  // of what waits, in the order of its stream
   void start();                                 // on all that waits
-  void read(bool everything);                   // fills in what was started before the last time, or all
+  void read(bool everything);                   // fills in what the device is done with, or starts and waits for all
+  int64_t read_below() const { return read_below_; }  // the numbers that are filled in
+  int64_t next() const { return next_; }
   bool keeps(int64_t number) const { return number > next_.load(std::memory_order_relaxed) - kKnown / 2; }
-  bool idle();                                  // nothing waits, nothing is to be read
 
   static void put_mark(std::string& to, int64_t number);  // which stands for it in a line, until the line is taken
   class Found;
@@ -80,11 +81,14 @@ class Batch {
     py::object read;  // or
     Launched native;
     std::vector<Piece> pieces;
+    int64_t below = 0;  // it and those before it have all numbers below
+
+    bool done() const { return !native.memory.defined() || native.done(); }
   };
 
   std::unique_lock<std::mutex> locked();
   void start_locked();
-  void launch(std::vector<Piece>& pieces);
+  void launch(std::vector<Piece>& pieces, Started& to);
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
   int64_t sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
   void tabulate(const std::vector<Piece>& pieces, int64_t* row) const;
@@ -102,7 +106,8 @@ class Batch {
   std::unordered_map<Place, Waiting, PlaceHash> places_;  // of those that wait
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
-  std::deque<Started> older_, started_;
+  std::deque<Started> started_;
+  std::atomic<int64_t> read_below_{0};
   std::deque<std::unique_ptr<Chunk>> known_;  // by number, the newest of them
   int64_t first_ = 0;
   std::atomic<int64_t> next_{0};

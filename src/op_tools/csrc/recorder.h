@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -66,7 +67,7 @@ class Recorder {
   template <typename Put>
   void append(Put put);
   void stop_work();
-  void put_into_words(bool everything);  // those that a device is still asked for come the next time, else
+  void put_into_words(bool everything);  // but those that a device is still asked for
 
   const bool hash_only_, sampled_;
   py::function described_, flush_, problem_;
@@ -79,13 +80,14 @@ class Recorder {
   bool working_ = false, ready_ = false, ending_ = false;  // a thread does; there is something for it to do
   std::mutex lines_lock_;
   std::condition_variable wake_, room_;
-  Raw held_;  // lines that wait for a device
+  std::deque<std::pair<Raw, int64_t>> held_;  // lines that wait for a device, with a number that is above all of theirs
   std::string words_;
   std::mutex words_lock_;  // taken before the other
   std::atomic<bool> deferring_{false};
 };
 
-std::string written(const Measured& found, bool hash_only);  // in JSON
+void put_found(std::string& to, const Measured& found, bool hash_only);  // in JSON
+std::string written(const Measured& found, bool hash_only);
 void bind_recorder(py::module_& m);
 
 }  // namespace op_tools

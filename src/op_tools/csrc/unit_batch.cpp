@@ -74,13 +74,11 @@ std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::fun
 
 Batch::~Batch() {
   py::gil_scoped_acquire gil;
-  for (auto* groups : {&older_, &started_}) {
-    for (auto& group : *groups) try {  // its memory is not given back before the device is done with it
-        if (group.native.memory.defined()) group.native.wait();
-      } catch (const std::exception&) {
-      }
-    groups->clear();
-  }
+  for (auto& group : started_) try {  // its memory is not given back before the device is done with it
+      if (group.native.memory.defined()) group.native.wait();
+    } catch (const std::exception&) {
+    }
+  started_.clear();
   for (auto& [type, start] : starters_) Py_XDECREF(start);
   starter_ = py::function();
   problem_ = py::function();
@@ -206,8 +204,10 @@ void Batch::start_locked() {
   places_.clear();
   bytes_ = 0;
   AtWork guard;
+  Started& group = started_.emplace_back();
+  group.below = next_;
   try {
-    launch(pieces);
+    launch(pieces, group);
   } catch (const std::exception& error) {
     for (auto& piece : pieces)
       if (!piece.to->ready()) piece.to->set(State::failed);
@@ -216,11 +216,10 @@ void Batch::start_locked() {
   }
 }
 
-void Batch::launch(std::vector<Piece>& pieces) {
+void Batch::launch(std::vector<Piece>& pieces, Started& group) {
   const c10::Stream stream = *stream_;
   const int64_t rows = sized(pieces, stream);
   const c10::DeviceGuard on(stream.device());
-  Started group;
   if (rows > 0 && launchers_.has(stream)) {
     group.native = launchers_.prepared(stream, rows);
     tabulate(pieces, group.native.table());
@@ -233,7 +232,6 @@ void Batch::launch(std::vector<Piece>& pieces) {
   }
   for (auto& piece : pieces) piece.storage = c10::Storage();
   group.pieces = std::move(pieces);
-  started_.push_back(std::move(group));
 }
 
 Batch::State Batch::Piece::state() const {
@@ -298,19 +296,22 @@ void Batch::read(bool everything) {
   std::deque<Started> groups;
   {
     const auto lock = locked();
-    start_locked();
-    groups.swap(older_);
-    if (everything) std::move(started_.begin(), started_.end(), std::back_inserter(groups));
-    else older_.swap(started_);
-    if (everything) started_.clear();
+    if (everything) start_locked();
+    const bool behind = next_ - read_below_ > kKnown / 4;  // then the device is waited for
+    while (!started_.empty() && (everything || started_.front().done() || (behind && groups.empty()))) {
+      groups.push_back(std::move(started_.front()));
+      started_.pop_front();
+    }
   }
   bool of_python = false;
+  const int64_t below = groups.empty() ? 0 : groups.back().below;
   for (auto& group : groups) fill(group), of_python = of_python || group.read;
   if (of_python) {
     py::gil_scoped_acquire gil;
     groups.clear();
   }
   const auto lock = locked();
+  read_below_ = std::max(read_below_.load(), below);
   const auto is_ready = [](const Result& one) { return one.ready(); };
   while (next_ - first_ > kKnown + kChunk && std::all_of(known_.front()->begin(), known_.front()->end(), is_ready)) {
     known_.pop_front(), first_ += kChunk;
@@ -381,7 +382,7 @@ void Batch::Found::put(std::string& to, int64_t number) const {
   if (number >= first_ && number < next_) {
     const Result& result = (*chunks_[(number - first_) / kChunk])[number % kChunk];
     state = result.state.load(std::memory_order_acquire);
-    if (state == State::found) to += op_tools::written(result.found, hash_only_);
+    if (state == State::found) put_found(to, result.found, hash_only_);
   }
   if (state == State::gone) to += "\"skipped\":\"its memory was given back\"";
   else if (state == State::written) to += "\"skipped\":\"it was written before it was read\"";
@@ -396,11 +397,6 @@ void Batch::Found::fill(std::string& to, std::string_view line) const {
     from = line.find(kMark, at + 1) + 1;
   }
   to.append(line, from);
-}
-
-bool Batch::idle() {
-  const auto lock = locked();
-  return next_ == 0 || (waiting_.empty() && older_.empty() && started_.empty());
 }
 
 }  // namespace op_tools

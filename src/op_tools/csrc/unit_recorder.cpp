@@ -11,7 +11,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
-constexpr size_t kWorth = size_t{1} << 20;   // bytes of words that are worth to be written
+constexpr size_t kWorth = size_t{1} << 19;   // bytes of words that are worth to be written
 constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread may be behind,
 constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
 
@@ -31,6 +31,11 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
 std::string written(const Measured& found, bool hash_only) {
   std::string text;
   text.reserve(192);
+  put_found(text, found, hash_only);
+  return text;
+}
+
+void put_found(std::string& text, const Measured& found, bool hash_only) {
   if (!hash_only) {
     const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
       text += name;
@@ -49,7 +54,6 @@ std::string written(const Measured& found, bool hash_only) {
   text += "\"hash\":\"";
   for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
   text += '"';
-  return text;
 }
 
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
@@ -149,8 +153,12 @@ void Recorder::append(Put put) {
   {
     std::unique_lock lock(lines_lock_);
     put();
-    if (++waiting_ < (deferring_ ? (limit + 3) / 4 : limit.load())) return;  // what a device has found is read soon
+    if (++waiting_ < (deferring_ ? (limit + 7) / 8 : limit.load())) return;  // what a device has found is read soon
     waiting_ = 0;  // it may be another thread that takes them, and later
+  }
+  if (deferring_) batch_->start();  // in the program's own thread: the one who reads would be in its way
+  {
+    std::unique_lock lock(lines_lock_);
     if (working_) {
       ready_ = true;
       wake_.notify_one();
@@ -186,15 +194,15 @@ void Recorder::put_into_words(bool everything) {
     waiting_ = 0;
   }
   room_.notify_all();
-  if (!batch_->idle() || !held_.empty()) {
-    batch_->read(everything);
-    std::swap(held_, lines);
-    if (everything) lines.bytes() += held_.bytes(), held_.clear();
-  }
+  held_.emplace_back(std::move(lines), batch_->next());
+  batch_->read(everything);
   const auto found = batch_->found();
-  words_.reserve(words_.size() + 4 * lines.bytes().size());
-  Raw::into_words(words_, lines.bytes(), [&](std::string& to, int64_t number) { found.put(to, number); },
-                  [&](std::string& to, std::string_view line) { found.fill(to, line); });
+  for (; !held_.empty() && (everything || held_.front().second <= batch_->read_below()); held_.pop_front()) {
+    const std::string& from = held_.front().first.bytes();
+    words_.reserve(words_.size() + 4 * from.size());
+    Raw::into_words(words_, from, [&](std::string& to, int64_t number) { found.put(to, number); },
+                    [&](std::string& to, std::string_view line) { found.fill(to, line); });
+  }
 }
 
 py::bytes Recorder::take() {
