@@ -35,7 +35,7 @@ std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
     py::gil_scoped_acquire gil;
     look_up(kind, now);
   }
-  if (!now.works || now.busy) return std::nullopt;
+  if (now.busy || !now.works) return std::nullopt;
   const uint64_t sequence = at::sequence_number::peek();
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
   Where where = now.where;
@@ -55,14 +55,15 @@ std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
 // Hot path. What a thread has in Python stands still while it is here: it is read without the GIL.
 bool Heads::look(c10::DeviceType kind, Now& now) {
   if (!frames_known_) return false;
-  PyThreadState* own = PyGILState_GetThisThreadState();
+  PyThreadState* own = PyGILState_GetThisThreadState();  // null: nothing of Python's is in this thread
+  if (own != nullptr && (!own_busy.is_known(own, local_) || !own_stack.is_known(own, modules_))) return false;
+  now.busy = own != nullptr && own_busy.peek(busy_key_.ptr()) == Py_True;
+  if (now.busy) return true;  // so it is in a forked child, where another thread may have had the lock
   std::lock_guard hold(lock_);
   const auto found = kinds_.find(kind);
   if (found == kinds_.end()) return false;
   now.works = found->second;
-  if (!now.works || own == nullptr) return true;  // nothing of Python's is in this thread
-  if (!own_busy.is_known(own, local_) || !own_stack.is_known(own, modules_)) return false;
-  now.busy = own_busy.peek(busy_key_.ptr()) == Py_True;
+  if (!now.works || own == nullptr) return true;
   PyObject* stack = own_stack.peek(stack_key_.ptr());
   if (const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack)) {
     PyObject* path = PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1);
@@ -89,9 +90,10 @@ bool Heads::look(c10::DeviceType kind, Now& now) {
 
 void Heads::look_up(c10::DeviceType kind, Now& now) {
   now = {};
-  now.works = works_on(kind);
   now.busy = own_busy.get(local_, busy_key_.ptr()) == Py_True;
-  if (now.works && !now.busy) now.where = {module(), site()};
+  if (now.busy) return;
+  now.works = works_on(kind);
+  if (now.works) now.where = {module(), site()};
 }
 
 bool Heads::works_on(c10::DeviceType kind) {
