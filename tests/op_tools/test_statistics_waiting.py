@@ -5,14 +5,17 @@ each other within a backward pass, and what is written of them is what they were
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 
-from op_tools import OpCapture, OpObserve, interception, steps
+from op_tools import OpCapture, OpObserve, diagnostics, interception, steps
+from op_tools.statistics_store import StatisticsStore
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -100,6 +103,30 @@ def test_a_tensor_is_reduced_once_where_a_call_has_it_twice(
     assert starts == [2]  # the argument, the result
     (line,) = lines(tmp_path)
     assert [one["max"] for one in (*line["inputs"], *line["outputs"])] == [2.0, 2.0, 4.0]
+
+
+def test_what_cannot_be_written_does_not_stop_what_comes_later(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tried = StatisticsStore._write, []
+
+    def fails_first(self: StatisticsStore, data: bytes) -> None:
+        tried.append(len(data))
+        if len(tried) == 1:
+            raise OSError("no space left")
+        write(self, data)
+
+    monkeypatch.setattr(StatisticsStore, "_write", fails_first)
+    x = torch.ones(3, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        for _ in range(4000):
+            x.neg()
+        until = time.monotonic() + 20
+        while len(tried) < 2 and time.monotonic() < until:  # by the thread, which goes on
+            x.neg()
+    assert len(tried) > 2
+    assert lines(tmp_path)[-1]["outputs"][0]["max"] == -1.0
+    assert "no space left" in diagnostics.problems("OpCapture")[0].message
 
 
 def test_calls_are_numbered_in_one_count(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ py::bytes Recorder::work() {
     stop_work();
     throw;
   }
-  if (made.empty()) stop_work();
+  stop_work();  // until the next time: the one who writes may fail
   py::gil_scoped_acquire gil;
   return py::bytes(made);
 }
