@@ -29,7 +29,7 @@ from op_tools.host import own_graph
 if TYPE_CHECKING:
     from op_tools.tool import Observer, Substitute, Tool
 
-ids = itertools.count(1)
+ids: Iterator[int] = itertools.count(1)  # counted natively, once that part is there
 FAILED = object()
 _Device = torch.device | None
 

@@ -7,6 +7,7 @@ that do a call in another way.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import torch
 
 from deeplink import native, settings
 from deeplink.errors import BuildError
+from op_tools import interception, steps
 
 log = logging.getLogger("op_tools")
 _watching = False
@@ -29,10 +31,18 @@ def helper() -> ModuleType | None:
     if not settings.OP_TOOLS_NATIVE.get():
         return None
     try:
-        return native.load_extension("op_tools", say=log.warning)
+        return _with_counts(native.load_extension("op_tools", say=log.warning))
     except (BuildError, ImportError) as error:  # no compiler, or one that cannot build it
         log.warning("op_tools goes without its native part: %s", str(error).splitlines()[0])
         return None
+
+
+def _with_counts(module: ModuleType) -> ModuleType:
+    """Calls and steps are counted there from now on, for Python too: it asks without the GIL."""
+    if isinstance(interception.ids, itertools.count):
+        interception.ids = module.ids(next(interception.ids))
+    steps.keep(module.set_step)
+    return module
 
 
 def loaded() -> ModuleType | None:

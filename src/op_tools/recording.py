@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from op_tools import call, gradients, interception, kernels, modules, steps
+from op_tools import call, gradients, interception, kernels, modules
 from op_tools.interception import Plan
 from op_tools.written import may_write_by_name
 
@@ -21,8 +21,6 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
     helper = kernels.helper()
     assert helper is not None  # there is a recorder already
     return helper.Heads(
-        interception.ids,
-        vars(steps),
         modules.local,
         interception.local,
         lambda kind: works_on(torch.device(kind)),

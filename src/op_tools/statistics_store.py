@@ -67,6 +67,7 @@ class StatisticsStore:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._background: Background | None = None
+        self._working = False
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
@@ -216,41 +217,49 @@ class StatisticsStore:
 
     def flush_soon(self) -> None:
         """Writes what is there; in the background what a device has found, which is more work."""
-        if self._file.closed:  # a backward pass after the end
+        if self._file.closed or not self.recorder.defers:  # a backward pass after the end
             self.flush()
-        elif not self.recorder.defers:
-            self.flush(everything=False)
-        elif os.getpid() == self._pid:
+        elif os.getpid() == self._pid and not self._working:
+            self._working = True
             if self._background is None:
                 self._background = Background()
-            self._background.put(self._flush_guarded)
+            self._background.put(self._work)
 
-    def _flush_guarded(self) -> None:
+    def _work(self) -> None:
+        """In the background, until the end: what the native part has put into words is written."""
         try:
-            self.flush(everything=False)
+            while data := self.recorder.work():
+                with self._lock:
+                    self._write(data)
         except Exception as error:  # a full disk: a tool must not kill the program that it watches
             diagnostics.add("OpCapture", "statistics", error)
+        finally:
+            self._working = False
 
-    def flush(self, everything: bool = True) -> None:
-        """Writes what waits; the lines that wait for a device are written the next time, else."""
+    def flush(self) -> None:
+        """Writes what waits."""
         if os.getpid() != self._pid:
             return
         with self._lock:
             if self.recorder is not None:
-                data = self.recorder.take(everything)
+                data = self.recorder.take()
             else:
                 data = "".join(self._lines).encode()
                 self._lines.clear()
-            data = self._unseen.filled(data)
-            if self._file.closed:
-                self._file = self.place.open("ab", buffering=0)
-            self._file.write(data)
-            self.bytes += len(data)
-            results.budget.spend(len(data))
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        data = self._unseen.filled(data)
+        if self._file.closed:
+            self._file = self.place.open("ab", buffering=0)
+        self._file.write(data)
+        self.bytes += len(data)
+        results.budget.spend(len(data))
 
     def close(self) -> None:
         """Writes what waits."""
         if self._background is not None and os.getpid() == self._pid:
+            self.recorder.end_work()
             self._background.close()
         self.flush()
         self._file.close()

@@ -13,6 +13,7 @@ _step = 0
 _first: weakref.ref[Optimizer] | None = None
 _handle: Any = None
 _listeners: list[Any] = []
+_keepers: list[Callable[[int], None]] = []
 
 
 def current() -> int:
@@ -20,18 +21,32 @@ def current() -> int:
     return _step
 
 
+def keep(keeper: Callable[[int], None]) -> None:
+    """Tells `keeper` the step, and each that comes: the native part has no other way to know."""
+    if keeper not in _keepers:
+        _keepers.append(keeper)
+    keeper(_step)
+
+
+def _set(number: int) -> None:
+    global _step
+    _step = number
+    for keeper in _keepers:
+        keeper(number)
+
+
 def step() -> None:
     """For a program without an optimizer of torch's: the step is over."""
-    global _step
-    _step += 1
+    _set(_step + 1)
     for listener in list(_listeners):
         listener(_step)
 
 
 def reset() -> None:
     """Count from 0 again."""
-    global _step, _first
-    _step, _first = 0, None
+    global _first
+    _first = None
+    _set(0)
 
 
 def count(on: bool, listener: Callable[[int], None]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import torch_dipu  # noqa: F401
-from op_tools import diagnostics, engine, steps
+from op_tools import diagnostics, engine, kernels, recording, reducing, statistics, steps
 
 # some virtual machines announce AMX and die by SIGILL in the CPU's own bfloat16 bmm
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -33,3 +33,22 @@ def clean_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     assert not left, f"the test left tools at work: {left}"
     assert torch._C._len_torch_function_stack() == 0
     assert torch.autograd.graph._engine_run_backward is backward
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The device's memory is one that the host does not see; how many pieces each start has."""
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+    own = reducing.starter("dipu")
+    assert own is not None
+    seen: list[int] = []
+
+    def start(table: torch.Tensor, device: torch.device) -> Callable[[], torch.Tensor]:
+        seen.append(len(table))
+        return own(table, device)
+
+    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
+    monkeypatch.setattr(reducing, "starter", lambda kind: start)
+    return seen

@@ -510,25 +510,6 @@ def test_a_selection_is_kept_to_natively(tmp_path: Path) -> None:
 # host does not see.
 
 
-@pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pieces each start has."""
-    if kernels.helper() is None:
-        pytest.skip("no compiler here")
-    own = reducing.starter("dipu")
-    assert own is not None
-    seen: list[int] = []
-
-    def start(table: torch.Tensor, device: torch.device) -> Callable[[], torch.Tensor]:
-        seen.append(len(table))
-        return own(table, device)
-
-    monkeypatch.setattr(recording, "window", lambda kind, index: None)
-    monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
-    monkeypatch.setattr(reducing, "starter", lambda kind: start)
-    return seen
-
-
 def test_so_they_do_without_the_native_part(
     starts: list[int], tmp_path: Path, without_native: None
 ) -> None:

@@ -18,6 +18,7 @@
 
 #include "launcher.h"
 #include "measure.h"
+#include "reach.h"
 
 namespace op_tools {
 
@@ -28,16 +29,19 @@ class Batch {
   ~Batch();
 
   bool takes(const at::Tensor& tensor);
-  int64_t add(const at::Tensor& tensor, Kind kind, int parts);  // the number of what is waited for
+  // The number of what is waited for. With a place: that of one that waits already and is of the same
+  // place, and what autograd counts as written meanwhile is not read.
+  int64_t add(const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place = std::nullopt);
   void before_write(const at::Tensor& tensor);  // of what waits, in the order of its stream
   void start();                                 // on all that waits
-  void read(bool everything);                   // fills in what was started before the last time, or all
-  void put(std::string& to, int64_t number);    // what was waited for, in JSON
+  void read(bool everything);                   // fills in what the device is done with, or starts and waits for all
+  int64_t read_below() const { return read_below_; }  // the numbers that are filled in
+  int64_t next() const { return next_; }
   bool keeps(int64_t number) const { return number > next_.load(std::memory_order_relaxed) - kKnown / 2; }
-  bool idle();                                  // nothing waits, nothing is to be read
 
-  static void put_mark(std::string& to, int64_t number);  // which stands for it in a line,
-  void fill(std::string& to, std::string_view line);      // until the line is taken
+  static void put_mark(std::string& to, int64_t number);  // which stands for it in a line, until the line is taken
+  class Found;
+  Found found();  // what was read so far, for the one who reads
   static void start_all();  // of every batch: something unknown is about to run
 
  private:
@@ -46,7 +50,7 @@ class Batch {
   static constexpr int64_t kKnown = 1 << 16;  // results that a line may still ask for
   static constexpr int64_t kChunk = 1 << 10;
 
-  enum class State : uint8_t { awaited, found, gone, failed };
+  enum class State : uint8_t { awaited, found, gone, written, failed };
   struct Result {
     std::atomic<State> state{State::awaited};
     Measured found;  // not changed after that
@@ -63,17 +67,28 @@ class Batch {
     size_t count;  // values
     Kind kind;
     int64_t times;
+    c10::VariableVersion counter = {};  // of writes, where it tells
+    uint32_t version = 0;
     int64_t rows = 0;  // of the table
+
+    State state() const;  // whether it can still be read
+  };
+  struct Waiting {
+    uint32_t version;
+    int64_t number;
   };
   struct Started {
     py::object read;  // or
     Launched native;
     std::vector<Piece> pieces;
+    int64_t below = 0;  // it and those before it have all numbers below
+
+    bool done() const { return !native.memory.defined() || native.done(); }
   };
 
   std::unique_lock<std::mutex> locked();
   void start_locked();
-  void launch(std::vector<Piece>& pieces);
+  void launch(std::vector<Piece>& pieces, Started& to);
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
   int64_t sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
   void tabulate(const std::vector<Piece>& pieces, int64_t* row) const;
@@ -88,13 +103,28 @@ class Batch {
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   std::vector<Piece> waiting_;
   ska::flat_hash_set<const c10::StorageImpl*> storages_;
+  std::unordered_map<Place, Waiting, PlaceHash> places_;  // of those that wait
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
-  std::deque<Started> older_, started_;
+  std::deque<Started> started_;
+  std::atomic<int64_t> read_below_{0};
   std::deque<std::unique_ptr<Chunk>> known_;  // by number, the newest of them
   int64_t first_ = 0;
   std::atomic<int64_t> next_{0};
   std::mutex mutex_, starters_mutex_, reading_;
+};
+
+// What was read, by number: until the next `read`.
+class Batch::Found {
+ public:
+  void put(std::string& to, int64_t number) const;  // in JSON
+  void fill(std::string& to, std::string_view line) const;
+
+ private:
+  friend class Batch;
+  std::vector<const Chunk*> chunks_;
+  int64_t first_ = 0, next_ = 0;
+  bool hash_only_ = false;
 };
 
 // In this thread a batch is at work: what is called meanwhile is not the program's.

@@ -22,7 +22,7 @@ class Flow {
 
   using Places = c10::SmallVector<std::pair<int, int>, 2>;  // number among a node's gradients, place among the call's
   void enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self);
-  void leave(const variable_list& grads, const Places& entering);
+  void leave(const variable_list& grads, const Places& entering, bool at_once);
 
  private:
   void take(Raw& to, const at::Tensor& gradient);

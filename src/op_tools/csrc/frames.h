@@ -60,20 +60,21 @@ struct OwnFrame {
   bool complete() const { return owner != kCode && (owner == kGenerator || place() >= code->_co_firsttraceable); }
 };
 
+// Of the thread that asks, which stands still meanwhile: it needs no GIL.
 template <class Visit>
-void each_own_frame(Visit visit) {
-  const _PyCFrame* now = PyThreadState_Get()->cframe;
+void each_own_frame(const PyThreadState* own, Visit visit) {
+  const _PyCFrame* now = own->cframe;
   for (auto* frame = reinterpret_cast<const OwnFrame*>(now->current_frame); frame != nullptr; frame = frame->previous) {
     if (frame->complete() && !visit(Frame{frame->code, frame->place() * int(sizeof(_Py_CODEUNIT))})) return;
   }
 }
 
-// Whether they are what this header takes them for: Python says the same.
+// Whether they are what this header takes them for: Python says the same. Under the GIL.
 inline bool frames_are_known() {
   Frame found[16];
   int count = 0, same = 0;
   each_told_frame([&](Frame frame) { return found[count++] = frame, count < 16; });
-  each_own_frame([&](Frame frame) {
+  each_own_frame(PyThreadState_Get(), [&](Frame frame) {
     const bool equal = same < count && frame.code == found[same].code && frame.instruction == found[same].instruction;
     same += equal;
     return equal && same < count;
@@ -85,10 +86,15 @@ inline bool frames_are_known() {
 template <class Visit>
 void each_frame(Visit visit) {
   static const bool known = frames_are_known();
-  if (known) each_own_frame(visit);
+  if (known) each_own_frame(PyThreadState_Get(), visit);
   else each_told_frame(visit);
 }
 #else
+template <class Visit>
+void each_own_frame(const PyThreadState*, Visit) {}
+
+inline bool frames_are_known() { return false; }
+
 template <class Visit>
 void each_frame(Visit visit) {
   each_told_frame(visit);

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -14,18 +15,19 @@
 
 namespace op_tools {
 
-// All of it under the GIL.
 class Heads {
  public:
-  // `ids` counts the calls, steps["_step"] is the step, modules.stack[-1][1] the path of the module
-  // that this thread is in, local.busy says that a tool is at work; works(kind of device);
-  // programs(code) -> whether it is the program's; site(code, line) -> that in JSON; quoted(text) -> JSON.
-  Heads(py::object ids, py::dict steps, py::object modules, py::object local, py::function works, py::function programs,
-        py::function site, py::function quoted);
+  // modules.stack[-1][1] is the path of the module that this thread is in, local.busy says that a tool
+  // is at work; works(kind of device); programs(code) -> whether it is the program's; site(code, line)
+  // -> that in JSON; quoted(text) -> JSON.
+  Heads(py::object modules, py::object local, py::function works, py::function programs, py::function site,
+        py::function quoted);
+  ~Heads();
 
-  // Of a call that is about to be made; none: not one to write down.
+  // Of a call that is about to be made; none: not one to write down. With the GIL or without, which is
+  // asked for only where something is seen for the first time.
   std::optional<Head> head(const std::string* name, c10::DeviceType kind);
-  py::dict counts();  // calls of each name since the last time
+  py::dict counts();  // calls of each name since the last time; under the GIL
 
  private:
   // Texts in JSON that stay where they are; null: nothing is known.
@@ -46,15 +48,24 @@ class Heads {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
 
+  struct Now {
+    bool works = true, busy = false;
+    Where where;
+  };
+
+  bool look(c10::DeviceType kind, Now& now);     // false: something of it is not known yet
+  void look_up(c10::DeviceType kind, Now& now);  // under the GIL
   bool works_on(c10::DeviceType kind);
   const std::string* module();
   const std::string* site();
+  bool is_programs(PyCodeObject* code);
   Where forward_of(uint64_t sequence) const;
 
-  py::object ids_, modules_, local_;
-  py::dict steps_;
+  py::object modules_, local_;
   py::function works_, programs_, site_, quoted_;
-  py::object step_key_, stack_key_, busy_key_;
+  py::object stack_key_, busy_key_;
+  const bool frames_known_;
+  std::mutex lock_;  // of all that follows; never held where Python is asked
   std::map<c10::DeviceType, bool> kinds_;
   std::unordered_map<std::string, const std::string*, TextHash, std::equal_to<>> quotes_;
   std::unordered_map<PyObject*, bool> codes_;  // whether it is the program's; they are held

@@ -5,6 +5,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -48,7 +50,12 @@ class Recorder {
   // Lines that wait.
   void add(const Raw& line);
   void add(std::string_view line);
-  py::bytes take(bool everything);  // those that a device is still asked for come the next time, else
+  py::bytes take();  // all of them
+
+  // The same for a thread that does nothing else: what there is to write, once that is worth it.
+  // Empty: `end_work` was called, and the rest is to be taken.
+  py::bytes work();
+  void end_work();
 
   // An error of ours, about a call.
   void report(PyObject* function, const char* text);
@@ -59,6 +66,8 @@ class Recorder {
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
   template <typename Put>
   void append(Put put);
+  void stop_work();
+  void put_into_words(bool everything);  // but those that a device is still asked for
 
   const bool hash_only_, sampled_;
   py::function described_, flush_, problem_;
@@ -66,13 +75,19 @@ class Recorder {
   Unchanged<std::string> known_;
   Unchanged<int64_t> awaited_;  // of tensors out of reach
   std::shared_ptr<Batch> batch_;
-  Raw lines_, held_;  // those that wait for a device
+  Raw lines_;
   size_t waiting_ = 0;
-  std::atomic<bool> deferring_{false};
+  bool working_ = false, ready_ = false, ending_ = false;  // a thread does; there is something for it to do
   std::mutex lines_lock_;
+  std::condition_variable wake_, room_;
+  std::deque<std::pair<Raw, int64_t>> held_;  // lines that wait for a device, with a number that is above all of theirs
+  std::string words_;
+  std::mutex words_lock_;  // taken before the other
+  std::atomic<bool> deferring_{false};
 };
 
-std::string written(const Measured& found, bool hash_only);  // in JSON
+void put_found(std::string& to, const Measured& found, bool hash_only);  // in JSON
+std::string written(const Measured& found, bool hash_only);
 void bind_recorder(py::module_& m);
 
 }  // namespace op_tools

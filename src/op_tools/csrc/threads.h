@@ -22,6 +22,11 @@ class OwnPart {
     return found;
   }
 
+  // Whether it was asked for before, and can be looked at without the GIL: nobody else writes the
+  // dict of this thread, and a name that is interned is found by its address.
+  bool is_known(PyThreadState* own, const py::object& local) const { return local.ptr() == local_ && PyThreadState_GetID(own) == state_; }
+  PyObject* peek(PyObject* name) const { return PyDict_GetItemWithError(dict_, name); }
+
  private:
   PyObject *local_ = nullptr, *dict_ = nullptr;
   uint64_t state_ = 0;

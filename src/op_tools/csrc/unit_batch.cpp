@@ -74,13 +74,11 @@ std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::fun
 
 Batch::~Batch() {
   py::gil_scoped_acquire gil;
-  for (auto* groups : {&older_, &started_}) {
-    for (auto& group : *groups) try {  // its memory is not given back before the device is done with it
-        if (group.native.memory.defined()) group.native.wait();
-      } catch (const std::exception&) {
-      }
-    groups->clear();
-  }
+  for (auto& group : started_) try {  // its memory is not given back before the device is done with it
+      if (group.native.memory.defined()) group.native.wait();
+    } catch (const std::exception&) {
+    }
+  started_.clear();
   for (auto& [type, start] : starters_) Py_XDECREF(start);
   starter_ = py::function();
   problem_ = py::function();
@@ -138,8 +136,14 @@ void Batch::put_mark(std::string& to, int64_t number) {
   to += kMark;
 }
 
-int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
+int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place) {
   AtWork guard;
+  const uint32_t version = place ? version_of(tensor) : 0;
+  if (place) {
+    const auto lock = locked();
+    const auto known = places_.find(*place);
+    if (known != places_.end() && known->second.version == version) return known->second.number;
+  }
   int64_t times = 1;
   at::Tensor copy;
   if (!tensor.is_contiguous() && !tensor.is_non_overlapping_and_dense()) {
@@ -158,6 +162,11 @@ int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
   const auto count = static_cast<size_t>(flat.numel()) * parts;
   auto* to = &(*known_.back())[number % kChunk];
   waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(flat.const_data_ptr()), count, kind, times});
+  if (place) {
+    waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter();
+    waiting_.back().version = version;
+    places_[*place] = {version, number};
+  }
   storages_.insert(storage.unsafeGetStorageImpl());
   bytes_ += flat.nbytes();
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
@@ -189,11 +198,16 @@ void Batch::start_locked() {
   std::vector<Piece> pieces;
   pieces.reserve(std::min(waiting_.size() * 2, kWaiting));
   pieces.swap(waiting_);
-  storages_.clear();
+  if (8 * pieces.size() > storages_.bucket_count()) storages_.clear();
+  else
+    for (const auto& piece : pieces) storages_.erase(piece.storage.unsafeGetStorageImpl());
+  places_.clear();
   bytes_ = 0;
   AtWork guard;
+  Started& group = started_.emplace_back();
+  group.below = next_;
   try {
-    launch(pieces);
+    launch(pieces, group);
   } catch (const std::exception& error) {
     for (auto& piece : pieces)
       if (!piece.to->ready()) piece.to->set(State::failed);
@@ -202,11 +216,10 @@ void Batch::start_locked() {
   }
 }
 
-void Batch::launch(std::vector<Piece>& pieces) {
+void Batch::launch(std::vector<Piece>& pieces, Started& group) {
   const c10::Stream stream = *stream_;
   const int64_t rows = sized(pieces, stream);
   const c10::DeviceGuard on(stream.device());
-  Started group;
   if (rows > 0 && launchers_.has(stream)) {
     group.native = launchers_.prepared(stream, rows);
     tabulate(pieces, group.native.table());
@@ -219,7 +232,12 @@ void Batch::launch(std::vector<Piece>& pieces) {
   }
   for (auto& piece : pieces) piece.storage = c10::Storage();
   group.pieces = std::move(pieces);
-  started_.push_back(std::move(group));
+}
+
+Batch::State Batch::Piece::state() const {
+  if (storage.data() != base) return State::gone;  // given back by a resize
+  const bool counted = counter.enabled();
+  return counted && counter.current_version() != version ? State::written : State::awaited;
 }
 
 // How many rows of the table each of them takes; all of them.
@@ -227,8 +245,8 @@ int64_t Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) cons
   const c10::impl::VirtualGuardImpl device(stream.device_type());
   int64_t rows = 0;
   for (auto& piece : pieces) {
-    if (piece.storage.data() != piece.base) {  // given back by a resize
-      piece.to->set(State::gone);
+    if (const State state = piece.state(); state != State::awaited) {
+      piece.to->set(state);
       continue;
     }
     device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
@@ -278,16 +296,22 @@ void Batch::read(bool everything) {
   std::deque<Started> groups;
   {
     const auto lock = locked();
-    start_locked();
-    groups.swap(older_);
-    if (everything) std::move(started_.begin(), started_.end(), std::back_inserter(groups));
-    else older_.swap(started_);
-    if (everything) started_.clear();
+    if (everything) start_locked();
+    const bool behind = next_ - read_below_ > kKnown / 4;  // then the device is waited for
+    while (!started_.empty() && (everything || started_.front().done() || (behind && groups.empty()))) {
+      groups.push_back(std::move(started_.front()));
+      started_.pop_front();
+    }
   }
-  for (auto& group : groups) fill(group);
-  py::gil_scoped_acquire gil;
-  groups.clear();
+  bool of_python = false;
+  const int64_t below = groups.empty() ? 0 : groups.back().below;
+  for (auto& group : groups) fill(group), of_python = of_python || group.read;
+  if (of_python) {
+    py::gil_scoped_acquire gil;
+    groups.clear();
+  }
   const auto lock = locked();
+  read_below_ = std::max(read_below_.load(), below);
   const auto is_ready = [](const Result& one) { return one.ready(); };
   while (next_ - first_ > kKnown + kChunk && std::all_of(known_.front()->begin(), known_.front()->end(), is_ready)) {
     known_.pop_front(), first_ += kChunk;
@@ -345,18 +369,27 @@ void Batch::fill(Piece& piece, const int64_t* row) const {
   found = repeated(found, piece.times);
 }
 
-void Batch::put(std::string& to, int64_t number) {
-  const Result* result = nullptr;
-  {
-    const auto lock = locked();  // for one at a time: the program adds to them meanwhile
-    if (number >= first_ && number < next_) result = &(*known_[(number - first_) / kChunk])[number % kChunk];
-  }
-  const State state = result == nullptr ? State::failed : result->state.load(std::memory_order_acquire);
-  if (state == State::found) to += written(result->found, hash_only_);
-  else to += state == State::gone ? "\"skipped\":\"its memory was given back\"" : "\"skipped\":\"not read\"";
+Batch::Found Batch::found() {
+  Found made;
+  const auto lock = locked();
+  made.first_ = first_, made.next_ = next_, made.hash_only_ = hash_only_;
+  for (const auto& chunk : known_) made.chunks_.push_back(chunk.get());
+  return made;
 }
 
-void Batch::fill(std::string& to, std::string_view line) {
+void Batch::Found::put(std::string& to, int64_t number) const {
+  State state = State::failed;
+  if (number >= first_ && number < next_) {
+    const Result& result = (*chunks_[(number - first_) / kChunk])[number % kChunk];
+    state = result.state.load(std::memory_order_acquire);
+    if (state == State::found) put_found(to, result.found, hash_only_);
+  }
+  if (state == State::gone) to += "\"skipped\":\"its memory was given back\"";
+  else if (state == State::written) to += "\"skipped\":\"it was written before it was read\"";
+  else if (state != State::found) to += "\"skipped\":\"not read\"";
+}
+
+void Batch::Found::fill(std::string& to, std::string_view line) const {
   size_t from = 0;
   for (size_t at = line.find(kMark); at != std::string::npos; at = line.find(kMark, from)) {
     to.append(line, from, at - from);
@@ -364,11 +397,6 @@ void Batch::fill(std::string& to, std::string_view line) {
     from = line.find(kMark, at + 1) + 1;
   }
   to.append(line, from);
-}
-
-bool Batch::idle() {
-  const auto lock = locked();
-  return next_ == 0 || (waiting_.empty() && older_.empty() && started_.empty());
 }
 
 }  // namespace op_tools

@@ -16,6 +16,12 @@ std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 // torch keeps the type itself to itself.
 bool is_python(const Node& node) { return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE"; }
 
+// Neither Python's nor an extension's: it writes nothing that comes in.
+bool is_torchs(const Node& node) {
+  const std::string_view name = typeid(node).name();
+  return name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode") && !is_python(node);
+}
+
 struct Hear final : torch::autograd::FunctionPreHook {
   std::shared_ptr<Flow> flow;
   Flow::Places leaving;
@@ -32,14 +38,36 @@ struct Hear final : torch::autograd::FunctionPreHook {
 struct HearOut final : torch::autograd::FunctionPostHook {
   std::shared_ptr<Flow> flow;
   Flow::Places entering;
-  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering) : flow(std::move(flow)), entering(std::move(entering)) {}
+  Node& node;  // which holds this
+  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering, Node& node) : flow(std::move(flow)), entering(std::move(entering)), node(node) {}
 
   variable_list operator()(const variable_list& grads, const variable_list&) override {
-    flow->leave(grads, entering);
+    flow->leave(grads, entering, meets_others());
     return grads;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  bool meets_others() const;  // whether something that is not torch's comes to see the gradients here, or next
 };
+
+// Whether only we listen to it.
+bool is_ours_alone(Node& node) {
+  const auto is_ours = [](const auto& hook) { return typeid(*hook) == typeid(Hear) || typeid(*hook) == typeid(HearOut); };
+  const auto& before = node.pre_hooks();
+  const auto& after = node.post_hooks();
+  return node.tensor_pre_hooks().empty() && node.tensor_post_acc_grad_hooks() == nullptr && std::all_of(before.begin(), before.end(), is_ours) &&
+      std::all_of(after.begin(), after.end(), is_ours);
+}
+
+bool HearOut::meets_others() const {
+  if (!is_torchs(node) || !is_ours_alone(node)) return true;
+  const auto& edges = node.next_edges();
+  return std::any_of(edges.begin(), edges.end(), [](const Edge& edge) {
+    Node* next = edge.function.get();
+    return next != nullptr && !(is_torchs(*next) && is_ours_alone(*next));
+  });
+}
 
 // The nodes that a call made: where its results leave them, where its arguments enter.
 struct Made {
@@ -98,7 +126,7 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   for (auto& one : made.nodes) {
     const bool of_python = is_python(*one.node);  // it may write what comes in
     if (!one.leaving.empty()) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::move(one.leaving), of_python));
-    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.entering)));
+    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.entering), *one.node));
   }
 }
 
@@ -123,7 +151,7 @@ void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once
   }
 }
 
-void Flow::leave(const variable_list& grads, const Places& entering) {
+void Flow::leave(const variable_list& grads, const Places& entering, bool at_once) {
   try {
     std::lock_guard hold(lock_);
     if (over_) return;
@@ -139,7 +167,7 @@ void Flow::leave(const variable_list& grads, const Places& entering) {
       else before->second = before->second + grads[number].detach();
       take(inputs_[argument], before->second);
     }
-    recorder_->settle();
+    if (at_once) recorder_->settle();
     if (--waiting_ == 0) write();
   } catch (const std::exception& error) {
     recorder_->report(nullptr, error.what());
@@ -162,6 +190,7 @@ void Flow::write() {
 }
 
 void Flow::finish() {
+  Batch::start_all();  // from here on the program may write the gradients
   std::vector<std::weak_ptr<Flow>> left;
   {
     std::lock_guard hold(begun_lock);

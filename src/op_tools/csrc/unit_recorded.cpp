@@ -54,12 +54,12 @@ bool is_simple(Recorder& recorder, const Given& given) {
 }
 
 bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
-  py::gil_scoped_acquire gil;
   if (decision.heads != nullptr) {
     const auto head = decision.heads->head(decision.name, kind);
     if (head) to.head(*head);
     return head.has_value();
   }
+  py::gil_scoped_acquire gil;
   const py::object head = py::handle(decision.head)(c10::DeviceTypeName(kind, true));
   if (!head.is_none()) to.begun(head.cast<std::string>());
   return !head.is_none();

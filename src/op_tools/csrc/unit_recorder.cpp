@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -10,6 +11,9 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
+constexpr size_t kWorth = size_t{1} << 19;   // bytes of words that are worth to be written
+constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread may be behind,
+constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
 
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
   if (!std::isfinite(value)) {
@@ -27,6 +31,11 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
 std::string written(const Measured& found, bool hash_only) {
   std::string text;
   text.reserve(192);
+  put_found(text, found, hash_only);
+  return text;
+}
+
+void put_found(std::string& text, const Measured& found, bool hash_only) {
   if (!hash_only) {
     const auto number = [&](const char* name, double value, int64_t whole, bool exact) {
       text += name;
@@ -45,7 +54,6 @@ std::string written(const Measured& found, bool hash_only) {
   text += "\"hash\":\"";
   for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
   text += '"';
-  return text;
 }
 
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
@@ -97,11 +105,16 @@ void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
 
 // The number of what is reduced on the device, and read when the lines are taken.
 int64_t Recorder::deferred(const at::Tensor& tensor, const Type& type) {
-  const auto place = sampled_ ? std::nullopt : place_of(tensor);  // a few elements are not looked at there
+  const auto place = place_of(tensor);
+  const auto kind = static_cast<Kind>(type.kind);
+  if (sampled_) {  // a few elements are not looked at there: only what still waits is known again
+    deferring_.store(true, std::memory_order_relaxed);
+    return batch_->add(tensor, kind, type.parts, place);
+  }
   int64_t number = 0;
   if (place && awaited_.use(*place, tensor, [&](int64_t known) { return number = known, batch_->keeps(known); })) return number;
   deferring_.store(true, std::memory_order_relaxed);
-  number = batch_->add(tensor, static_cast<Kind>(type.kind), type.parts);
+  number = batch_->add(tensor, kind, type.parts);
   if (place) awaited_.keep(*place, tensor, number);
   return number;
 }
@@ -138,10 +151,26 @@ void Recorder::settle() {
 template <typename Put>
 void Recorder::append(Put put) {
   {
-    std::lock_guard lock(lines_lock_);
+    std::unique_lock lock(lines_lock_);
     put();
-    if (++waiting_ < (deferring_ ? (limit + 3) / 4 : limit.load())) return;  // what a device has found is read soon
+    if (++waiting_ < (deferring_ ? (limit + 7) / 8 : limit.load())) return;  // what a device has found is read soon
     waiting_ = 0;  // it may be another thread that takes them, and later
+  }
+  if (deferring_) batch_->start();  // in the program's own thread: the one who reads would be in its way
+  {
+    std::unique_lock lock(lines_lock_);
+    if (working_) {
+      ready_ = true;
+      wake_.notify_one();
+      const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
+      if (is_room()) return;
+      lock.unlock();
+      std::optional<py::gil_scoped_release> release;  // the one who works may ask for it
+      if (PyGILState_Check()) release.emplace();
+      lock.lock();
+      room_.wait_for(lock, kPatience, is_room);
+      return;
+    }
   }
   py::gil_scoped_acquire gil;
   flush_();
@@ -155,27 +184,73 @@ void Recorder::add(std::string_view line) {
   append([&] { lines_.line(line); });
 }
 
-py::bytes Recorder::take(bool everything) {
+void Recorder::put_into_words(bool everything) {
+  std::lock_guard one(words_lock_);
+  Raw lines;
+  {
+    std::lock_guard lock(lines_lock_);
+    std::swap(lines, lines_);
+    lines_.bytes().reserve(lines.bytes().size());
+    waiting_ = 0;
+  }
+  room_.notify_all();
+  held_.emplace_back(std::move(lines), batch_->next());
+  batch_->read(everything);
+  const auto found = batch_->found();
+  for (; !held_.empty() && (everything || held_.front().second <= batch_->read_below()); held_.pop_front()) {
+    const std::string& from = held_.front().first.bytes();
+    words_.reserve(words_.size() + 4 * from.size());
+    Raw::into_words(words_, from, [&](std::string& to, int64_t number) { found.put(to, number); },
+                    [&](std::string& to, std::string_view line) { found.fill(to, line); });
+  }
+}
+
+py::bytes Recorder::take() {
   std::string made;
   {
     py::gil_scoped_release release;
-    Raw lines;
-    {
-      std::lock_guard lock(lines_lock_);
-      std::swap(lines, lines_);
-      lines_.bytes().reserve(lines.bytes().size());
-      waiting_ = 0;
-    }
-    if (!batch_->idle() || !held_.empty()) {
-      batch_->read(everything);
-      std::swap(held_, lines);
-      if (everything) lines.bytes() += held_.bytes(), held_.clear();
-    }
-    made.reserve(4 * lines.bytes().size());
-    Raw::into_words(made, lines.bytes(), [&](std::string& to, int64_t number) { batch_->put(to, number); },
-                    [&](std::string& to, std::string_view line) { batch_->fill(to, line); });
+    put_into_words(true);
+    std::lock_guard one(words_lock_);
+    std::swap(made, words_);
   }
   return py::bytes(made);
+}
+
+py::bytes Recorder::work() {
+  std::string made;
+  py::gil_scoped_release release;
+  try {
+    for (bool on = true; on && made.empty();) {
+      {
+        std::unique_lock lock(lines_lock_);
+        working_ = true;
+        wake_.wait(lock, [&] { return ready_ || ending_; });
+        ready_ = false;
+        on = !ending_;
+      }
+      if (on) put_into_words(false);
+      std::lock_guard one(words_lock_);
+      if (!on || words_.size() >= kWorth) std::swap(made, words_);
+    }
+  } catch (...) {
+    stop_work();
+    throw;
+  }
+  stop_work();  // until the next time: the one who writes may fail
+  py::gil_scoped_acquire gil;
+  return py::bytes(made);
+}
+
+void Recorder::stop_work() {
+  std::lock_guard lock(lines_lock_);
+  working_ = false;
+  room_.notify_all();
+}
+
+void Recorder::end_work() {
+  std::lock_guard lock(lines_lock_);
+  ending_ = true;
+  wake_.notify_all();
 }
 
 void Recorder::report(PyObject* function, const char* text) {
@@ -191,6 +266,8 @@ void bind_recorder(py::module_& m) {
       .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
+      .def("work", &Recorder::work)
+      .def("end_work", &Recorder::end_work, py::call_guard<py::gil_scoped_release>())
       .def_property("limit", [](Recorder& self) { return self.limit.load(); }, [](Recorder& self, size_t limit) { self.limit = limit; })
       .def_property_readonly("defers", &Recorder::defers);
 }

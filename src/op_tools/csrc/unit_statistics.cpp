@@ -10,6 +10,7 @@ namespace op_tools {
 
 void bind_calls(py::module_& m);     // unit_calls.cpp
 void bind_compare(py::module_& m);   // unit_compare.cpp
+void bind_counting(py::module_& m);  // unit_counting.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
@@ -42,6 +43,7 @@ static uint64_t hash_address(uintptr_t address, size_t size) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_calls(m);
   op_tools::bind_compare(m);
+  op_tools::bind_counting(m);
   op_tools::bind_functions(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);

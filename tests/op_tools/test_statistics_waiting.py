@@ -1,0 +1,159 @@
+"""Gradients at the level of torch's functions on a device that the host does not see: they wait for
+each other within a backward pass, and what is written of them is what they were.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._C import DisableTorchFunction
+
+from op_tools import OpCapture, OpObserve, diagnostics, interception, steps
+from op_tools.statistics_store import StatisticsStore
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    (file,) = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def leaf(value: float) -> Tensor:
+    return torch.full((4,), value, device="dipu", requires_grad=True)
+
+
+def gradients(folder: Path, word: str) -> dict[str, Any]:
+    return next(line for line in lines(folder) if word in line["op"] and "grad_inputs" in line)
+
+
+def test_the_gradients_of_a_pass_are_reduced_together(starts: list[int], tmp_path: Path) -> None:
+    x = leaf(3.0)
+    with OpCapture(mode="statistics"):
+        y = ((x * 2) + 1).abs().neg().sum()
+        before = len(starts)
+        y.backward()
+        assert len(starts) == before + 1
+    assert gradients(tmp_path, "mul")["grad_inputs"][0]["max"] == -2.0
+    assert gradients(tmp_path, "abs")["grad_outputs"][0]["max"] == -1.0
+
+
+def test_a_gradient_that_a_hook_writes_is_read_before_it(starts: list[int], tmp_path: Path) -> None:
+    x = leaf(3.0)
+    with OpCapture(mode="statistics"):
+        y = x * 2
+        z = y * 5
+
+        def halve(gradient: Tensor) -> None:
+            with DisableTorchFunction():  # unseen
+                gradient.mul_(0.5)
+
+        y.register_hook(halve)
+        z.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [5.0] * 4
+    second, first = (
+        line for line in lines(tmp_path) if "grad_inputs" in line and "mul" in line["op"]
+    )
+    assert [second["grad_inputs"][0]["max"], first["grad_outputs"][0]["max"]] == [5.0, 2.5]
+    assert first["grad_inputs"][0]["max"] == 5.0
+
+
+def test_a_gradient_that_is_written_elsewhere_says_so(starts: list[int], tmp_path: Path) -> None:
+    a, b = leaf(1.0), leaf(2.0)
+    with OpCapture(mode="statistics"):
+        late = b * 3
+
+        def spoil(_: Tensor) -> None:  # by then the other branch is done
+            assert a.grad is not None
+            with DisableTorchFunction():
+                a.grad.zero_()
+
+        late.register_hook(spoil)
+        (a * 2 + late).sum().backward()
+    products = [line for line in lines(tmp_path) if "grad_inputs" in line and "mul" in line["op"]]
+    (early,) = (line for line in products if "skipped" in line["grad_inputs"][0])
+    assert early["grad_inputs"][0]["skipped"] == "it was written before it was read"
+
+
+def test_a_write_that_is_seen_comes_after_what_waits(starts: list[int], tmp_path: Path) -> None:
+    a, b = leaf(1.0), leaf(2.0)
+    with OpCapture(mode="statistics"):
+        late = b * 3
+
+        def spoil(_: Tensor) -> None:
+            assert a.grad is not None
+            a.grad.zero_()
+
+        late.register_hook(spoil)
+        (a * 2 + late).sum().backward()
+    products = [line for line in lines(tmp_path) if "grad_inputs" in line and "mul" in line["op"]]
+    assert sorted(line["grad_inputs"][0]["max"] for line in products) == [2.0, 3.0]
+
+
+def test_a_tensor_is_reduced_once_where_a_call_has_it_twice(
+    starts: list[int], tmp_path: Path
+) -> None:
+    x = torch.full((4,), 2.0, device="dipu")
+    with OpCapture(mode="statistics"):
+        torch.add(x, x)
+    assert starts == [2]  # the argument, the result
+    (line,) = lines(tmp_path)
+    assert [one["max"] for one in (*line["inputs"], *line["outputs"])] == [2.0, 2.0, 4.0]
+
+
+def test_what_cannot_be_written_does_not_stop_what_comes_later(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, tried = StatisticsStore._write, []
+
+    def fails_first(self: StatisticsStore, data: bytes) -> None:
+        tried.append(len(data))
+        if len(tried) == 1:
+            raise OSError("no space left")
+        write(self, data)
+
+    monkeypatch.setattr(StatisticsStore, "_write", fails_first)
+    x = torch.ones(3, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        for _ in range(4000):
+            x.neg()
+        until = time.monotonic() + 20
+        while len(tried) < 2 and time.monotonic() < until:  # by the thread, which goes on
+            x.neg()
+    assert len(tried) > 2
+    assert lines(tmp_path)[-1]["outputs"][0]["max"] == -1.0
+    assert "no space left" in diagnostics.problems("OpCapture")[0].message
+
+
+def test_calls_are_numbered_in_one_count(tmp_path: Path) -> None:
+    x = torch.ones(3, device="dipu")
+    first = next(interception.ids)
+    with OpCapture(mode="hash", level="aten"):
+        x.neg()
+        with OpObserve(level="aten", ops="aten.abs.default"):
+            x.abs()  # by Python
+        x.exp()
+    last = next(interception.ids)
+    seen = [line["id"] for line in lines(tmp_path)]
+    assert len(set(seen)) == len(seen) and first < min(seen) and max(seen) < last
+
+
+def test_the_step_and_the_module_are_those_of_the_call(tmp_path: Path) -> None:
+    class Größe(nn.Module):  # a path that is not ASCII
+        def forward(self, x: Tensor) -> Tensor:
+            return x.neg()
+
+    outer, x = nn.Sequential(nn.Identity(), Größe()), torch.ones(3, device="dipu")
+    outer.add_module("höhe", nn.ReLU())
+    with OpCapture(mode="hash", level="aten"):
+        for _ in range(2):
+            outer(x)
+            steps.step()
+        steps.reset()
+        outer(x)
+    found = [(line["step"], line["module"]) for line in lines(tmp_path)]
+    assert found == [(step, path) for step in (0, 1, 0) for path in ("1", "höhe")]
