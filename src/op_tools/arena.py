@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from deeplink import settings
+from op_tools import kernels, memory
+
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
+SHARE = 8  # so many times as much is left on a device whose own memory is used as well
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []
 _lock = threading.Lock()
@@ -20,10 +26,11 @@ class Arena:
     """Bytes of a file that is being written, from `base` on; `filled` of them are there.
 
     Of a device's arena the memory is page-locked, where that can be had (`locked`): the device
-    copies into such memory on its own, and nobody waits.
+    copies into such memory on its own, and nobody waits. `near` is as much memory of the device's
+    own, where it has plenty: a copy to there takes its stream a fraction of the time.
     """
 
-    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "size", "view")
+    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
 
     def __init__(self, size: int, device: str = "") -> None:
         self.device = device
@@ -35,6 +42,7 @@ class Arena:
                 skipped = -whole.data_ptr() % BLOCK
                 found = whole[skipped : skipped + size]
             self.memory = found
+            self.near = near_memory(size, device) if self.locked else None
             self.address = self.memory.data_ptr()
             raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
@@ -50,6 +58,27 @@ def page_locked(size: int) -> Tensor | None:
     except RuntimeError:  # no such memory here, or none of it left
         return None
     return memory if memory.data_ptr() % BLOCK == 0 else None
+
+
+def near_memory(size: int, device: str) -> Tensor | None:
+    """Bytes of a device's own; None: it has not plenty of them."""
+    if not _has_plenty(device, int(time.monotonic())):
+        return None
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError:  # none of it left
+        return None
+
+
+@lru_cache(4)  # for a second: to ask takes long
+def _has_plenty(device: str, second: int) -> bool:
+    """Whether all that may wait is a small share of what a device has left; natively alone it is
+    of use.
+    """
+    if kernels.loaded() is None:
+        return False
+    here = torch.device(device, torch.accelerator.current_device_index())
+    return SHARE * settings.OP_CAPTURE_MEMORY.get() <= memory.free_on(here)
 
 
 def take(size: int, device: str = "") -> Arena:

@@ -107,9 +107,11 @@ class Sends:
         return len(self.seen) + sum(packer.sent for packer in self.packers)
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture(params=["native", "near", "python"])
 def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sends]:
-    """The device copies on its own, as one does whose memory the host does not see, and late."""
+    """The device copies on its own, as one does whose memory the host does not see, and late; into
+    the host's memory or, where it has plenty ("near"), into its own at first.
+    """
     sends, plain, helper = Sends(), packed.send, kernels.helper()
     assert helper is not None
     make = helper.Packer
@@ -122,7 +124,9 @@ def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         sends.packers.append(make(*given))
         return sends.packers[-1]
 
-    if request.param == "native":
+    monkeypatch.setattr(arena, "_has_plenty", lambda device, second: request.param == "near")
+    monkeypatch.setattr(arena, "_spare", [])  # one of another kind may be left
+    if request.param != "python":
         monkeypatch.setattr(recording, "window", lambda kind, index: None)
         monkeypatch.setattr(helper, "Packer", packer)
     else:

@@ -13,7 +13,7 @@ struct Room {
   char* head() const { return address + filled; }
   void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
 
-  at::Tensor memory;
+  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies
   char* address = nullptr;
   size_t filled = 0, size = 0;
   uint64_t end = 0;   // of the file, with what is here

@@ -73,6 +73,8 @@ const std::string& name_of(c10::DeviceType type) {
 
 void Room::use(const py::handle& arena, uint64_t now) {
   memory = THPVariable_Unpack(py::object(arena.attr("memory")).ptr());
+  const py::object twin = arena.attr("near");
+  near = twin.is_none() ? at::Tensor() : THPVariable_Unpack(twin.ptr());
   address = static_cast<char*>(memory.data_ptr());
   filled = arena.attr("filled").cast<size_t>();
   size = arena.attr("size").cast<size_t>();
@@ -343,13 +345,13 @@ At Packer::far(const at::Tensor& tensor) {
   if (const auto known = sent_.find(tensor, step_)) return saved += known->second, *known;
   const Layout layout(tensor);
   const size_t size = layout.count * layout.width;
+  if (!std::exchange(allowed_, true)) store_.attr("_refuse")(name_of(tensor.device().type()));
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
-  if (!std::exchange(allowed_, true)) store_.attr("_refuse")(name_of(tensor.device().type()));
   {
     std::optional<py::gil_scoped_release> free;
     if (!room_.locked) free.emplace();  // else it waits for nobody
-    sent_.send(tensor, room_.memory, room_.filled, room_.locked, room_.end, step_);
+    sent_.send(tensor, {room_.memory, room_.near, room_.locked}, room_.filled, room_.end, step_);
   }
   room_.record(kValues, 0, size, 0, 0);
   sent++;

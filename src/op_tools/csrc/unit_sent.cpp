@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -36,6 +37,10 @@ at::Tensor over(const c10::Storage& storage, c10::DispatchKeySet keys, caffe2::T
   auto made = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), keys, type);
   made->set_sizes_and_strides(sizes, strides, offset);
   return at::Tensor(std::move(made));
+}
+
+c10::DispatchKeySet keys_of(c10::Device device, c10::ScalarType type) {
+  return c10::DispatchKeySet(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
 }
 
 int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
@@ -103,17 +108,26 @@ void Sent::compare(const Entries& entries, int64_t step) {
 }
 
 void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step) {
-  const c10::DispatchKeySet keys(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
-  std::vector<at::Tensor> parts;
+  const c10::DispatchKeySet keys = keys_of(device, type);
+  const auto width = static_cast<int64_t>(c10::elementSize(type));
+  const auto meta = c10::scalarTypeToTypeMeta(type);
+  std::vector<at::Tensor> parts, copies;
+  std::vector<bool> copied;  // it is compared with the device's own copy
   Entries asked;
-  for (const auto& entry : entries) {
-    const auto storage = entry->storage.lock();
-    if (!storage) continue;
-    const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
-    parts.push_back(over(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type), start, {taken}, {1}));
-    asked.push_back(entry);
+  {
+    std::lock_guard lock(lock_);
+    for (const auto& entry : entries) {
+      const auto storage = entry->storage.lock();
+      if (!storage) continue;
+      const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
+      parts.push_back(over(c10::Storage(storage), keys, meta, start, {taken}, {1}));
+      asked.push_back(entry);
+      copied.push_back(entry->near.defined());
+      if (copied.back()) copies.push_back(over(entry->near.storage(), keys, meta, entry->near_at / width, {taken}, {1}));
+    }
   }
   if (parts.empty()) return;
+  parts.insert(parts.end(), copies.begin(), copies.end());
   const c10::Stream here = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   at::Tensor found;
   try {
@@ -121,17 +135,24 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
   } catch (const c10::Error&) {  // a device that cannot: all of them are sent again
   }
   const auto* bytes = found.defined() ? static_cast<const char*>(found.const_data_ptr()) : nullptr;
+  const char* copy = bytes;
+  for (const auto& entry : asked)
+    if (copy != nullptr) copy += few_of(entry->place) * width;
   std::lock_guard lock(lock_);
-  for (const auto& entry : asked) {
-    const size_t size = few_of(entry->place) * c10::elementSize(type);
+  for (size_t at = 0; at < asked.size(); at++) {
+    const auto& entry = asked[at];
+    const size_t size = static_cast<size_t>(few_of(entry->place) * width);
     const bool there = !entry->stream || *entry->stream == here;
-    const char* few = entry->few == nullptr ? (entry->kept.empty() ? nullptr : entry->kept.data()) : there ? entry->few : nullptr;
+    const char* few = entry->few;
+    if (copied[at]) few = there ? copy : nullptr;
+    else if (few == nullptr) few = entry->kept.empty() ? nullptr : entry->kept.data();
+    else if (!there) few = nullptr;
     if (few != nullptr && bytes != nullptr && std::memcmp(few, bytes, size) == 0) {
       entry->number = number_, entry->step = step, entry->turn = turn_;
     } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
       entries_.erase(known);  // it is to be sent again
     }
-    if (bytes != nullptr) bytes += size;
+    if (bytes != nullptr) bytes += size, copy += copied[at] ? size : 0;
   }
 }
 
@@ -143,14 +164,16 @@ std::optional<At> Sent::find(const at::Tensor& tensor, int64_t step) {
   return entry->at;
 }
 
-void Sent::send(const at::Tensor& tensor, const at::Tensor& memory, size_t head, bool locked, uint64_t end, int64_t step) {
+void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step) {
   const Unseen unseen;
+  const bool near = to.near.defined() && to.near.device() == tensor.device();
+  const at::Tensor& memory = near ? to.near : to.host;
   const auto width = static_cast<int64_t>(tensor.element_size());
   const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(head + kHead)) / width;
-  const c10::DispatchKeySet host(c10::DispatchKey::CPU);
+  const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
   const Layout layout(tensor);
   if (layout.together() && layout.times == 1 && is_dense(tensor)) {
-    over(memory.storage(), host, tensor.dtype(), offset, tensor.sizes(), tensor.strides()).copy_(tensor, locked);
+    over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides()).copy_(tensor, to.locked);
   } else {
     std::vector<int64_t> sizes, strides, dense;
     for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
@@ -158,10 +181,11 @@ void Sent::send(const at::Tensor& tensor, const at::Tensor& memory, size_t head,
     dense.assign(sizes.size(), 1);
     for (size_t dim = sizes.size() - 1; dim > 0; dim--) dense[dim - 1] = dense[dim] * sizes[dim];
     const at::Tensor ordered = at::as_strided(tensor, sizes, strides, tensor.storage_offset());
-    over(memory.storage(), host, tensor.dtype(), offset, sizes, dense).copy_(ordered, locked);
+    over(memory.storage(), keys, tensor.dtype(), offset, sizes, dense).copy_(ordered, to.locked);
   }
-  Late late{end, static_cast<char*>(memory.data_ptr()) + head, layout.count * layout.width};
-  if (locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  Late late{end, static_cast<char*>(to.host.data_ptr()) + head, layout.count * layout.width};
+  if (to.locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  if (near) late.host = to.host, late.near = to.near;
   std::lock_guard lock(lock_);
   keep(tensor, late, step);
   late_.push_back(std::move(late));
@@ -179,6 +203,10 @@ void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
   if (sampled_ && place->gaps == 0) {
     const int64_t before = (place->count - few_of(*place)) / 2;
     late.entry->few = late.head + kHead + before * static_cast<int64_t>(tensor.element_size());
+    if (late.near.defined()) {
+      late.entry->near = late.near;
+      late.entry->near_at = late.near.storage_offset() + (late.entry->few - static_cast<const char*>(late.host.data_ptr()));
+    }
   }
   entries_[*place] = late.entry;
 }
@@ -207,10 +235,8 @@ void Sent::settle(uint64_t stop) {
       due.push_back(late);
     }
   }
-  std::vector<c10::Stream> streams;
-  for (const Late& late : due)
-    if (late.stream && std::find(streams.begin(), streams.end(), *late.stream) == streams.end()) streams.push_back(*late.stream);
-  for (const c10::Stream& stream : streams) arrived(stream);
+  for (const c10::Stream& stream : streams_of(due, false)) arrived(stream);
+  fetch(due);
   for (const Late& late : due) {
     const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(late.head) + kHead, late.size);
     std::memcpy(late.head + kHashAt, &hashed, sizeof hashed);
@@ -220,12 +246,71 @@ void Sent::settle(uint64_t stop) {
   late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
 }
 
+// From the device's own copies: all that lies between two of them in its memory at once.
+void Sent::fetch(const std::vector<Late>& due) {
+  const Unseen unseen;
+  for (const c10::Stream& stream : streams_of(due, true)) {
+    c10::Event event(stream.device_type());
+    event.record(stream);
+    event.block(aside(stream.device()));
+  }
+  for (size_t at = 0; at < due.size();) {
+    if (!due[at].near.defined()) {
+      at++;
+      continue;
+    }
+    std::vector<Late> together;
+    for (const at::Tensor& near = due[at].near; at < due.size() && (!due[at].near.defined() || due[at].near.is_same(near)); at++)
+      if (due[at].near.defined()) together.push_back(due[at]);
+    fetch_row(together);
+  }
+}
+
+// Of one memory. What lies between them on the host is put back.
+void Sent::fetch_row(const std::vector<Late>& row) {
+  const Late &first = row.front(), &last = row.back();
+  char* start = first.head + kHead;
+  const int64_t size = last.head + kHead + last.size - start, offset = start - static_cast<char*>(first.host.data_ptr());
+  std::string between;
+  for (size_t at = 1; at < row.size(); at++) between.append(row[at - 1].head + kHead + row[at - 1].size, row[at].head + kHead);
+  const c10::Stream stream = aside(first.near.device());
+  {
+    const c10::StreamGuard in(stream);
+    const auto part = [&](const at::Tensor& of) {
+      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), of.storage_offset() + offset, {size}, {1});
+    };
+    part(first.host).copy_(part(first.near), true);
+  }
+  arrived(stream);
+  const char* from = between.data();
+  for (size_t at = 1; at < row.size(); at++) {
+    char* gap = row[at - 1].head + kHead + row[at - 1].size;
+    const size_t length = row[at].head + kHead - gap;
+    std::memcpy(gap, from, length);
+    from += length;
+  }
+}
+
+c10::Stream Sent::aside(c10::Device device) {
+  for (const c10::Stream& stream : asides_)
+    if (stream.device() == device) return stream;
+  return asides_.emplace_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+std::vector<c10::Stream> Sent::streams_of(const std::vector<Late>& due, bool near) {
+  std::vector<c10::Stream> streams;
+  for (const Late& late : due)
+    if (late.stream && late.near.defined() == near && std::find(streams.begin(), streams.end(), *late.stream) == streams.end())
+      streams.push_back(*late.stream);
+  return streams;
+}
+
 // The memory is used for others from now on.
 void Sent::done(const Late& late) {
   if (!late.entry || late.entry->few == nullptr) return;
   const size_t width = c10::elementSize(static_cast<c10::ScalarType>(late.entry->place.type));
   late.entry->kept.assign(late.entry->few, static_cast<size_t>(few_of(late.entry->place)) * width);
-  late.entry->few = nullptr;
+  late.entry->few = nullptr, late.entry->near.reset();
 }
 
 uint64_t Sent::first() {
@@ -236,7 +321,7 @@ uint64_t Sent::first() {
 void Sent::clear() {
   std::lock_guard lock(lock_);
   for (const Late& late : late_)
-    if (late.entry) late.entry->few = nullptr;
+    if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
   late_.clear();
   entries_.clear();
 }
