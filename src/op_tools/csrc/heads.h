@@ -25,6 +25,7 @@ class Heads {
 
   // Of a call that is about to be made; none: not one to write down.
   std::optional<Head> head(const std::string* name, c10::DeviceType kind);
+  int64_t step();     // the one that is going on
   py::dict counts();  // calls of each name since the last time
 
  private:

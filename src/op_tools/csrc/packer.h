@@ -13,6 +13,7 @@ struct Room {
   char* head() const { return address + filled; }
   void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
 
+  py::object arena;
   at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies
   char* address = nullptr;
   size_t filled = 0, size = 0;
@@ -27,6 +28,12 @@ struct Piece {
   std::vector<std::string> texts;
 };
 
+// Which of its arguments a call has written, by their places; those that it did not return.
+struct Changes {
+  c10::SmallVector<size_t, 4> written;
+  c10::SmallVector<std::pair<size_t, PyObject*>, 4> mutated;
+};
+
 // One at a time writes; `store` is the PackedStore, which has what only Python can do.
 class Packer {
  public:
@@ -35,23 +42,33 @@ class Packer {
 
   void part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call, py::handle header,
             py::tuple args, py::dict kwargs, py::dict more);
+  // The same in turns: `begin`, then one of these, then `end`. The header is in JSON.
+  void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
+  void input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs);
+  void output(uint64_t call, PyObject* result, const Changes& changes);
+  void gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete);
+  Piece piece(PyObject* value);
+  void end();
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
   void forget(const std::vector<at::Tensor>& tensors);
   void settle(uint64_t stop) { sent_.settle(stop); }
   uint64_t first() { return sent_.first(); }
   void clear() { sent_.clear(); }
+  void release() { room_ = {}; }
 
   size_t used() const { return room_.used; }
+  bool over = false;  // nothing more is to be written
   int64_t saved = 0;  // bytes that were not written again
   int64_t sent = 0;   // tensors that a device copied on its own
 
  private:
   struct Over {  // a part is
-    ~Over() { of.store_ = py::object(), of.held_.clear(); }
+    ~Over() { of.end(); }
     Packer& of;
   };
-  void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
+  void open(const std::string& header);
+  void close(int kind, uint64_t call);
   void ensure(size_t need, const std::string& kind);
   void find_tensors(PyObject* value);
   void look();

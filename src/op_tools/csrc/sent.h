@@ -41,12 +41,13 @@ class Sent {
   std::optional<At> find(const at::Tensor& tensor, int64_t step);
   // Has the current stream copy a tensor into memory, behind a head that will be at `end` in the file; unless that memory
   // is page-locked, waits for it. Where there is a `near` memory of the device for it, it is copied there, which takes the
-  // stream much less time, and from there when it settles.
+  // stream much less time, and from there when it settles; `give` is to follow, before anything may write the tensor.
   struct Memory {
     const at::Tensor &host, &near;
     bool locked;
   };
   void send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step);
+  void give();  // the copies that were put off, many at once
   void forget(const at::Tensor& tensor);
 
   // Of the thread that writes: waits for what is due in the file before `stop`, and puts the hashes into the heads.
@@ -68,6 +69,7 @@ class Sent {
   std::shared_ptr<Entry> valid(const at::Tensor& tensor);
   bool fresh(const Entry& entry, int64_t step) const;
   Entries foreseen(const Entries& wanted, int64_t step);
+  void give_copies();
   void fetch(const std::vector<Late>& due);
   void fetch_row(const std::vector<Late>& row);
   static std::vector<c10::Stream> streams_of(const std::vector<Late>& due, bool near);
@@ -85,6 +87,8 @@ class Sent {
   uint64_t number_ = 0, turn_ = 0;
   size_t sweep_at_ = 4096;
   std::deque<Late> late_;
+  std::vector<at::Tensor> from_, to_;  // copies that were put off,
+  Entries owed_;                       // and what is known of them already
   std::vector<c10::Stream> asides_;  // of the thread that writes: one for each device
   std::mutex lock_;
 };

@@ -37,10 +37,15 @@ std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
     forward_[sequence % kForward] = {sequence, where};
   }
   const auto id = py::reinterpret_steal<py::object>(PyIter_Next(ids_.ptr()));
-  PyObject* step = PyDict_GetItemWithError(steps_.ptr(), step_key_.ptr());
-  if (!id || step == nullptr) throw py::error_already_set();
+  if (!id) throw py::error_already_set();
   counts_[name]++;
-  return Head{PyLong_AsLongLong(id.ptr()), PyLong_AsLongLong(step), name, where.module, where.site, backward};
+  return Head{PyLong_AsLongLong(id.ptr()), step(), name, where.module, where.site, backward};
+}
+
+int64_t Heads::step() {
+  PyObject* found = PyDict_GetItemWithError(steps_.ptr(), step_key_.ptr());
+  if (found == nullptr) throw py::error_already_set();
+  return PyLong_AsLongLong(found);
 }
 
 bool Heads::works_on(c10::DeviceType kind) {

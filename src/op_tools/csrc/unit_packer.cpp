@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kHead = 64, kAlign = 64;
 constexpr int kValues = 2, kCall = 3;
+constexpr int kInput = 0, kOutput = 1;  // of store.PARTS
 constexpr size_t kLarge = 1 << 16;  // bytes from which on others may have the interpreter meanwhile
 constexpr const char* kTag = "__op_tools__";
 const std::string kNone;
@@ -71,17 +72,19 @@ const std::string& name_of(c10::DeviceType type) {
 
 }  // namespace
 
-void Room::use(const py::handle& arena, uint64_t now) {
+void Room::use(const py::handle& given, uint64_t now) {
+  filled = given.attr("filled").cast<size_t>();
+  end = now;
+  used = 0;
+  if (arena.ptr() == given.ptr()) return;
+  arena = py::reinterpret_borrow<py::object>(given);
   memory = THPVariable_Unpack(py::object(arena.attr("memory")).ptr());
   const py::object twin = arena.attr("near");
   near = twin.is_none() ? at::Tensor() : THPVariable_Unpack(twin.ptr());
   address = static_cast<char*>(memory.data_ptr());
-  filled = arena.attr("filled").cast<size_t>();
   size = arena.attr("size").cast<size_t>();
   locked = arena.attr("locked").cast<bool>();
   device = arena.attr("device").cast<std::string>();
-  end = now;
-  used = 0;
 }
 
 void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call) {
@@ -106,9 +109,35 @@ void Packer::begin(py::object store, py::handle arena, uint64_t end, int64_t ste
 // Room for so many bytes; of a device's kind, unless that is empty.
 void Packer::ensure(size_t need, const std::string& kind) {
   if (room_.filled + need <= room_.size && (kind.empty() || kind == room_.device)) return;
+  sent_.give();
   const size_t used = std::exchange(room_.used, 0);
   const py::tuple found = store_.attr("_room")(used, need, kind);
   room_.use(found[0], found[1].cast<uint64_t>());
+}
+
+// Its values lie behind it, or are given to the device: in the file from now on.
+void Packer::end() {
+  try {
+    sent_.give();
+  } catch (const std::exception&) {  // after an error: that one is told
+  }
+  store_ = py::object();
+  held_.clear();
+}
+
+void Packer::open(const std::string& header) {
+  look();
+  text_ += "{\"call\":";
+  text_ += header;
+  text_ += ",\"args\":";
+}
+
+void Packer::close(int kind, uint64_t call) {
+  sent_.give();
+  text_ += '}';
+  ensure(padded(text_.size()), kNone);
+  std::memcpy(room_.head() + kHead, text_.data(), text_.size());
+  room_.record(kCall, kind, text_.size(), crc32(text_.data(), text_.size()), call);
 }
 
 void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call,
@@ -116,10 +145,8 @@ void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step
   const Over over{*this};
   begin(std::move(store), arena, end, step);
   for (PyObject* values : {args.ptr(), kwargs.ptr(), more.ptr()}) find_tensors(values);
-  look();
-  text_ += "{\"call\":";
   write(header.ptr(), true);
-  text_ += ",\"args\":";
+  open(std::exchange(text_, {}));
   write_items(args.ptr(), false);
   text_ += ",\"kwargs\":";
   write_dict(kwargs.ptr(), false);
@@ -129,21 +156,65 @@ void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step
     text_ += ':';
     write(value.ptr(), true);
   }
-  text_ += '}';
-  ensure(padded(text_.size()), kNone);
-  std::memcpy(room_.head() + kHead, text_.data(), text_.size());
-  room_.record(kCall, kind, text_.size(), crc32(text_.data(), text_.size()), call);
+  close(kind, call);
+}
+
+void Packer::input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs) {
+  find_tensors(args), find_tensors(kwargs);
+  open(header);
+  write_items(args, false);
+  text_ += ",\"kwargs\":";
+  write_dict(kwargs, false);
+  close(kInput, call);
+}
+
+void Packer::output(uint64_t call, PyObject* result, const Changes& changes) {
+  find_tensors(result);
+  for (const auto& [place, tensor] : changes.mutated) find_tensors(tensor);
+  open("{\"id\":" + std::to_string(call) + '}');
+  text_ += '[';
+  write(result, false);
+  text_ += "],\"kwargs\":{},\"mutated\":{";
+  for (size_t at = 0; at < changes.mutated.size(); at++) {
+    text_ += at ? ",\"" : "\"";
+    append(text_, static_cast<int64_t>(changes.mutated[at].first));
+    text_ += "\":";
+    write_tensor(changes.mutated[at].second);
+  }
+  text_ += "},\"written\":[";
+  for (size_t at = 0; at < changes.written.size(); at++) {
+    if (at) text_ += ',';
+    append(text_, static_cast<int64_t>(changes.written[at]));
+  }
+  text_ += ']';
+  close(kOutput, call);
+}
+
+void Packer::gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete) {
+  open("{\"id\":" + std::to_string(call) + '}');
+  text_ += '[';
+  for (size_t at = 0; at < pieces.size(); at++) {
+    if (at) text_ += ',';
+    write(pieces[at].ptr(), false);
+  }
+  text_ += complete ? "],\"kwargs\":{},\"complete\":true" : "],\"kwargs\":{},\"complete\":false";
+  close(kind, call);
 }
 
 Piece Packer::piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value) {
-  Piece made;
   const Over over{*this};
   begin(std::move(store), arena, end, step);
-  find_tensors(value.ptr());
+  return piece(value.ptr());
+}
+
+Piece Packer::piece(PyObject* value) {
+  Piece made;
+  find_tensors(value);
   look();
   pieces_ = &made.texts;
-  write(value.ptr(), false);
+  write(value, false);
   made.texts.push_back(std::move(text_));
+  sent_.give();
   return made;
 }
 
@@ -152,7 +223,9 @@ At Packer::take(py::object store, py::handle arena, uint64_t end, int64_t step, 
   begin(std::move(store), arena, end, step);
   find_tensors(tensor.ptr());
   look();
-  return take(tensor.ptr());
+  const At at = take(tensor.ptr());
+  sent_.give();
+  return at;
 }
 
 // The tensors whose memory the host does not see.
@@ -309,6 +382,7 @@ void Packer::write_piece(const Piece& piece) {
 At Packer::take(PyObject* value) {
   const at::Tensor& tensor = THPVariable_Unpack(value);
   if (!is_plain(tensor)) {
+    sent_.give();
     const size_t used = std::exchange(room_.used, 0);
     const py::tuple found = store_.attr("_odd")(used, py::handle(value));
     room_.use(found[0], found[1].cast<uint64_t>());
@@ -368,11 +442,13 @@ void bind_packer(py::module_& m) {
   py::class_<Packer>(m, "Packer")
       .def(py::init<bool, uint64_t, py::function>())
       .def("part", &Packer::part)
-      .def("piece", &Packer::piece)
+      .def("piece", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::piece))
       .def("take", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::take))
       .def("forget", &Packer::forget)
       .def("settle", &Packer::settle, free)
-      .def("clear", &Packer::clear)
+      .def("clear", &Packer::clear, free)
+      .def("release", &Packer::release)
+      .def_readwrite("over", &Packer::over)
       .def_property_readonly("first", &Packer::first)
       .def_property_readonly("used", &Packer::used)
       .def_readonly("saved", &Packer::saved)

@@ -2,6 +2,7 @@
 #include "sent.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
 #include <ATen/record_function.h>
@@ -42,6 +43,12 @@ at::Tensor over(const c10::Storage& storage, c10::DispatchKeySet keys, caffe2::T
 c10::DispatchKeySet keys_of(c10::Device device, c10::ScalarType type) {
   return c10::DispatchKeySet(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
 }
+
+struct KindLess {
+  using Kind = std::pair<c10::Device, c10::ScalarType>;
+  static auto order(const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); }
+  bool operator()(const Kind& a, const Kind& b) const { return order(a) < order(b); }
+};
 
 int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
 
@@ -173,7 +180,9 @@ void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_
   const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
   const Layout layout(tensor);
   if (layout.together() && layout.times == 1 && is_dense(tensor)) {
-    over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides()).copy_(tensor, to.locked);
+    auto copy = over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides());
+    if (near) from_.push_back(tensor), to_.push_back(std::move(copy));
+    else copy.copy_(tensor, to.locked);
   } else {
     std::vector<int64_t> sizes, strides, dense;
     for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
@@ -188,7 +197,37 @@ void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_
   if (near) late.host = to.host, late.near = to.near;
   std::lock_guard lock(lock_);
   keep(tensor, late, step);
+  if (near) owed_.push_back(late.entry);
   late_.push_back(std::move(late));
+}
+
+void Sent::give() {
+  if (from_.empty()) return;
+  const Unseen unseen;
+  std::exception_ptr error;
+  try {
+    give_copies();
+  } catch (...) {  // the device has failed: what is behind their heads is nobody's
+    error = std::current_exception();
+    std::lock_guard lock(lock_);
+    for (const auto& entry : owed_)
+      if (entry) entries_.erase(entry->place);
+  }
+  from_.clear(), to_.clear(), owed_.clear();
+  if (error) std::rethrow_exception(error);
+}
+
+void Sent::give_copies() {
+  if (from_.size() == 1) {
+    to_[0].copy_(from_[0], true);
+    return;
+  }
+  std::map<std::pair<c10::Device, c10::ScalarType>, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>, KindLess> kinds;
+  for (size_t at = 0; at < from_.size(); at++) {
+    auto& [from, to] = kinds[{from_[at].device(), from_[at].scalar_type()}];
+    from.push_back(std::move(from_[at])), to.push_back(std::move(to_[at]));
+  }
+  for (const auto& [kind, lists] : kinds) at::_foreach_copy_(lists.second, lists.first, true);
 }
 
 void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
@@ -319,6 +358,16 @@ uint64_t Sent::first() {
 }
 
 void Sent::clear() {
+  std::vector<Late> left;
+  {
+    std::lock_guard lock(lock_);
+    left.assign(late_.begin(), late_.end());
+  }
+  try {  // memory that is still written must not be given back
+    for (const bool near : {false, true})
+      for (const c10::Stream& stream : streams_of(left, near)) arrived(stream);
+  } catch (const std::exception&) {  // the device has failed, and writes nothing
+  }
   std::lock_guard lock(lock_);
   for (const Late& late : late_)
     if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
