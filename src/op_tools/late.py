@@ -5,6 +5,7 @@ The copy stands in the stream behind what made the values and before what writes
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import threading
@@ -56,14 +57,19 @@ class Record(NamedTuple):
     entry: Entry | None
 
 
+def wait(records: list[Record]) -> None:
+    """In a thread of its own: they have come."""
+    streams = {(s.device, s.stream_id): s for r in records if (s := r.stream) is not None}
+    for stream in streams.values():
+        arrived(stream)
+
+
 def settle(records: list[Record]) -> None:
     """In a thread of its own: they have come, and their hashes go into their records.
 
     With as little Python as can be: it has a lock that the program needs.
     """
-    streams = {(s.device, s.stream_id): s for r in records if (s := r.stream) is not None}
-    for stream in streams.values():
-        arrived(stream)
+    wait(records)
     helper = kernels.helper()
     for arena, at, size, width, _, entry in records:
         start = at + HEAD.size
@@ -101,6 +107,9 @@ class Waiting:
             self._records.popleft()
 
     def clear(self) -> None:
+        """Forgets them. Memory that is still written must not be given back."""
+        with contextlib.suppress(RuntimeError):  # the device has failed, and writes nothing
+            wait([record for _, record in list(self._records)])
         self._records.clear()
 
 
