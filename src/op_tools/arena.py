@@ -16,7 +16,8 @@ from op_tools import kernels, memory
 
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
-SHARE = 8  # so many times as much is left on a device whose own memory is used as well
+NEAR = 32 << 20  # of one in a device's own memory
+SHARE = 16  # of what a device has left: what waits there is no more of it
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []
 _lock = threading.Lock()
@@ -25,9 +26,9 @@ _lock = threading.Lock()
 class Arena:
     """Bytes of a file that is being written, from `base` on; `filled` of them are there.
 
-    Of a device's arena the memory is page-locked, where that can be had (`locked`): the device
-    copies into such memory on its own, and nobody waits. `near` is as much memory of the device's
-    own, where it has plenty: a copy to there takes its stream a fraction of the time.
+    Into that of a device (`locked`) it copies on its own, and nobody waits: into memory of its own
+    where it has plenty (`near`), which takes its stream a fraction of the time and the host nothing
+    until it is fetched; else into page-locked memory.
     """
 
     __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
@@ -35,14 +36,14 @@ class Arena:
     def __init__(self, size: int, device: str = "") -> None:
         self.device = device
         with _disable_current_modes():  # while a program is traced, torch would make none
-            found = page_locked(size) if device and size else None
-            self.locked = found is not None
+            self.near = near_memory(size, device) if device and size else None
+            found = page_locked(size) if device and size and self.near is None else None
+            self.locked = self.near is not None or found is not None
             if found is None:
                 whole = torch.empty(size + BLOCK, dtype=torch.uint8)
                 skipped = -whole.data_ptr() % BLOCK
                 found = whole[skipped : skipped + size]
             self.memory = found
-            self.near = near_memory(size, device) if self.locked else None
             self.address = self.memory.data_ptr()
             raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
@@ -62,7 +63,7 @@ def page_locked(size: int) -> Tensor | None:
 
 def near_memory(size: int, device: str) -> Tensor | None:
     """Bytes of a device's own; None: it has not plenty of them."""
-    if not _has_plenty(device, int(time.monotonic())):
+    if size > plenty(device):
         return None
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
@@ -70,15 +71,22 @@ def near_memory(size: int, device: str) -> Tensor | None:
         return None
 
 
+def plenty(device: str) -> int:
+    """Bytes that are a small share of what a device has left."""
+    return left_on(device, int(time.monotonic())) // SHARE
+
+
 @lru_cache(4)  # for a second: to ask takes long
-def _has_plenty(device: str, second: int) -> bool:
-    """Whether all that may wait is a small share of what a device has left; natively alone it is
-    of use.
-    """
+def left_on(device: str, second: int) -> int:
+    """Bytes that a device has left; 0 without the native part, which alone fetches from there."""
     if kernels.loaded() is None:
-        return False
-    here = torch.device(device, torch.accelerator.current_device_index())
-    return SHARE * settings.OP_CAPTURE_MEMORY.get() <= memory.free_on(here)
+        return 0
+    return memory.free_on(torch.device(device, torch.accelerator.current_device_index()))
+
+
+def usual(device: str) -> int:
+    """The size of one for a device; "": for the host."""
+    return NEAR if device and plenty(device) >= NEAR else SIZES[bool(device)]
 
 
 def take(size: int, device: str = "") -> Arena:
@@ -99,6 +107,6 @@ def one_for(size: int, device: str, arenas: list[Arena]) -> Arena | None:
 def give(arena: Arena) -> None:
     """Takes back what nobody looks at any more."""
     with _lock:
-        if sum(each.size for each in _spare) + arena.size <= SPARE:
+        if arena.near is None and sum(each.size for each in _spare) + arena.size <= SPARE:
             arena.base = arena.filled = 0
             _spare.append(arena)

@@ -101,13 +101,20 @@ class Spool:
                 self._full.append(old)
                 self._waiting += old.size
                 self._changed.notify_all()
-            limit = settings.OP_CAPTURE_MEMORY.get()
+            limit = self._limit(device)
             most = max(size, _size(limit, device))
             while self._full and self._waiting + most > limit and not self.failed:
                 self._changed.wait()
             new = self._new(size, device)
             new.base, new.filled = self.end, 0
             self.last = new
+
+    def _limit(self, device: str) -> int:
+        """Bytes that may wait. Unless it is said, more where a device has plenty of memory."""
+        limit = settings.OP_CAPTURE_MEMORY.get()
+        if not device or settings.OP_CAPTURE_MEMORY.is_set():
+            return limit
+        return max(limit, arena.plenty(device) + self._waiting // arena.SHARE)
 
     def _new(self, size: int, device: str) -> Arena:
         usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
@@ -184,7 +191,8 @@ class Spool:
             elif self._full and self.written >= _end(piece):
                 self._full.popleft()
                 self._waiting -= piece.size
-                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get(), piece.device):
+                usual = _size(settings.OP_CAPTURE_MEMORY.get(), piece.device)
+                if piece.near is None and piece.size == usual:  # else the program may have it
                     self._free.append(piece)
             self._changed.notify_all()
 
@@ -228,7 +236,7 @@ def _end(piece: Arena) -> int:
 
 def _size(limit: int, device: str) -> int:
     """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
+    return max(16 * BLOCK, min(arena.usual(device), limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:

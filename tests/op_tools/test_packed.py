@@ -124,7 +124,8 @@ def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         sends.packers.append(make(*given))
         return sends.packers[-1]
 
-    monkeypatch.setattr(arena, "_has_plenty", lambda device, second: request.param == "near")
+    left = 1 << 40 if request.param == "near" else 0
+    monkeypatch.setattr(arena, "left_on", lambda device, second: left)
     monkeypatch.setattr(arena, "_spare", [])  # one of another kind may be left
     if request.param != "python":
         monkeypatch.setattr(recording, "window", lambda kind, index: None)

@@ -72,6 +72,7 @@ class Sent {
   void give_copies();
   void fetch(const std::vector<Late>& due);
   void fetch_row(const std::vector<Late>& row);
+  void fetch_part(const at::Tensor& near, int64_t offset, int64_t size);
   static std::vector<c10::Stream> streams_of(const std::vector<Late>& due, bool near);
   c10::Stream aside(c10::Device device);
   void compare(const Entries& entries, int64_t step);
@@ -89,7 +90,8 @@ class Sent {
   std::deque<Late> late_;
   std::vector<at::Tensor> from_, to_;  // copies that were put off,
   Entries owed_;                       // and what is known of them already
-  std::vector<c10::Stream> asides_;  // of the thread that writes: one for each device
+  std::vector<c10::Stream> asides_;  // of the thread that writes: one for each device,
+  at::Tensor locked_;                // and what it fetches into
   std::mutex lock_;
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -24,6 +25,7 @@ namespace {
 constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
 constexpr uint64_t kForeseen = 512;  // tensors that are looked at together
 constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
+constexpr int64_t kLocked = 16 << 20;  // bytes that are fetched from a device at once
 constexpr std::chrono::microseconds kPoll(200);
 
 // Below autograd, the program's modes and whoever watches kernels.
@@ -49,6 +51,15 @@ struct KindLess {
   static auto order(const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); }
   bool operator()(const Kind& a, const Kind& b) const { return order(a) < order(b); }
 };
+
+at::Tensor locked_memory() {
+  const auto bytes = at::TensorOptions().dtype(at::kByte);
+  try {
+    return at::empty({kLocked}, bytes.pinned_memory(true));
+  } catch (const c10::Error&) {  // none of it left
+    return at::empty({kLocked}, bytes);
+  }
+}
 
 int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
 
@@ -285,7 +296,7 @@ void Sent::settle(uint64_t stop) {
   late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
 }
 
-// From the device's own copies: all that lies between two of them in its memory at once.
+// From the device's own copies, with all that lies between two of them in its memory.
 void Sent::fetch(const std::vector<Late>& due) {
   const Unseen unseen;
   for (const c10::Stream& stream : streams_of(due, true)) {
@@ -305,29 +316,34 @@ void Sent::fetch(const std::vector<Late>& due) {
   }
 }
 
-// Of one memory. What lies between them on the host is put back.
+// Of one memory, by way of some that is page-locked.
 void Sent::fetch_row(const std::vector<Late>& row) {
+  if (!locked_.defined()) locked_ = locked_memory();
   const Late &first = row.front(), &last = row.back();
-  char* start = first.head + kHead;
-  const int64_t size = last.head + kHead + last.size - start, offset = start - static_cast<char*>(first.host.data_ptr());
-  std::string between;
-  for (size_t at = 1; at < row.size(); at++) between.append(row[at - 1].head + kHead + row[at - 1].size, row[at].head + kHead);
-  const c10::Stream stream = aside(first.near.device());
+  const char *base = static_cast<const char*>(first.host.data_ptr()), *stop = last.head + kHead + last.size;
+  auto next = row.begin();
+  for (const char* start = first.head + kHead; start < stop; start += kLocked) {
+    const char* end = std::min(start + kLocked, stop);
+    fetch_part(first.near, start - base, end - start);
+    for (auto one = next; one != row.end() && one->head + kHead < end; one++) {
+      char* values = one->head + kHead;
+      const char *from = std::max<const char*>(values, start), *to = std::min<const char*>(values + one->size, end);
+      if (from < to) std::memcpy(values + (from - values), static_cast<const char*>(locked_.data_ptr()) + (from - start), to - from);
+      if (to < end) next = one;
+    }
+  }
+}
+
+void Sent::fetch_part(const at::Tensor& near, int64_t offset, int64_t size) {
+  const c10::Stream stream = aside(near.device());
   {
     const c10::StreamGuard in(stream);
-    const auto part = [&](const at::Tensor& of) {
-      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), of.storage_offset() + offset, {size}, {1});
+    const auto part = [size](const at::Tensor& of, int64_t start) {
+      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), of.storage_offset() + start, {size}, {1});
     };
-    part(first.host).copy_(part(first.near), true);
+    part(locked_, 0).copy_(part(near, offset), true);
   }
   arrived(stream);
-  const char* from = between.data();
-  for (size_t at = 1; at < row.size(); at++) {
-    char* gap = row[at - 1].head + kHead + row[at - 1].size;
-    const size_t length = row[at].head + kHead - gap;
-    std::memcpy(gap, from, length);
-    from += length;
-  }
 }
 
 c10::Stream Sent::aside(c10::Device device) {
