@@ -115,12 +115,13 @@ class Waiting:
 
 def check_captured(kind: str) -> None:
     """Raises Unsupported while the kind of device captures a graph: nothing has values then."""
-    if _is_capturing(kind)():
+    if captures(kind)():
         raise Unsupported("a tensor of a graph that is being captured")
 
 
 @cache
-def _is_capturing(kind: str) -> Callable[[], bool]:
+def captures(kind: str) -> Callable[[], bool]:
+    """What tells whether a kind of device captures a graph in the current stream."""
     found: Callable[[], bool] | None = getattr(
         torch.get_device_module(kind), "is_current_stream_capturing", None
     )
@@ -132,7 +133,7 @@ def is_capturing() -> bool:
     found = torch.accelerator.current_accelerator()
     if found is None or not torch.get_device_module(found.type).is_initialized():
         return False
-    return _is_capturing(found.type)()
+    return captures(found.type)()
 
 
 class Entry:

@@ -168,6 +168,9 @@ class PackedStore:
     def _quoted(self, text: str) -> str:
         return json.dumps(text)
 
+    def _capturing(self, device: str) -> Callable[[], bool]:
+        return late.captures(device)
+
     def _refuse(self, device: str) -> None:
         late.check_captured(device)
 
@@ -273,6 +276,11 @@ class PackedStore:
         arena.view[end : at + whole] = _ZEROS[: at + whole - end]
         self._advance(whole)
 
+    def _spend(self) -> None:
+        packer: Any = self._packer
+        size, packer.unspent = packer.unspent, 0
+        results.budget.spend(size)
+
     def _advance(self, size: int) -> None:
         if size:
             self._spool.advance(size)
@@ -284,6 +292,7 @@ class PackedStore:
             self._closed = True
             self._spool.close()
             if self._packer is not None:
+                self._spend()
                 self._packer.release()
 
     @property

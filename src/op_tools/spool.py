@@ -82,8 +82,12 @@ class Spool:
         self.last.filled += size
         self.end += size
         if self._idle:
-            with self._changed:
-                self._changed.notify_all()
+            self.wake()
+
+    def wake(self) -> None:
+        """There is something to write."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _next(self, size: int, device: str) -> None:
         """Another arena. The last one is filled up to the end of a block, for what it holds may

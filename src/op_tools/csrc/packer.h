@@ -58,8 +58,10 @@ class Packer {
   void release() { room_ = {}; }
 
   size_t used() const { return room_.used; }
+  const Room& room() const { return room_; }
   bool over = false;  // nothing more is to be written
   int64_t saved = 0;  // bytes that were not written again
+  size_t unspent = 0;  // bytes that the budget has not heard of
   int64_t sent = 0;   // tensors that a device copied on its own
 
  private:
@@ -84,6 +86,7 @@ class Packer {
   At take(PyObject* value);
   At reached(const at::Tensor& tensor);
   At far(const at::Tensor& tensor);
+  void check_allowed(c10::DeviceType type);
 
   struct Pairs {
     size_t operator()(const std::pair<uint64_t, int64_t>& pair) const { return pair.first ^ static_cast<uint64_t>(pair.second); }
@@ -103,6 +106,7 @@ class Packer {
   int number_ = 0;
   std::vector<const at::Tensor*> tensors_;
   bool allowed_ = false;          // it was asked whether the device may be asked for copies
+  std::map<c10::DeviceType, py::object> capturing_;  // whether one captures a graph: whom to ask
   std::vector<py::object> held_;  // what Python made of others: an address is used again
 };
 

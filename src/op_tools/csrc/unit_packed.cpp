@@ -19,6 +19,7 @@
 namespace op_tools {
 namespace {
 
+constexpr size_t kSpent = 1 << 20;  // bytes that the budget is told of at once
 constexpr int kGradInputs = 2, kGradOutputs = 3;  // of store.PARTS
 
 py::object word(const char* text) { return py::reinterpret_steal<py::object>(PyUnicode_InternFromString(text)); }
@@ -95,7 +96,7 @@ class Packing {
     ~Turn() {
       of.packer.end();
       try {
-        of.advance(of.packer.used());
+        of.advance();
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("op_tools");
       }
@@ -108,17 +109,25 @@ class Packing {
     Packing& of;
   };
 
-  void advance(size_t used) {
-    if (used > 0) store_.attr(advance_)(used);
+  // As `PackedStore._advance`.
+  void advance() {
+    const Room& room = packer.room();
+    if (room.used > 0) {
+      py::setattr(room.arena, filled_, py::int_(room.filled));
+      py::setattr(spool_, end_, py::int_(room.end));
+      if (spool_.attr(idle_).ptr() == Py_True) spool_.attr("wake")();
+      if ((packer.unspent += room.used) >= kSpent) store_.attr("_spend")();
+    }
     if (store_.attr(closed_).ptr() == Py_True) spool_.attr("flush")();  // a backward pass after the end
   }
 
-  std::array<py::object*, 10> all() {
-    return {&held_, &store_, &spool_, &acquire_, &release_, &problem_, &last_, &end_, &advance_, &closed_};
+  std::array<py::object*, 11> all() {
+    return {&held_, &store_, &spool_, &acquire_, &release_, &problem_, &last_, &end_, &closed_, &idle_, &filled_};
   }
 
   py::object held_, store_, spool_, acquire_, release_, problem_;
-  py::object last_ = word("last"), end_ = word("end"), advance_ = word("_advance"), closed_ = word("_closed");
+  py::object last_ = word("last"), end_ = word("end"), closed_ = word("_closed");
+  py::object idle_ = word("_idle"), filled_ = word("filled");
   const pid_t pid_;
   std::deque<std::pair<c10::Device, std::string>> devices_;
 };

@@ -419,7 +419,7 @@ At Packer::far(const at::Tensor& tensor) {
   if (const auto known = sent_.find(tensor, step_)) return saved += known->second, *known;
   const Layout layout(tensor);
   const size_t size = layout.count * layout.width;
-  if (!std::exchange(allowed_, true)) store_.attr("_refuse")(name_of(tensor.device().type()));
+  if (!std::exchange(allowed_, true)) check_allowed(tensor.device().type());
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
   {
@@ -430,6 +430,14 @@ At Packer::far(const at::Tensor& tensor) {
   room_.record(kValues, 0, size, 0, 0);
   sent++;
   return at;
+}
+
+void Packer::check_allowed(c10::DeviceType type) {
+  py::object& asked = capturing_[type];
+  if (!asked) asked = store_.attr("_capturing")(name_of(type));
+  const auto found = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(asked.ptr()));
+  if (!found) throw py::error_already_set();
+  if (found.ptr() != Py_False) store_.attr("_refuse")(name_of(type));
 }
 
 void Packer::forget(const std::vector<at::Tensor>& tensors) {
@@ -449,6 +457,7 @@ void bind_packer(py::module_& m) {
       .def("clear", &Packer::clear, free)
       .def("release", &Packer::release)
       .def_readwrite("over", &Packer::over)
+      .def_readwrite("unspent", &Packer::unspent)
       .def_property_readonly("first", &Packer::first)
       .def_property_readonly("used", &Packer::used)
       .def_readonly("saved", &Packer::saved)

@@ -23,7 +23,8 @@ namespace op_tools {
 namespace {
 
 constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
-constexpr uint64_t kForeseen = 512;  // tensors that are looked at together
+constexpr size_t kForeseen = 512;  // tensors that are looked at together
+constexpr uint64_t kNext = 4096;   // so many tensors after the first of them, the last time
 constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
 constexpr int64_t kLocked = 16 << 20;  // bytes that are fetched from a device at once
 constexpr std::chrono::microseconds kPoll(200);
@@ -109,8 +110,8 @@ Sent::Entries Sent::foreseen(const Entries& wanted, int64_t step) {
   const Entry& first = *wanted[0];
   for (const auto& [place, entry] : entries_) {
     if (all.size() >= kForeseen) break;
-    const bool next = entry->number >= first.number && entry->number - first.number < kForeseen && entry->device == first.device;
-    if (next && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
+    const bool next = entry->number >= first.number && entry->number - first.number < kNext && entry->device == first.device;
+    if (next && !entry->storage.expired() && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
       all.push_back(entry);
   }
   return all;
