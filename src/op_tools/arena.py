@@ -26,17 +26,17 @@ _lock = threading.Lock()
 class Arena:
     """Bytes of a file that is being written, from `base` on; `filled` of them are there.
 
-    Into that of a device (`locked`) it copies on its own, and nobody waits: into memory of its own
-    where it has plenty (`near`), which takes its stream a fraction of the time and the host nothing
-    until it is fetched; else into page-locked memory.
+    Into that of a device (`locked`) it copies on its own, and nobody waits: into page-locked memory
+    or, where it is asked for and the device has plenty, into memory of its own (`near`), which
+    takes no memory of the host until it is fetched.
     """
 
     __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
 
-    def __init__(self, size: int, device: str = "") -> None:
+    def __init__(self, size: int, device: str = "", near: bool = False) -> None:
         self.device = device
         with _disable_current_modes():  # while a program is traced, torch would make none
-            self.near = near_memory(size, device) if device and size else None
+            self.near = near_memory(size, device) if near else None
             found = page_locked(size) if device and size and self.near is None else None
             self.locked = self.near is not None or found is not None
             if found is None:
@@ -62,12 +62,10 @@ def page_locked(size: int) -> Tensor | None:
 
 
 def near_memory(size: int, device: str) -> Tensor | None:
-    """Bytes of a device's own; None: it has not plenty of them."""
-    if size > plenty(device):
-        return None
+    """Bytes of a device's own; None: there are none left."""
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
-    except RuntimeError:  # none of it left
+    except RuntimeError:
         return None
 
 
@@ -82,11 +80,6 @@ def left_on(device: str, second: int) -> int:
     if kernels.loaded() is None:
         return 0
     return memory.free_on(torch.device(device, torch.accelerator.current_device_index()))
-
-
-def usual(device: str) -> int:
-    """The size of one for a device; "": for the host."""
-    return NEAR if device and plenty(device) >= NEAR else SIZES[bool(device)]
 
 
 def take(size: int, device: str = "") -> Arena:

@@ -54,7 +54,6 @@ class Spool:
         self._file = os.open(path, os.O_WRONLY)
         self._direct = _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
-        self._waiting = 0  # bytes of them
         self._free: list[Arena] = []
         self.last = self._new(0, "")  # the one that is being filled
         self._late = waiting
@@ -103,22 +102,36 @@ class Spool:
                 old.filled += rest
                 self.end += rest
                 self._full.append(old)
-                self._waiting += old.size
                 self._changed.notify_all()
-            limit = self._limit(device)
-            most = max(size, _size(limit, device))
-            while self._full and self._waiting + most > limit and not self.failed:
+            new = None
+            while self._is_full(size, device) and not self.failed:
+                new = self._near(size, device)
+                if new is not None:
+                    break
                 self._changed.wait()
-            new = self._new(size, device)
+            if new is None:
+                new = self._new(size, device)
             new.base, new.filled = self.end, 0
             self.last = new
 
-    def _limit(self, device: str) -> int:
-        """Bytes that may wait. Unless it is said, more where a device has plenty of memory."""
+    def _is_full(self, size: int, device: str) -> bool:
+        """Whether so much waits in the host's memory that one has to wait for the file."""
         limit = settings.OP_CAPTURE_MEMORY.get()
-        if not device or settings.OP_CAPTURE_MEMORY.is_set():
-            return limit
-        return max(limit, arena.plenty(device) + self._waiting // arena.SHARE)
+        held = sum(each.size for each in self._full if each.near is None)
+        return bool(held) and held + max(size, _size(limit, device)) > limit
+
+    def _near(self, size: int, device: str) -> Arena | None:
+        """One in the device's own memory, for then: unless a bound is set, and while all of them
+        are a small share of what it has left.
+        """
+        if not device or _is_bounded():
+            return None
+        size = max(-(-size // BLOCK) * BLOCK, arena.NEAR)
+        held = sum(each.size for each in self._full if each.near is not None)
+        if held + size > arena.plenty(device) + held // arena.SHARE:
+            return None
+        made = Arena(size, device, near=True)
+        return made if made.near is not None else None
 
     def _new(self, size: int, device: str) -> Arena:
         usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
@@ -191,10 +204,8 @@ class Spool:
                 self._late.clear()
                 self.written = self.end
                 self._full.clear()
-                self._waiting = 0
             elif self._full and self.written >= _end(piece):
                 self._full.popleft()
-                self._waiting -= piece.size
                 usual = _size(settings.OP_CAPTURE_MEMORY.get(), piece.device)
                 if piece.near is None and piece.size == usual:  # else the program may have it
                     self._free.append(piece)
@@ -233,6 +244,11 @@ class Spool:
         self.last = Arena(0)
 
 
+def _is_bounded() -> bool:
+    """Whether it was said how much may wait."""
+    return settings.OP_CAPTURE_MEMORY.is_set()
+
+
 def _end(piece: Arena) -> int:
     """Where in the file it ends so far."""
     return piece.base + piece.filled
@@ -240,7 +256,7 @@ def _end(piece: Arena) -> int:
 
 def _size(limit: int, device: str) -> int:
     """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.usual(device), limit // 4 // BLOCK * BLOCK))
+    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:

@@ -50,8 +50,10 @@ class Packing {
     if (Py_IsInitialized()) {
       const py::gil_scoped_acquire gil;  // the graph may end in any thread
       for (py::object* one : all()) *one = py::object();
-    } else {
+      heads.reset();
+    } else {  // after the end of Python nothing of it can be given back
       for (py::object* one : all()) one->release();
+      new std::shared_ptr<Heads>(std::move(heads));
     }
   }
 
@@ -88,7 +90,7 @@ class Packing {
   }
 
   Packer& packer;
-  const std::shared_ptr<Heads> heads;
+  std::shared_ptr<Heads> heads;
 
  private:
   struct Turn {
