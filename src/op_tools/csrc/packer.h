@@ -23,6 +23,8 @@ struct Room {
   std::string device;
 };
 
+const std::string& name_of(c10::DeviceType type);  // "cuda"
+
 // A value that was taken before the call that it is written with is over: its text, around the numbers of its tensors.
 struct Piece {
   std::vector<std::string> texts;
