@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from deeplink import settings
 from op_tools import kernels, memory
 
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
