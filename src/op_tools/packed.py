@@ -82,7 +82,7 @@ class PackedStore:
         self._waiting = Waiting()
         self._contents: dict[tuple[int, int], Place] = {}
         self._helper = helper = kernels.helper()  # it has all of that too
-        self._packer = helper and helper.Packer(sampled, trusted, recording.window)
+        self._packer: Any = helper and helper.Packer(sampled, trusted, recording.window)
         self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
         self._closed = False
@@ -142,8 +142,7 @@ class PackedStore:
     # What the native part does, and what it asks for meanwhile.
 
     def _natively(self, what: str, *given: Any) -> Any:
-        packer: Any = self._packer
-        spool = self._spool
+        packer, spool = self._packer, self._spool
         with self._lock:
             try:
                 return getattr(packer, what)(self, spool.last, spool.end, steps.current(), *given)
@@ -278,8 +277,7 @@ class PackedStore:
         self._advance(whole)
 
     def _spend(self) -> None:
-        packer: Any = self._packer
-        size, packer.unspent = packer.unspent, 0
+        size, self._packer.unspent = self._packer.unspent, 0
         results.budget.spend(size)
 
     def _advance(self, size: int) -> None:

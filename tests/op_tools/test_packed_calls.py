@@ -13,6 +13,7 @@ from torch import nn
 
 from op_tools import OpCapture, arena, diagnostics, packed, recording, spool, steps
 from op_tools.archive import Archive
+from op_tools.late import Waiting
 from op_tools.snapshot import Unsupported
 from op_tools.store import Recorded
 
@@ -131,7 +132,7 @@ def test_more_waits_in_a_devices_own_memory_unless_a_bound_is_set(
     monkeypatch.setattr(spool.Spool, "_is_full", lambda self, size, device: bool(device))
     path = tmp_path / "file"
     path.write_bytes(b"")
-    held = spool.Spool(path, lambda error: None, packed.Waiting(), packed._filling)
+    held = spool.Spool(path, lambda error: None, Waiting(), packed._filling)
     try:
         made = held._near(100, "dipu")
         assert made is not None and made.near is not None and made.size == arena.NEAR
