@@ -116,9 +116,9 @@ class Spool:
 
     def _is_full(self, size: int, device: str) -> bool:
         """Whether so much waits in the host's memory that one has to wait for the file."""
-        limit = settings.OP_CAPTURE_MEMORY.get()
         held = sum(each.size for each in self._full if each.near is None)
-        return bool(held) and held + max(size, _size(limit, device)) > limit
+        need = held + max(size, self._usual(device))
+        return bool(held) and need > settings.OP_CAPTURE_MEMORY.get()
 
     def _near(self, size: int, device: str) -> Arena | None:
         """One in the device's own memory, for then: unless a bound is set, and while all of them
@@ -134,10 +134,19 @@ class Spool:
         return made if made.near is not None else None
 
     def _new(self, size: int, device: str) -> Arena:
-        usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
+        usual = self._usual(device)
         if size > usual:
             return arena.take(-(-size // BLOCK) * BLOCK, device)
         return arena.one_for(usual, device, self._free) or arena.take(usual, device)
+
+    def _usual(self, device: str) -> int:
+        """The size of an arena: some of them are within the limit. Those of a device grow, for it
+        takes long to make one.
+        """
+        most = arena.SIZES[bool(device)]
+        if device and self.end > arena.LARGE:
+            most = arena.LARGE
+        return max(16 * BLOCK, min(most, settings.OP_CAPTURE_MEMORY.get() // 4 // BLOCK * BLOCK))
 
     # Writing.
 
@@ -206,8 +215,8 @@ class Spool:
                 self._full.clear()
             elif self._full and self.written >= _end(piece):
                 self._full.popleft()
-                usual = _size(settings.OP_CAPTURE_MEMORY.get(), piece.device)
-                if piece.near is None and piece.size == usual:  # else the program may have it
+                # a device's own memory is the program's again
+                if piece.near is None and piece.size == self._usual(piece.device):
                     self._free.append(piece)
             self._changed.notify_all()
 
@@ -252,11 +261,6 @@ def _is_bounded() -> bool:
 def _end(piece: Arena) -> int:
     """Where in the file it ends so far."""
     return piece.base + piece.filled
-
-
-def _size(limit: int, device: str) -> int:
-    """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:
