@@ -144,3 +144,26 @@ def test_more_waits_in_a_devices_own_memory_unless_a_bound_is_set(
         assert held._near(100, "dipu") is None
     finally:
         held.close()
+
+
+def test_an_operator_that_is_called_while_one_is_written_does_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by what Python frees meanwhile."""
+    made: list[torch.Tensor] = []
+    plain_wake = spool.Spool.wake
+    y = torch.ones(3, device="dipu")
+
+    def wake(self: spool.Spool) -> None:
+        made.append(y.neg())
+        plain_wake(self)
+
+    monkeypatch.setattr(spool.Spool, "wake", wake)
+    always = property(lambda self: True, lambda self, on: None)
+    monkeypatch.setattr(spool.Spool, "_idle", always, raising=False)
+    x = torch.ones(3, device="dipu", requires_grad=True)
+    with OpCapture(format="packed"):
+        (x * 2).sum().backward()
+    names = [call.name for call in calls()]
+    assert names == ["torch.Tensor.mul", "torch.Tensor.sum"] and len(made) > 4
+    assert diagnostics.problems() == []

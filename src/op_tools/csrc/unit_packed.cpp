@@ -39,6 +39,9 @@ const std::string& stamp() {
   return text;
 }
 
+// This thread does: what Python frees meanwhile may call operators, and those cannot wait for us.
+thread_local bool writes = false;
+
 // What one start of the tool has. `problem(name, error, results)`: something of a call was not taken, or its results.
 class Packing {
  public:
@@ -57,7 +60,7 @@ class Packing {
     }
   }
 
-  bool over() const { return packer.over || getpid() != pid_; }
+  bool over() const { return packer.over || writes || getpid() != pid_; }
 
   // One writes: `write`, in the room that is being filled.
   template <typename Write>
@@ -94,7 +97,10 @@ class Packing {
 
  private:
   struct Turn {
-    explicit Turn(Packing& of) : of(of) { of.acquire_(); }
+    explicit Turn(Packing& of) : of(of) {
+      of.acquire_();
+      writes = true;
+    }
     ~Turn() {
       of.packer.end();
       try {
@@ -102,6 +108,7 @@ class Packing {
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("op_tools");
       }
+      writes = false;
       try {
         of.release_();
       } catch (py::error_already_set& error) {
@@ -155,8 +162,10 @@ struct Heard final : Hearer {
     if (to->over()) return;
     try {
       const int64_t step = to->heads->step();
-      to->turn(step, [&] { to->packer.gradients(kGradInputs, id, inputs, complete); });
-      to->turn(step, [&] { to->packer.gradients(kGradOutputs, id, outputs, complete); });
+      to->turn(step, [&] {
+        to->packer.gradients(kGradInputs, id, inputs, complete);
+        to->packer.gradients(kGradOutputs, id, outputs, complete);
+      });
     } catch (const std::exception&) {
       to->failed(*name, true);
     }
@@ -268,9 +277,9 @@ class Packed {
   py::object call(py::object func, py::object args, py::object kwargs) const {
     const auto own = own_;  // the tool may be stopped meanwhile
     Call call{*own};
-    bool taken = true, simple = true;
+    bool taken = !writes, simple = true;
     try {
-      simple = call.begin(name_, args.ptr(), kwargs.ptr());
+      if (taken) simple = call.begin(name_, args.ptr(), kwargs.ptr());
     } catch (const std::exception&) {  // a tool must not kill the program that it watches
       own->failed(*name_, false);
       taken = false;

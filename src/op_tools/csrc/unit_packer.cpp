@@ -165,6 +165,7 @@ void Packer::output(uint64_t call, PyObject* result, const Changes& changes) {
 }
 
 void Packer::gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete) {
+  text_.clear(), number_ = 0;
   open("{\"id\":" + std::to_string(call) + '}');
   text_ += '[';
   for (size_t at = 0; at < pieces.size(); at++) {
