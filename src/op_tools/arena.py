@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from op_tools import kernels, memory
+
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
+LARGE = 64 << 20  # of a device, once so much was copied
+NEAR = 32 << 20  # of one in a device's own memory
+SHARE = 16  # of what a device has left: what waits there is no more of it
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []
 _lock = threading.Lock()
@@ -19,17 +26,19 @@ _lock = threading.Lock()
 class Arena:
     """Bytes of a file that is being written, from `base` on; `filled` of them are there.
 
-    Of a device's arena the memory is page-locked, where that can be had (`locked`): the device
-    copies into such memory on its own, and nobody waits.
+    Into that of a device (`locked`) it copies on its own, and nobody waits: into page-locked memory
+    or, where it is asked for and the device has plenty, into memory of its own (`near`), which
+    takes no memory of the host until it is fetched.
     """
 
-    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "size", "view")
+    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
 
-    def __init__(self, size: int, device: str = "") -> None:
+    def __init__(self, size: int, device: str = "", near: bool = False) -> None:
         self.device = device
         with _disable_current_modes():  # while a program is traced, torch would make none
-            found = page_locked(size) if device and size else None
-            self.locked = found is not None
+            self.near = near_memory(size, device) if near else None
+            found = page_locked(size) if device and size and self.near is None else None
+            self.locked = self.near is not None or found is not None
             if found is None:
                 whole = torch.empty(size + BLOCK, dtype=torch.uint8)
                 skipped = -whole.data_ptr() % BLOCK
@@ -52,6 +61,27 @@ def page_locked(size: int) -> Tensor | None:
     return memory if memory.data_ptr() % BLOCK == 0 else None
 
 
+def near_memory(size: int, device: str) -> Tensor | None:
+    """Bytes of a device's own; None: there are none left."""
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError:
+        return None
+
+
+def plenty(device: str) -> int:
+    """Bytes that are a small share of what a device has left."""
+    return left_on(device, int(time.monotonic())) // SHARE
+
+
+@lru_cache(4)  # for a second: to ask takes long
+def left_on(device: str, second: int) -> int:
+    """Bytes that a device has left; 0 without the native part, which alone fetches from there."""
+    if kernels.loaded() is None:
+        return 0
+    return memory.free_on(torch.device(device, torch.accelerator.current_device_index()))
+
+
 def take(size: int, device: str = "") -> Arena:
     """One that was used before, if there is one: fresh pages cost more than the copy into them."""
     with _lock:
@@ -70,6 +100,6 @@ def one_for(size: int, device: str, arenas: list[Arena]) -> Arena | None:
 def give(arena: Arena) -> None:
     """Takes back what nobody looks at any more."""
     with _lock:
-        if sum(each.size for each in _spare) + arena.size <= SPARE:
+        if arena.near is None and sum(each.size for each in _spare) + arena.size <= SPARE:
             arena.base = arena.filled = 0
             _spare.append(arena)

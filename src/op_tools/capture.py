@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -114,9 +115,11 @@ class OpCapture(Observer):
         return asked or self._run.limited or names.last(plan.name) in UNCOUNTED
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        statistics = self._run.statistics
-        if statistics is None or self.selective or self._looks(plan):
+        if self.selective or self._looks(plan):
             return None
+        statistics = self._run.statistics
+        if statistics is None:
+            return self._run.direct(plan, self._heads)  # type: ignore[no-any-return]
         if statistics.recorder is not None:
             if plan.level != "api" or plan.name.startswith("torch.distributed."):
                 return None
@@ -129,7 +132,8 @@ class OpCapture(Observer):
 
     def _heads(self) -> Any:
         if self._run.heads is None:
-            self._run.heads = recording.heads(self.works_on)
+            tool = weakref.ref(self)  # the heads are held by what we hold
+            self._run.heads = recording.heads(lambda device: _works_on(tool(), device))
         return self._run.heads
 
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
@@ -251,6 +255,10 @@ class OpCapture(Observer):
         self._count(started)
         run.close()
         report.summary(self, started, run.summary())
+
+
+def _works_on(tool: OpCapture | None, device: torch.device) -> bool:
+    return tool is not None and tool.works_on(device)
 
 
 def _is_everything(options: Options, select: Selection) -> bool:

@@ -15,7 +15,9 @@ from op_tools.awaited import Awaited
 from op_tools.call import Call, tensors
 from op_tools.capture_report import size
 from op_tools.folders import FolderStore
+from op_tools.interception import Plan
 from op_tools.packed import PackedStore
+from op_tools.snapshot import Unsupported
 from op_tools.statistics_store import StatisticsStore
 from op_tools.store import Header, Part, encode
 from op_tools.taking import Taker
@@ -127,6 +129,24 @@ class Run:
         encoded = tuple([encode(item, taken, native) for item in args])
         named = {key: encode(item, taken, native) for key, item in kwargs.items()}
         self.write(Part(kind, header, encoded, named, more))
+
+    def direct(self, plan: Plan, heads: Callable[[], Any]) -> Any:
+        """What takes calls of a plan natively, as their start is told by `heads`; None: nothing."""
+        whole = self._whole
+        if whole is None or plan.level != "api" or plan.name.startswith("torch.distributed."):
+            return None
+        return whole.taking(plan, heads(), self._missed)
+
+    def _missed(self, name: str, error: Exception | str, results: bool) -> None:
+        """Natively something of a call, or of its results, was not taken."""
+        if isinstance(error, Unsupported):
+            self.skipped[f"the result is {error}" if results else str(error)] += 1
+            self.calls -= not results  # it was counted
+            return
+        if isinstance(error, OSError):
+            self.quiet = f"{type(error).__name__}: {error.strerror or error}"
+        problem = error if isinstance(error, Exception) else RuntimeError(error)
+        diagnostics.add("OpCapture", name, problem)
 
     def arguments(self, call: Call) -> Any:
         """Where its arguments hang in the graph: a native watch, or `gradients.Arguments`."""

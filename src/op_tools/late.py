@@ -5,6 +5,7 @@ The copy stands in the stream behind what made the values and before what writes
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import threading
@@ -56,14 +57,19 @@ class Record(NamedTuple):
     entry: Entry | None
 
 
+def wait(records: list[Record]) -> None:
+    """In a thread of its own: they have come."""
+    streams = {(s.device, s.stream_id): s for r in records if (s := r.stream) is not None}
+    for stream in streams.values():
+        arrived(stream)
+
+
 def settle(records: list[Record]) -> None:
     """In a thread of its own: they have come, and their hashes go into their records.
 
     With as little Python as can be: it has a lock that the program needs.
     """
-    streams = {(s.device, s.stream_id): s for r in records if (s := r.stream) is not None}
-    for stream in streams.values():
-        arrived(stream)
+    wait(records)
     helper = kernels.helper()
     for arena, at, size, width, _, entry in records:
         start = at + HEAD.size
@@ -101,17 +107,21 @@ class Waiting:
             self._records.popleft()
 
     def clear(self) -> None:
+        """Forgets them. Memory that is still written must not be given back."""
+        with contextlib.suppress(RuntimeError):  # the device has failed, and writes nothing
+            wait([record for _, record in list(self._records)])
         self._records.clear()
 
 
 def check_captured(kind: str) -> None:
     """Raises Unsupported while the kind of device captures a graph: nothing has values then."""
-    if _is_capturing(kind)():
+    if captures(kind)():
         raise Unsupported("a tensor of a graph that is being captured")
 
 
 @cache
-def _is_capturing(kind: str) -> Callable[[], bool]:
+def captures(kind: str) -> Callable[[], bool]:
+    """What tells whether a kind of device captures a graph in the current stream."""
     found: Callable[[], bool] | None = getattr(
         torch.get_device_module(kind), "is_current_stream_capturing", None
     )
@@ -123,7 +133,7 @@ def is_capturing() -> bool:
     found = torch.accelerator.current_accelerator()
     if found is None or not torch.get_device_module(found.type).is_initialized():
         return False
-    return _is_capturing(found.type)()
+    return captures(found.type)()
 
 
 class Entry:

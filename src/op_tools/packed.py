@@ -7,17 +7,30 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DisableTorchFunction
 
-from op_tools import diagnostics, kernels, late, recording, results, statistics, steps, store
+from op_tools import (
+    diagnostics,
+    interception,
+    kernels,
+    late,
+    names,
+    recording,
+    results,
+    statistics,
+    steps,
+    store,
+)
 from op_tools.archive import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES, Archive
 from op_tools.arena import Arena
+from op_tools.interception import Plan
 from op_tools.late import TRUSTED, Record, Sent, Waiting, send
 from op_tools.snapshot import Blob, Snapshot, Unchanged, check, ordered
 from op_tools.spool import Spool
@@ -27,6 +40,17 @@ _ZEROS = bytes(ALIGN)
 _NUMBERS = {kind: number for number, kind in enumerate(PARTS)}
 Place = tuple[int, int]  # where the bytes of a tensor are, and how many
 NOWHERE: Place = 0, 0
+
+
+def _aside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the native part asks for: no tool sees it, wherever that is at work."""
+
+    @wraps(function)
+    def run(*given: Any) -> Any:
+        with DisableTorchFunction(), torch.no_grad(), interception.unseen():
+            return function(*given)
+
+    return run
 
 
 class PackedStore:
@@ -58,7 +82,7 @@ class PackedStore:
         self._waiting = Waiting()
         self._contents: dict[tuple[int, int], Place] = {}
         self._helper = helper = kernels.helper()  # it has all of that too
-        self._packer = helper and helper.Packer(sampled, trusted, recording.window)
+        self._packer: Any = helper and helper.Packer(sampled, trusted, recording.window)
         self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
         self._closed = False
@@ -83,6 +107,19 @@ class PackedStore:
         """A value as it is now, for a part that is put later."""
         return None if self._is_over() else self._natively("piece", value)
 
+    def taking(self, plan: Plan, heads: Any, problem: Callable[..., None]) -> Any:
+        """What takes the calls of one of torch's functions without a line of Python.
+
+        `problem(name, error, results)` hears what was not taken of a call, or of its results.
+        """
+        assert self._helper is not None  # asked of a `whole` one
+        word = names.last(plan.name)
+        lists = word.startswith("_foreach_") and word.endswith("_")
+        again = Plan(plan.level, plan.name, plan.tools, plan.native)  # that one will hold us
+        otherwise = partial(interception.run, again)
+        given = self._packer, heads, self, problem, plan.name, lists, otherwise
+        return self._helper.Packed(*given)
+
     def watch(self, given: list[Tensor]) -> Any:
         """Where tensors hang in the graph now, for hooks on what a call will make of them."""
         assert self._helper is not None  # asked of a `whole` one
@@ -105,29 +142,34 @@ class PackedStore:
     # What the native part does, and what it asks for meanwhile.
 
     def _natively(self, what: str, *given: Any) -> Any:
-        packer: Any = self._packer
-        spool = self._spool
+        packer, spool = self._packer, self._spool
         with self._lock:
             try:
                 return getattr(packer, what)(self, spool.last, spool.end, steps.current(), *given)
             finally:
                 self._advance(packer.used)
 
+    @_aside
     def _room(self, used: int, need: int, device: str) -> tuple[Arena, int]:
         self._advance(used)
         return self._spool.room(need, device)[0], self._spool.end
 
+    @_aside
     def _odd(self, used: int, tensor: Tensor) -> tuple[Arena, int, Place]:
         """A tensor whose values are not what its memory holds."""
         self._advance(used)
         place = self._taken(tensor)
         return self._spool.last, self._spool.end, place
 
+    @_aside
     def _plain(self, value: Any) -> Any:
         return store.encode(value, lambda tensor: tensor)
 
     def _quoted(self, text: str) -> str:
         return json.dumps(text)
+
+    def _capturing(self, device: str) -> Callable[[], bool]:
+        return late.captures(device)
 
     def _refuse(self, device: str) -> None:
         late.check_captured(device)
@@ -234,6 +276,10 @@ class PackedStore:
         arena.view[end : at + whole] = _ZEROS[: at + whole - end]
         self._advance(whole)
 
+    def _spend(self) -> None:
+        size, self._packer.unspent = self._packer.unspent, 0
+        results.budget.spend(size)
+
     def _advance(self, size: int) -> None:
         if size:
             self._spool.advance(size)
@@ -244,12 +290,17 @@ class PackedStore:
         if os.getpid() == self._pid:
             self._closed = True
             self._spool.close()
+            if self._packer is not None:
+                self._spend()
+                self._packer.release()
 
     @property
     def failed(self) -> str:
         return self._spool.failed
 
     def _problem(self, error: Exception) -> None:
+        if self._packer is not None:
+            self._packer.over = True
         diagnostics.add("OpCapture", self.place.name, error)
         os.truncate(self.place, Archive(self.place).whole)
 

@@ -54,7 +54,6 @@ class Spool:
         self._file = os.open(path, os.O_WRONLY)
         self._direct = _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
-        self._waiting = 0  # bytes of them
         self._free: list[Arena] = []
         self.last = self._new(0, "")  # the one that is being filled
         self._late = waiting
@@ -82,8 +81,12 @@ class Spool:
         self.last.filled += size
         self.end += size
         if self._idle:
-            with self._changed:
-                self._changed.notify_all()
+            self.wake()
+
+    def wake(self) -> None:
+        """There is something to write."""
+        with self._changed:
+            self._changed.notify_all()
 
     def _next(self, size: int, device: str) -> None:
         """Another arena. The last one is filled up to the end of a block, for what it holds may
@@ -99,21 +102,51 @@ class Spool:
                 old.filled += rest
                 self.end += rest
                 self._full.append(old)
-                self._waiting += old.size
                 self._changed.notify_all()
-            limit = settings.OP_CAPTURE_MEMORY.get()
-            most = max(size, _size(limit, device))
-            while self._full and self._waiting + most > limit and not self.failed:
+            new = None
+            while self._is_full(size, device) and not self.failed:
+                new = self._near(size, device)
+                if new is not None:
+                    break
                 self._changed.wait()
-            new = self._new(size, device)
+            if new is None:
+                new = self._new(size, device)
             new.base, new.filled = self.end, 0
             self.last = new
 
+    def _is_full(self, size: int, device: str) -> bool:
+        """Whether so much waits in the host's memory that one has to wait for the file."""
+        held = sum(each.size for each in self._full if each.near is None)
+        need = held + max(size, self._usual(device))
+        return bool(held) and need > settings.OP_CAPTURE_MEMORY.get()
+
+    def _near(self, size: int, device: str) -> Arena | None:
+        """One in the device's own memory, for then: unless a bound is set, and while all of them
+        are a small share of what it has left.
+        """
+        if not device or _is_bounded():
+            return None
+        size = max(-(-size // BLOCK) * BLOCK, arena.NEAR)
+        held = sum(each.size for each in self._full if each.near is not None)
+        if held + size > arena.plenty(device) + held // arena.SHARE:
+            return None
+        made = Arena(size, device, near=True)
+        return made if made.near is not None else None
+
     def _new(self, size: int, device: str) -> Arena:
-        usual = _size(settings.OP_CAPTURE_MEMORY.get(), device)
+        usual = self._usual(device)
         if size > usual:
             return arena.take(-(-size // BLOCK) * BLOCK, device)
         return arena.one_for(usual, device, self._free) or arena.take(usual, device)
+
+    def _usual(self, device: str) -> int:
+        """The size of an arena: some of them are within the limit. Those of a device grow, for it
+        takes long to make one.
+        """
+        most = arena.SIZES[bool(device)]
+        if device and self.end > arena.LARGE:
+            most = arena.LARGE
+        return max(16 * BLOCK, min(most, settings.OP_CAPTURE_MEMORY.get() // 4 // BLOCK * BLOCK))
 
     # Writing.
 
@@ -180,11 +213,10 @@ class Spool:
                 self._late.clear()
                 self.written = self.end
                 self._full.clear()
-                self._waiting = 0
             elif self._full and self.written >= _end(piece):
                 self._full.popleft()
-                self._waiting -= piece.size
-                if piece.size == _size(settings.OP_CAPTURE_MEMORY.get(), piece.device):
+                # a device's own memory is the program's again
+                if piece.near is None and piece.size == self._usual(piece.device):
                     self._free.append(piece)
             self._changed.notify_all()
 
@@ -221,14 +253,14 @@ class Spool:
         self.last = Arena(0)
 
 
+def _is_bounded() -> bool:
+    """Whether it was said how much may wait."""
+    return settings.OP_CAPTURE_MEMORY.is_set()
+
+
 def _end(piece: Arena) -> int:
     """Where in the file it ends so far."""
     return piece.base + piece.filled
-
-
-def _size(limit: int, device: str) -> int:
-    """Of an arena: some of them are within the limit."""
-    return max(16 * BLOCK, min(arena.SIZES[bool(device)], limit // 4 // BLOCK * BLOCK))
 
 
 def _open_direct(path: Path) -> int | None:

@@ -107,9 +107,11 @@ class Sends:
         return len(self.seen) + sum(packer.sent for packer in self.packers)
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture(params=["native", "near", "python"])
 def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sends]:
-    """The device copies on its own, as one does whose memory the host does not see, and late."""
+    """The device copies on its own, as one does whose memory the host does not see, and late; into
+    the host's memory or, as when that is full ("near"), into its own at first.
+    """
     sends, plain, helper = Sends(), packed.send, kernels.helper()
     assert helper is not None
     make = helper.Packer
@@ -122,7 +124,10 @@ def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         sends.packers.append(make(*given))
         return sends.packers[-1]
 
-    if request.param == "native":
+    if request.param == "near":
+        monkeypatch.setattr(spool.Spool, "_is_full", lambda self, size, device: bool(device))
+        monkeypatch.setattr(spool, "_is_bounded", lambda: False)
+    if request.param != "python":
         monkeypatch.setattr(recording, "window", lambda kind, index: None)
         monkeypatch.setattr(helper, "Packer", packer)
     else:
@@ -346,7 +351,7 @@ def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> N
     peaks = []
 
     def slow(self: spool.Spool, piece: arena.Arena, stop: int) -> None:
-        peaks.append(self._waiting)
+        peaks.append(sum(each.size for each in self._full))
         plain(self, piece, stop)
 
     monkeypatch.setattr(spool.Spool, "_write", slow)

@@ -275,7 +275,10 @@ OP_CAPTURE_MODE = choice(
     ("tensors", "statistics", "hash"),
 )
 OP_CAPTURE_MEMORY = size(
-    "OP_CAPTURE_MEMORY", 1024**3, "Bytes that wait to be written at most; then the program waits."
+    "OP_CAPTURE_MEMORY",
+    1024**3,
+    "Bytes that wait to be written at most; then the program waits. Unless set, then a device's "
+    "own memory is used first, a sixteenth of what is free.",
 )
 OP_TIME_MEASURE_MODE = choice(
     "OP_TIME_MEASURE_MODE",

@@ -13,7 +13,8 @@ struct Room {
   char* head() const { return address + filled; }
   void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
 
-  at::Tensor memory;
+  py::object arena;
+  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies
   char* address = nullptr;
   size_t filled = 0, size = 0;
   uint64_t end = 0;   // of the file, with what is here
@@ -22,9 +23,17 @@ struct Room {
   std::string device;
 };
 
+const std::string& name_of(c10::DeviceType type);  // "cuda"
+
 // A value that was taken before the call that it is written with is over: its text, around the numbers of its tensors.
 struct Piece {
   std::vector<std::string> texts;
+};
+
+// Which of its arguments a call has written, by their places; those that it did not return.
+struct Changes {
+  c10::SmallVector<size_t, 4> written;
+  c10::SmallVector<std::pair<size_t, PyObject*>, 4> mutated;
 };
 
 // One at a time writes; `store` is the PackedStore, which has what only Python can do.
@@ -35,23 +44,35 @@ class Packer {
 
   void part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call, py::handle header,
             py::tuple args, py::dict kwargs, py::dict more);
+  // The same in turns: `begin`, then one of these, then `end`. The header is in JSON.
+  void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
+  void input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs);
+  void output(uint64_t call, PyObject* result, const Changes& changes);
+  void gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete);
+  Piece piece(PyObject* value);
+  void end();
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
   void forget(const std::vector<at::Tensor>& tensors);
   void settle(uint64_t stop) { sent_.settle(stop); }
   uint64_t first() { return sent_.first(); }
   void clear() { sent_.clear(); }
+  void release() { room_ = {}; }
 
   size_t used() const { return room_.used; }
+  const Room& room() const { return room_; }
+  bool over = false;  // nothing more is to be written
   int64_t saved = 0;  // bytes that were not written again
+  size_t unspent = 0;  // bytes that the budget has not heard of
   int64_t sent = 0;   // tensors that a device copied on its own
 
  private:
   struct Over {  // a part is
-    ~Over() { of.store_ = py::object(), of.held_.clear(); }
+    ~Over() { of.end(); }
     Packer& of;
   };
-  void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
+  void open(const std::string& header);
+  void close(int kind, uint64_t call);
   void ensure(size_t need, const std::string& kind);
   void find_tensors(PyObject* value);
   void look();
@@ -67,6 +88,7 @@ class Packer {
   At take(PyObject* value);
   At reached(const at::Tensor& tensor);
   At far(const at::Tensor& tensor);
+  void check_allowed(c10::DeviceType type);
 
   struct Pairs {
     size_t operator()(const std::pair<uint64_t, int64_t>& pair) const { return pair.first ^ static_cast<uint64_t>(pair.second); }
@@ -86,6 +108,7 @@ class Packer {
   int number_ = 0;
   std::vector<const at::Tensor*> tensors_;
   bool allowed_ = false;          // it was asked whether the device may be asked for copies
+  std::map<c10::DeviceType, py::object> capturing_;  // whether one captures a graph: whom to ask
   std::vector<py::object> held_;  // what Python made of others: an address is used again
 };
 

@@ -28,6 +28,8 @@ class Sent {
     std::optional<c10::Stream> stream;
     const char* few = nullptr;  // some of its elements, in the memory that they were sent to
     std::string kept;           // the same, once that is used for others
+    at::Tensor near;            // the device's own copy, while they are not there yet
+    int64_t near_at = 0;        // the first of the few in it, in bytes
   };
 
   // `trusted`: tensors for which autograd's count of writes is believed, within a step.
@@ -38,8 +40,14 @@ class Sent {
   void look(const std::vector<const at::Tensor*>& tensors, int64_t step);
   std::optional<At> find(const at::Tensor& tensor, int64_t step);
   // Has the current stream copy a tensor into memory, behind a head that will be at `end` in the file; unless that memory
-  // is page-locked, waits for it.
-  void send(const at::Tensor& tensor, const at::Tensor& memory, size_t head, bool locked, uint64_t end, int64_t step);
+  // is page-locked, waits for it. Where there is a `near` memory of the device for it, it is copied there, which takes the
+  // stream much less time, and from there when it settles; `give` is to follow, before anything may write the tensor.
+  struct Memory {
+    const at::Tensor &host, &near;
+    bool locked;
+  };
+  void send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step);
+  void give();  // the copies that were put off, many at once
   void forget(const at::Tensor& tensor);
 
   // Of the thread that writes: waits for what is due in the file before `stop`, and puts the hashes into the heads.
@@ -54,12 +62,19 @@ class Sent {
     size_t size;
     std::optional<c10::Stream> stream;
     std::shared_ptr<Entry> entry;
+    at::Tensor host, near;  // both whole; `near`: its values are there
   };
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
   std::shared_ptr<Entry> valid(const at::Tensor& tensor);
   bool fresh(const Entry& entry, int64_t step) const;
   Entries foreseen(const Entries& wanted, int64_t step);
+  void give_copies();
+  void fetch(const std::vector<Late>& due);
+  void fetch_row(const std::vector<Late>& row);
+  void fetch_part(const at::Tensor& near, int64_t offset, int64_t size);
+  static std::vector<c10::Stream> streams_of(const std::vector<Late>& due, bool near);
+  c10::Stream aside(c10::Device device);
   void compare(const Entries& entries, int64_t step);
   void compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step);
   void keep(const at::Tensor& tensor, Late& late, int64_t step);
@@ -73,6 +88,10 @@ class Sent {
   uint64_t number_ = 0, turn_ = 0;
   size_t sweep_at_ = 4096;
   std::deque<Late> late_;
+  std::vector<at::Tensor> from_, to_;  // copies that were put off,
+  Entries owed_;                       // and what is known of them already
+  std::vector<c10::Stream> asides_;  // of the thread that writes: one for each device,
+  at::Tensor locked_;                // and what it fetches into
   std::mutex lock_;
 };
 

@@ -5,8 +5,8 @@
 
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "found.h"
 #include "heads.h"
 
 namespace op_tools {
@@ -23,41 +23,11 @@ struct Function {
   bool writes;  // or it may: its arguments are looked at before it
 };
 
-// The tensors of a call.
-struct Found {
-  Tensors tensors;
-  bool plain = true;    // none is of a class of its own
-  bool chosen = false;  // something is true among the arguments: it may be `inplace`
-};
-
-void collect(PyObject* value, Found& found) {
-  if (THPVariable_CheckExact(value)) found.tensors.push_back(&THPVariable_Unpack(value));
-  else if (value == Py_True) found.chosen = true;
-  else if (value == Py_None || PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyUnicode_CheckExact(value)) return;
-  else if (PyTuple_Check(value) || PyList_Check(value)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); i++) collect(PySequence_Fast_GET_ITEM(value, i), found);
-  } else if (PyDict_Check(value)) {
-    PyObject *key, *item;
-    for (Py_ssize_t at = 0; PyDict_Next(value, &at, &key, &item);) collect(item, found);
-  } else if (THPVariable_Check(value)) {
-    found.plain = false;
-  }
-}
-
 bool is_simple(Recorder& recorder, const Found& found) {
-  using c10::DispatchKey;
-  if (!found.plain || found.tensors.empty()) return false;
-  const auto on = c10::impl::tls_local_dispatch_key_set().included_;
-  if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
+  if (!found.plain || found.tensors.empty() || is_under_mode()) return false;
   return std::all_of(found.tensors.begin(), found.tensors.end(), [&](const at::Tensor* tensor) {
     return !tensor->is_inference() && recorder.handles(*tensor);
   });
-}
-
-c10::DeviceType kind_of(const Tensors& tensors) {  // an accelerator goes before the CPU
-  for (const at::Tensor* tensor : tensors)
-    if (!tensor->is_cpu()) return tensor->device().type();
-  return c10::DeviceType::CPU;
 }
 
 // One call: what is known of it.

@@ -1,13 +1,9 @@
 // The records of a packed archive, with as little Python as can be.
 #include "packer.h"
 
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <cstring>
 
 #include "hash.h"
@@ -17,8 +13,8 @@ namespace {
 
 constexpr size_t kHead = 64, kAlign = 64;
 constexpr int kValues = 2, kCall = 3;
+constexpr int kInput = 0, kOutput = 1;  // of store.PARTS
 constexpr size_t kLarge = 1 << 16;  // bytes from which on others may have the interpreter meanwhile
-constexpr const char* kTag = "__op_tools__";
 const std::string kNone;
 
 size_t padded(size_t size) { return kHead + (size + kAlign - 1) / kAlign * kAlign; }
@@ -48,38 +44,21 @@ uint32_t crc32(const char* data, size_t size) {
   return ~crc;
 }
 
-void append(std::string& text, int64_t number) {
-  char digits[24];
-  text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
-}
-
-void append(std::string& text, at::IntArrayRef numbers) {
-  text += '[';
-  for (size_t at = 0; at < numbers.size(); at++) {
-    if (at) text += ',';
-    append(text, numbers[at]);
-  }
-  text += ']';
-}
-
-const std::string& name_of(c10::DeviceType type) {
-  static std::array<std::string, static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES)> names;
-  std::string& name = names[static_cast<size_t>(type)];
-  if (name.empty()) name = c10::DeviceTypeName(type, true);
-  return name;
-}
-
 }  // namespace
 
-void Room::use(const py::handle& arena, uint64_t now) {
+void Room::use(const py::handle& given, uint64_t now) {
+  filled = given.attr("filled").cast<size_t>();
+  end = now;
+  used = 0;
+  if (arena.ptr() == given.ptr()) return;
+  arena = py::reinterpret_borrow<py::object>(given);
   memory = THPVariable_Unpack(py::object(arena.attr("memory")).ptr());
+  const py::object twin = arena.attr("near");
+  near = twin.is_none() ? at::Tensor() : THPVariable_Unpack(twin.ptr());
   address = static_cast<char*>(memory.data_ptr());
-  filled = arena.attr("filled").cast<size_t>();
   size = arena.attr("size").cast<size_t>();
   locked = arena.attr("locked").cast<bool>();
   device = arena.attr("device").cast<std::string>();
-  end = now;
-  used = 0;
 }
 
 void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call) {
@@ -104,9 +83,35 @@ void Packer::begin(py::object store, py::handle arena, uint64_t end, int64_t ste
 // Room for so many bytes; of a device's kind, unless that is empty.
 void Packer::ensure(size_t need, const std::string& kind) {
   if (room_.filled + need <= room_.size && (kind.empty() || kind == room_.device)) return;
+  sent_.give();
   const size_t used = std::exchange(room_.used, 0);
   const py::tuple found = store_.attr("_room")(used, need, kind);
   room_.use(found[0], found[1].cast<uint64_t>());
+}
+
+// Its values lie behind it, or are given to the device: in the file from now on.
+void Packer::end() {
+  try {
+    sent_.give();
+  } catch (const std::exception&) {  // after an error: that one is told
+  }
+  store_ = py::object();
+  held_.clear();
+}
+
+void Packer::open(const std::string& header) {
+  look();
+  text_ += "{\"call\":";
+  text_ += header;
+  text_ += ",\"args\":";
+}
+
+void Packer::close(int kind, uint64_t call) {
+  sent_.give();
+  text_ += '}';
+  ensure(padded(text_.size()), kNone);
+  std::memcpy(room_.head() + kHead, text_.data(), text_.size());
+  room_.record(kCall, kind, text_.size(), crc32(text_.data(), text_.size()), call);
 }
 
 void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call,
@@ -114,10 +119,8 @@ void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step
   const Over over{*this};
   begin(std::move(store), arena, end, step);
   for (PyObject* values : {args.ptr(), kwargs.ptr(), more.ptr()}) find_tensors(values);
-  look();
-  text_ += "{\"call\":";
   write(header.ptr(), true);
-  text_ += ",\"args\":";
+  open(std::exchange(text_, {}));
   write_items(args.ptr(), false);
   text_ += ",\"kwargs\":";
   write_dict(kwargs.ptr(), false);
@@ -127,21 +130,66 @@ void Packer::part(py::object store, py::handle arena, uint64_t end, int64_t step
     text_ += ':';
     write(value.ptr(), true);
   }
-  text_ += '}';
-  ensure(padded(text_.size()), kNone);
-  std::memcpy(room_.head() + kHead, text_.data(), text_.size());
-  room_.record(kCall, kind, text_.size(), crc32(text_.data(), text_.size()), call);
+  close(kind, call);
+}
+
+void Packer::input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs) {
+  find_tensors(args), find_tensors(kwargs);
+  open(header);
+  write_items(args, false);
+  text_ += ",\"kwargs\":";
+  write_dict(kwargs, false);
+  close(kInput, call);
+}
+
+void Packer::output(uint64_t call, PyObject* result, const Changes& changes) {
+  find_tensors(result);
+  for (const auto& [place, tensor] : changes.mutated) find_tensors(tensor);
+  open("{\"id\":" + std::to_string(call) + '}');
+  text_ += '[';
+  write(result, false);
+  text_ += "],\"kwargs\":{},\"mutated\":{";
+  for (size_t at = 0; at < changes.mutated.size(); at++) {
+    text_ += at ? ",\"" : "\"";
+    text_ += std::to_string(changes.mutated[at].first);
+    text_ += "\":";
+    write_tensor(changes.mutated[at].second);
+  }
+  text_ += "},\"written\":[";
+  for (size_t at = 0; at < changes.written.size(); at++) {
+    if (at) text_ += ',';
+    text_ += std::to_string(changes.written[at]);
+  }
+  text_ += ']';
+  close(kOutput, call);
+}
+
+void Packer::gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete) {
+  text_.clear(), number_ = 0;
+  open("{\"id\":" + std::to_string(call) + '}');
+  text_ += '[';
+  for (size_t at = 0; at < pieces.size(); at++) {
+    if (at) text_ += ',';
+    write(pieces[at].ptr(), false);
+  }
+  text_ += complete ? "],\"kwargs\":{},\"complete\":true" : "],\"kwargs\":{},\"complete\":false";
+  close(kind, call);
 }
 
 Piece Packer::piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value) {
-  Piece made;
   const Over over{*this};
   begin(std::move(store), arena, end, step);
-  find_tensors(value.ptr());
+  return piece(value.ptr());
+}
+
+Piece Packer::piece(PyObject* value) {
+  Piece made;
+  find_tensors(value);
   look();
   pieces_ = &made.texts;
-  write(value.ptr(), false);
+  write(value, false);
   made.texts.push_back(std::move(text_));
+  sent_.give();
   return made;
 }
 
@@ -150,7 +198,9 @@ At Packer::take(py::object store, py::handle arena, uint64_t end, int64_t step, 
   begin(std::move(store), arena, end, step);
   find_tensors(tensor.ptr());
   look();
-  return take(tensor.ptr());
+  const At at = take(tensor.ptr());
+  sent_.give();
+  return at;
 }
 
 // The tensors whose memory the host does not see.
@@ -170,143 +220,10 @@ void Packer::look() {
   if (!tensors_.empty()) sent_.look(tensors_, step_);
 }
 
-void Packer::write(PyObject* value, bool encoded) {
-  if (value == Py_None) text_ += "null";
-  else if (value == Py_True) text_ += "true";
-  else if (value == Py_False) text_ += "false";
-  else if (PyLong_CheckExact(value) || PyFloat_CheckExact(value)) write_number(value);
-  else if (PyUnicode_CheckExact(value)) write_text(value);
-  else if (THPVariable_CheckExact(value)) write_tensor(value);
-  else if (PyList_CheckExact(value)) write_items(value, encoded);
-  else if (PyTuple_CheckExact(value)) {
-    if (!encoded) text_ += "{\"__op_tools__\":\"tuple\",\"value\":";
-    write_items(value, encoded);
-    if (!encoded) text_ += '}';
-  } else if (PyDict_CheckExact(value)) write_dict(value, encoded);
-  else if (THPDtype_Check(value)) write_word("dtype", reinterpret_cast<THPDtype*>(value)->name);
-  else if (THPVariable_Check(value)) write_tensor(value);
-  else if (py::isinstance<Piece>(value)) write_piece(py::cast<const Piece&>(py::handle(value)));
-  else write_other(value, encoded);
-}
-
-// Of a tuple or a list.
-void Packer::write_items(PyObject* sequence, bool encoded) {
-  text_ += '[';
-  for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(sequence); at++) {
-    if (at) text_ += ',';
-    write(PySequence_Fast_GET_ITEM(sequence, at), encoded);
-  }
-  text_ += ']';
-}
-
-void Packer::write_dict(PyObject* dict, bool encoded) {
-  PyObject *key, *item;
-  for (Py_ssize_t at = 0; !encoded && PyDict_Next(dict, &at, &key, &item);)
-    if (!PyUnicode_CheckExact(key) || PyUnicode_CompareWithASCIIString(key, kTag) == 0) return write_other(dict, encoded);
-  text_ += '{';
-  bool first = true;
-  for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &item); first = false) {
-    if (!first) text_ += ',';
-    write_text(key);
-    text_ += ':';
-    write(item, encoded);
-  }
-  text_ += '}';
-}
-
-void Packer::write_number(PyObject* value) {
-  if (PyLong_Check(value)) {
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow == 0) return append(text_, static_cast<int64_t>(number));
-    text_ += py::str(py::handle(value)).cast<std::string>();
-    return;
-  }
-  const double number = PyFloat_AS_DOUBLE(value);
-  if (std::isnan(number)) text_ += "NaN";
-  else if (std::isinf(number)) text_ += number > 0 ? "Infinity" : "-Infinity";
-  else {
-    char* digits = PyOS_double_to_string(number, 'r', 0, Py_DTSF_ADD_DOT_0, nullptr);
-    text_ += digits;
-    PyMem_Free(digits);
-  }
-}
-
-void Packer::write_text(PyObject* value) {
-  Py_ssize_t size = 0;
-  bool plain = PyUnicode_Check(value) && PyUnicode_IS_ASCII(value);
-  const char* word = plain ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
-  for (Py_ssize_t at = 0; plain && at < size; at++) plain = word[at] >= ' ' && word[at] != '"' && word[at] != '\\' && word[at] != 127;
-  if (!plain) {
-    text_ += store_.attr("_quoted")(py::handle(value)).cast<std::string>();
-    return;
-  }
-  text_ += '"';
-  text_.append(word, static_cast<size_t>(size));
-  text_ += '"';
-}
-
-void Packer::write_word(const char* kind, const char* word) {
-  text_ += "{\"__op_tools__\":\"";
-  text_ += kind;
-  text_ += "\",\"value\":\"";
-  text_ += word;
-  text_ += "\"}";
-}
-
-// What Python makes plain, its tensors but for those.
-void Packer::write_other(PyObject* value, bool encoded) {
-  if (encoded) throw py::type_error("no plain value: " + py::repr(py::handle(value)).cast<std::string>());
-  held_.push_back(store_.attr("_plain")(py::handle(value)));
-  write(held_.back().ptr(), true);
-}
-
-void Packer::write_tensor(PyObject* value) {
-  const at::Tensor& tensor = THPVariable_Unpack(value);
-  if (tensor.layout() != at::kStrided || tensor.is_nested()) {
-    held_.push_back(store_.attr("_plain")(py::handle(value)));
-    PyObject* plain = held_.back().ptr();
-    if (plain != value) return write(plain, true);
-  }
-  auto found = numbers_.find(value);
-  if (found == numbers_.end()) {
-    const At at = take(value);
-    found = numbers_.emplace(value, std::make_pair(number_++, at)).first;
-  }
-  const auto& [number, at] = found->second;
-  text_ += "{\"__op_tools__\":\"tensor\",\"value\":{\"at\":[";
-  append(text_, at.first);
-  text_ += ',';
-  append(text_, at.second);
-  text_ += "],\"dtype\":\"";
-  text_ += torch::getTHPDtype(tensor.scalar_type())->name;
-  text_ += "\",\"shape\":";
-  append(text_, tensor.sizes());
-  text_ += ",\"stride\":";
-  append(text_, tensor.strides());
-  text_ += ",\"device\":\"";
-  text_ += name_of(tensor.device().type());
-  if (tensor.device().has_index()) text_ += ':', append(text_, tensor.device().index());
-  text_ += tensor.requires_grad() ? "\",\"requires_grad\":true,\"number\":" : "\",\"requires_grad\":false,\"number\":";
-  if (pieces_ == nullptr) {
-    append(text_, number);
-  } else {
-    pieces_->push_back(std::move(text_));
-    text_ = {};
-  }
-  text_ += "}}";
-}
-
-void Packer::write_piece(const Piece& piece) {
-  for (size_t at = 0; at < piece.texts.size(); at++) {
-    if (at) append(text_, number_++);
-    text_ += piece.texts[at];
-  }
-}
-
 At Packer::take(PyObject* value) {
   const at::Tensor& tensor = THPVariable_Unpack(value);
   if (!is_plain(tensor)) {
+    sent_.give();
     const size_t used = std::exchange(room_.used, 0);
     const py::tuple found = store_.attr("_odd")(used, py::handle(value));
     room_.use(found[0], found[1].cast<uint64_t>());
@@ -343,17 +260,25 @@ At Packer::far(const at::Tensor& tensor) {
   if (const auto known = sent_.find(tensor, step_)) return saved += known->second, *known;
   const Layout layout(tensor);
   const size_t size = layout.count * layout.width;
+  if (!std::exchange(allowed_, true)) check_allowed(tensor.device().type());
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
-  if (!std::exchange(allowed_, true)) store_.attr("_refuse")(name_of(tensor.device().type()));
   {
     std::optional<py::gil_scoped_release> free;
     if (!room_.locked) free.emplace();  // else it waits for nobody
-    sent_.send(tensor, room_.memory, room_.filled, room_.locked, room_.end, step_);
+    sent_.send(tensor, {room_.memory, room_.near, room_.locked}, room_.filled, room_.end, step_);
   }
   room_.record(kValues, 0, size, 0, 0);
   sent++;
   return at;
+}
+
+void Packer::check_allowed(c10::DeviceType type) {
+  py::object& asked = capturing_[type];
+  if (!asked) asked = store_.attr("_capturing")(name_of(type));
+  const auto found = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(asked.ptr()));
+  if (!found) throw py::error_already_set();
+  if (found.ptr() != Py_False) store_.attr("_refuse")(name_of(type));
 }
 
 void Packer::forget(const std::vector<at::Tensor>& tensors) {
@@ -366,11 +291,14 @@ void bind_packer(py::module_& m) {
   py::class_<Packer>(m, "Packer")
       .def(py::init<bool, uint64_t, py::function>())
       .def("part", &Packer::part)
-      .def("piece", &Packer::piece)
+      .def("piece", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::piece))
       .def("take", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::take))
       .def("forget", &Packer::forget)
       .def("settle", &Packer::settle, free)
-      .def("clear", &Packer::clear)
+      .def("clear", &Packer::clear, free)
+      .def("release", &Packer::release)
+      .def_readwrite("over", &Packer::over)
+      .def_readwrite("unspent", &Packer::unspent)
       .def_property_readonly("first", &Packer::first)
       .def_property_readonly("used", &Packer::used)
       .def_readonly("saved", &Packer::saved)

@@ -2,10 +2,13 @@
 #include "sent.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -20,8 +23,10 @@ namespace op_tools {
 namespace {
 
 constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
-constexpr uint64_t kForeseen = 512;  // tensors that are looked at together
+constexpr size_t kForeseen = 512;  // tensors that are looked at together
+constexpr uint64_t kNext = 4096;   // so many tensors after the first of them, the last time
 constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
+constexpr int64_t kLocked = 16 << 20;  // bytes that are fetched from a device at once
 constexpr std::chrono::microseconds kPoll(200);
 
 // Below autograd, the program's modes and whoever watches kernels.
@@ -36,6 +41,25 @@ at::Tensor over(const c10::Storage& storage, c10::DispatchKeySet keys, caffe2::T
   auto made = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), keys, type);
   made->set_sizes_and_strides(sizes, strides, offset);
   return at::Tensor(std::move(made));
+}
+
+c10::DispatchKeySet keys_of(c10::Device device, c10::ScalarType type) {
+  return c10::DispatchKeySet(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
+}
+
+struct KindLess {
+  using Kind = std::pair<c10::Device, c10::ScalarType>;
+  static auto order(const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); }
+  bool operator()(const Kind& a, const Kind& b) const { return order(a) < order(b); }
+};
+
+at::Tensor locked_memory() {
+  const auto bytes = at::TensorOptions().dtype(at::kByte);
+  try {
+    return at::empty({kLocked}, bytes.pinned_memory(true));
+  } catch (const c10::Error&) {  // none of it left
+    return at::empty({kLocked}, bytes);
+  }
 }
 
 int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
@@ -86,8 +110,8 @@ Sent::Entries Sent::foreseen(const Entries& wanted, int64_t step) {
   const Entry& first = *wanted[0];
   for (const auto& [place, entry] : entries_) {
     if (all.size() >= kForeseen) break;
-    const bool next = entry->number >= first.number && entry->number - first.number < kForeseen && entry->device == first.device;
-    if (next && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
+    const bool next = entry->number >= first.number && entry->number - first.number < kNext && entry->device == first.device;
+    if (next && !entry->storage.expired() && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
       all.push_back(entry);
   }
   return all;
@@ -103,17 +127,26 @@ void Sent::compare(const Entries& entries, int64_t step) {
 }
 
 void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step) {
-  const c10::DispatchKeySet keys(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
-  std::vector<at::Tensor> parts;
+  const c10::DispatchKeySet keys = keys_of(device, type);
+  const auto width = static_cast<int64_t>(c10::elementSize(type));
+  const auto meta = c10::scalarTypeToTypeMeta(type);
+  std::vector<at::Tensor> parts, copies;
+  std::vector<bool> copied;  // it is compared with the device's own copy
   Entries asked;
-  for (const auto& entry : entries) {
-    const auto storage = entry->storage.lock();
-    if (!storage) continue;
-    const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
-    parts.push_back(over(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type), start, {taken}, {1}));
-    asked.push_back(entry);
+  {
+    std::lock_guard lock(lock_);
+    for (const auto& entry : entries) {
+      const auto storage = entry->storage.lock();
+      if (!storage) continue;
+      const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
+      parts.push_back(over(c10::Storage(storage), keys, meta, start, {taken}, {1}));
+      asked.push_back(entry);
+      copied.push_back(entry->near.defined());
+      if (copied.back()) copies.push_back(over(entry->near.storage(), keys, meta, entry->near_at / width, {taken}, {1}));
+    }
   }
   if (parts.empty()) return;
+  parts.insert(parts.end(), copies.begin(), copies.end());
   const c10::Stream here = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   at::Tensor found;
   try {
@@ -121,17 +154,24 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
   } catch (const c10::Error&) {  // a device that cannot: all of them are sent again
   }
   const auto* bytes = found.defined() ? static_cast<const char*>(found.const_data_ptr()) : nullptr;
+  const char* copy = bytes;
+  for (const auto& entry : asked)
+    if (copy != nullptr) copy += few_of(entry->place) * width;
   std::lock_guard lock(lock_);
-  for (const auto& entry : asked) {
-    const size_t size = few_of(entry->place) * c10::elementSize(type);
+  for (size_t at = 0; at < asked.size(); at++) {
+    const auto& entry = asked[at];
+    const size_t size = static_cast<size_t>(few_of(entry->place) * width);
     const bool there = !entry->stream || *entry->stream == here;
-    const char* few = entry->few == nullptr ? (entry->kept.empty() ? nullptr : entry->kept.data()) : there ? entry->few : nullptr;
+    const char* few = entry->few;
+    if (copied[at]) few = there ? copy : nullptr;
+    else if (few == nullptr) few = entry->kept.empty() ? nullptr : entry->kept.data();
+    else if (!there) few = nullptr;
     if (few != nullptr && bytes != nullptr && std::memcmp(few, bytes, size) == 0) {
       entry->number = number_, entry->step = step, entry->turn = turn_;
     } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
       entries_.erase(known);  // it is to be sent again
     }
-    if (bytes != nullptr) bytes += size;
+    if (bytes != nullptr) bytes += size, copy += copied[at] ? size : 0;
   }
 }
 
@@ -143,14 +183,18 @@ std::optional<At> Sent::find(const at::Tensor& tensor, int64_t step) {
   return entry->at;
 }
 
-void Sent::send(const at::Tensor& tensor, const at::Tensor& memory, size_t head, bool locked, uint64_t end, int64_t step) {
+void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step) {
   const Unseen unseen;
+  const bool near = to.near.defined() && to.near.device() == tensor.device();
+  const at::Tensor& memory = near ? to.near : to.host;
   const auto width = static_cast<int64_t>(tensor.element_size());
   const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(head + kHead)) / width;
-  const c10::DispatchKeySet host(c10::DispatchKey::CPU);
+  const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
   const Layout layout(tensor);
   if (layout.together() && layout.times == 1 && is_dense(tensor)) {
-    over(memory.storage(), host, tensor.dtype(), offset, tensor.sizes(), tensor.strides()).copy_(tensor, locked);
+    auto copy = over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides());
+    if (near) from_.push_back(tensor), to_.push_back(std::move(copy));
+    else copy.copy_(tensor, to.locked);
   } else {
     std::vector<int64_t> sizes, strides, dense;
     for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
@@ -158,13 +202,44 @@ void Sent::send(const at::Tensor& tensor, const at::Tensor& memory, size_t head,
     dense.assign(sizes.size(), 1);
     for (size_t dim = sizes.size() - 1; dim > 0; dim--) dense[dim - 1] = dense[dim] * sizes[dim];
     const at::Tensor ordered = at::as_strided(tensor, sizes, strides, tensor.storage_offset());
-    over(memory.storage(), host, tensor.dtype(), offset, sizes, dense).copy_(ordered, locked);
+    over(memory.storage(), keys, tensor.dtype(), offset, sizes, dense).copy_(ordered, to.locked);
   }
-  Late late{end, static_cast<char*>(memory.data_ptr()) + head, layout.count * layout.width};
-  if (locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  Late late{end, static_cast<char*>(to.host.data_ptr()) + head, layout.count * layout.width};
+  if (to.locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+  if (near) late.host = to.host, late.near = to.near;
   std::lock_guard lock(lock_);
   keep(tensor, late, step);
+  if (near) owed_.push_back(late.entry);
   late_.push_back(std::move(late));
+}
+
+void Sent::give() {
+  if (from_.empty()) return;
+  const Unseen unseen;
+  std::exception_ptr error;
+  try {
+    give_copies();
+  } catch (...) {  // the device has failed: what is behind their heads is nobody's
+    error = std::current_exception();
+    std::lock_guard lock(lock_);
+    for (const auto& entry : owed_)
+      if (entry) entries_.erase(entry->place);
+  }
+  from_.clear(), to_.clear(), owed_.clear();
+  if (error) std::rethrow_exception(error);
+}
+
+void Sent::give_copies() {
+  if (from_.size() == 1) {
+    to_[0].copy_(from_[0], true);
+    return;
+  }
+  std::map<std::pair<c10::Device, c10::ScalarType>, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>, KindLess> kinds;
+  for (size_t at = 0; at < from_.size(); at++) {
+    auto& [from, to] = kinds[{from_[at].device(), from_[at].scalar_type()}];
+    from.push_back(std::move(from_[at])), to.push_back(std::move(to_[at]));
+  }
+  for (const auto& [kind, lists] : kinds) at::_foreach_copy_(lists.second, lists.first, true);
 }
 
 void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
@@ -179,6 +254,10 @@ void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
   if (sampled_ && place->gaps == 0) {
     const int64_t before = (place->count - few_of(*place)) / 2;
     late.entry->few = late.head + kHead + before * static_cast<int64_t>(tensor.element_size());
+    if (late.near.defined()) {
+      late.entry->near = late.near;
+      late.entry->near_at = late.near.storage_offset() + (late.entry->few - static_cast<const char*>(late.host.data_ptr()));
+    }
   }
   entries_[*place] = late.entry;
 }
@@ -207,10 +286,8 @@ void Sent::settle(uint64_t stop) {
       due.push_back(late);
     }
   }
-  std::vector<c10::Stream> streams;
-  for (const Late& late : due)
-    if (late.stream && std::find(streams.begin(), streams.end(), *late.stream) == streams.end()) streams.push_back(*late.stream);
-  for (const c10::Stream& stream : streams) arrived(stream);
+  for (const c10::Stream& stream : streams_of(due, false)) arrived(stream);
+  fetch(due);
   for (const Late& late : due) {
     const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(late.head) + kHead, late.size);
     std::memcpy(late.head + kHashAt, &hashed, sizeof hashed);
@@ -220,12 +297,76 @@ void Sent::settle(uint64_t stop) {
   late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
 }
 
+// From the device's own copies, with all that lies between two of them in its memory.
+void Sent::fetch(const std::vector<Late>& due) {
+  const Unseen unseen;
+  for (const c10::Stream& stream : streams_of(due, true)) {
+    c10::Event event(stream.device_type());
+    event.record(stream);
+    event.block(aside(stream.device()));
+  }
+  for (size_t at = 0; at < due.size();) {
+    if (!due[at].near.defined()) {
+      at++;
+      continue;
+    }
+    std::vector<Late> together;
+    for (const at::Tensor& near = due[at].near; at < due.size() && (!due[at].near.defined() || due[at].near.is_same(near)); at++)
+      if (due[at].near.defined()) together.push_back(due[at]);
+    fetch_row(together);
+  }
+}
+
+// Of one memory, by way of some that is page-locked.
+void Sent::fetch_row(const std::vector<Late>& row) {
+  if (!locked_.defined()) locked_ = locked_memory();
+  const Late &first = row.front(), &last = row.back();
+  const char *base = static_cast<const char*>(first.host.data_ptr()), *stop = last.head + kHead + last.size;
+  auto next = row.begin();
+  for (const char* start = first.head + kHead; start < stop; start += kLocked) {
+    const char* end = std::min(start + kLocked, stop);
+    fetch_part(first.near, start - base, end - start);
+    for (auto one = next; one != row.end() && one->head + kHead < end; one++) {
+      char* values = one->head + kHead;
+      const char *from = std::max<const char*>(values, start), *to = std::min<const char*>(values + one->size, end);
+      if (from < to) std::memcpy(values + (from - values), static_cast<const char*>(locked_.data_ptr()) + (from - start), to - from);
+      if (to < end) next = one;
+    }
+  }
+}
+
+void Sent::fetch_part(const at::Tensor& near, int64_t offset, int64_t size) {
+  const c10::Stream stream = aside(near.device());
+  {
+    const c10::StreamGuard in(stream);
+    const auto part = [size](const at::Tensor& of, int64_t start) {
+      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), of.storage_offset() + start, {size}, {1});
+    };
+    part(locked_, 0).copy_(part(near, offset), true);
+  }
+  arrived(stream);
+}
+
+c10::Stream Sent::aside(c10::Device device) {
+  for (const c10::Stream& stream : asides_)
+    if (stream.device() == device) return stream;
+  return asides_.emplace_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+std::vector<c10::Stream> Sent::streams_of(const std::vector<Late>& due, bool near) {
+  std::vector<c10::Stream> streams;
+  for (const Late& late : due)
+    if (late.stream && late.near.defined() == near && std::find(streams.begin(), streams.end(), *late.stream) == streams.end())
+      streams.push_back(*late.stream);
+  return streams;
+}
+
 // The memory is used for others from now on.
 void Sent::done(const Late& late) {
   if (!late.entry || late.entry->few == nullptr) return;
   const size_t width = c10::elementSize(static_cast<c10::ScalarType>(late.entry->place.type));
   late.entry->kept.assign(late.entry->few, static_cast<size_t>(few_of(late.entry->place)) * width);
-  late.entry->few = nullptr;
+  late.entry->few = nullptr, late.entry->near.reset();
 }
 
 uint64_t Sent::first() {
@@ -234,9 +375,19 @@ uint64_t Sent::first() {
 }
 
 void Sent::clear() {
+  std::vector<Late> left;
+  {
+    std::lock_guard lock(lock_);
+    left.assign(late_.begin(), late_.end());
+  }
+  try {  // memory that is still written must not be given back
+    for (const bool near : {false, true})
+      for (const c10::Stream& stream : streams_of(left, near)) arrived(stream);
+  } catch (const std::exception&) {  // the device has failed, and writes nothing
+  }
   std::lock_guard lock(lock_);
   for (const Late& late : late_)
-    if (late.entry) late.entry->few = nullptr;
+    if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
   late_.clear();
   entries_.clear();
 }

@@ -14,6 +14,7 @@ void bind_counting(py::module_& m);  // unit_counting.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
+void bind_packed(py::module_& m);    // unit_packed.cpp
 void bind_packer(py::module_& m);    // unit_packer.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
@@ -47,6 +48,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_functions(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
+  op_tools::bind_packed(m);
   op_tools::bind_packer(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);

@@ -1,11 +1,10 @@
 // The gradients of one call, heard by hooks on the nodes that it made; see op_tools/gradients.py, which says the same in
 // Python.
-#include "graph.h"
+#include "watched.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <map>
 #include <mutex>
@@ -15,38 +14,50 @@ namespace {
 
 using Marks = std::vector<std::pair<int, int>>;
 
+// Python functions; `taken(gradient)`, `done(outputs, inputs, complete)`.
+struct ByPython final : Hearer {
+  ByPython(py::object take, py::object over) : take(std::move(take)), over(std::move(over)) {}
+  ~ByPython() override {
+    if (!Py_IsInitialized()) {  // after the end of Python nothing of it can be given back
+      take.release(), over.release();
+      return;
+    }
+    const py::gil_scoped_acquire gil;
+    take = over = py::object();
+  }
+
+  py::object taken(const at::Tensor& gradient) override {
+    return take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
+  }
+  void done(const Objects& outputs, const Objects& inputs, bool complete) override {
+    over(py::cast(outputs), py::cast(inputs), complete);
+  }
+
+  py::object take, over;
+};
+
 // One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak. All under the GIL.
 struct Group {
-  Group(py::object take, py::object done, size_t results, size_t arguments)
-      : take(std::move(take)), done(std::move(done)), outputs(results, py::none()), inputs(arguments, py::none()) {}
+  Group(std::unique_ptr<Hearer> hearer, size_t results, size_t arguments)
+      : hearer(std::move(hearer)), outputs(results, py::none()), inputs(arguments, py::none()) {}
   ~Group() {
     if (!Py_IsInitialized()) {
-      forsake();
+      for (auto* side : {&outputs, &inputs})
+        for (py::object& one : *side) one.release();
       return;
     }
     const py::gil_scoped_acquire gil;  // the graph may end in any thread
-    take = done = py::object();
     outputs.clear(), inputs.clear();
-  }
-
-  py::object taken(const at::Tensor& gradient) const {
-    return take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
-  }
-
-  void forsake() {  // after the end of Python nothing of it can be given back
-    take.release(), done.release();
-    for (auto* side : {&outputs, &inputs})
-      for (py::object& one : *side) one.release();
   }
 
   void end(bool complete) {
     waiting = 0;
     sums.clear();
-    done(py::cast(outputs), py::cast(inputs), complete);
+    hearer->done(outputs, inputs, complete);
   }
 
-  py::object take, done;
-  std::vector<py::object> outputs, inputs;
+  std::unique_ptr<Hearer> hearer;
+  Objects outputs, inputs;
   std::map<int, at::Tensor> sums;
   size_t waiting = 0;
 };
@@ -66,7 +77,7 @@ struct Before final : torch::autograd::FunctionPreHook {
     const py::gil_scoped_acquire gil;
     try {
       for (const auto& [place, number] : leaving)
-        if (grads[number].defined()) group->outputs[place] = group->taken(grads[number]);
+        if (grads[number].defined()) group->outputs[place] = group->hearer->taken(grads[number]);
     } catch (const std::exception&) {  // `take` tells of its errors itself
       PyErr_Clear();
     }
@@ -84,7 +95,7 @@ struct After final : torch::autograd::FunctionPostHook {
     const py::gil_scoped_acquire gil;
     try {
       for (const auto& [place, argument] : entering)
-        if (grads[place].defined()) group->inputs[argument] = group->taken(summed(argument, grads[place]));
+        if (grads[place].defined()) group->inputs[argument] = group->hearer->taken(summed(argument, grads[place]));
       count_down();
     } catch (const std::exception&) {
       PyErr_Clear();
@@ -112,19 +123,19 @@ struct After final : torch::autograd::FunctionPostHook {
   }
 };
 
-struct Found {
+struct Reached {
   std::vector<Node*> nodes;
   std::map<Node*, Marks> outputs, inputs;
 };
 
 // The nodes that the call made.
-Found found_in(const Given& given, const std::vector<at::Tensor>& results, uint64_t sequence) {
-  Found found;
+Reached reached_in(const Given& given, const Tensors& results, uint64_t sequence) {
+  Reached found;
   std::vector<Node*> stack;
   std::unordered_set<Node*> seen;
   for (size_t place = 0; place < results.size(); place++) {
-    Node* node = results[place].grad_fn().get();
-    const auto number = static_cast<uint32_t>(results[place].output_nr());
+    Node* node = results[place]->grad_fn().get();
+    const auto number = static_cast<uint32_t>(results[place]->output_nr());
     if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
     found.outputs[node].emplace_back(place, number);
     stack.push_back(node);
@@ -146,6 +157,12 @@ Found found_in(const Given& given, const std::vector<at::Tensor>& results, uint6
   return found;
 }
 
+Tensors pointers(const std::vector<at::Tensor>& tensors) {
+  Tensors found;
+  for (const at::Tensor& tensor : tensors) found.push_back(&tensor);
+  return found;
+}
+
 // Where the arguments hung in the graph before the call.
 class Watch {
  public:
@@ -153,30 +170,29 @@ class Watch {
 
   // `done(outputs, inputs, complete)` is called once, when the backward pass has been through the call.
   void results(const std::vector<at::Tensor>& made, uint64_t sequence, py::object take, py::object done) {
-    given_.find_leaves();
-    const Found found = found_in(given_, made, sequence);
-    if (found.nodes.empty()) return;
-    const auto group = std::make_shared<Group>(std::move(take), std::move(done), made.size(), count_);
-    group->waiting = found.nodes.size();
-    for (Node* node : found.nodes) {
-      const auto leaving = found.outputs.find(node), entering = found.inputs.find(node);
-      if (leaving != found.outputs.end()) node->add_pre_hook(std::make_unique<Before>(group, leaving->second));
-      node->add_post_hook(std::make_unique<After>(group, entering == found.inputs.end() ? Marks() : entering->second));
-    }
+    watch(given_, count_, pointers(made), sequence, [&] { return std::make_unique<ByPython>(std::move(take), std::move(done)); });
   }
 
  private:
-  static Tensors pointers(const std::vector<at::Tensor>& tensors) {
-    Tensors found;
-    for (const at::Tensor& tensor : tensors) found.push_back(&tensor);
-    return found;
-  }
-
   Given given_;
   size_t count_;
 };
 
 }  // namespace
+
+void watch(Given& given, size_t count, const Tensors& made, uint64_t sequence,
+           const std::function<std::unique_ptr<Hearer>()>& hearer) {
+  given.find_leaves();
+  const Reached found = reached_in(given, made, sequence);
+  if (found.nodes.empty()) return;
+  const auto group = std::make_shared<Group>(hearer(), made.size(), count);
+  group->waiting = found.nodes.size();
+  for (Node* node : found.nodes) {
+    const auto leaving = found.outputs.find(node), entering = found.inputs.find(node);
+    if (leaving != found.outputs.end()) node->add_pre_hook(std::make_unique<Before>(group, leaving->second));
+    node->add_post_hook(std::make_unique<After>(group, entering == found.inputs.end() ? Marks() : entering->second));
+  }
+}
 
 void bind_watched(py::module_& m) {
   py::class_<Watch>(m, "Watch").def(py::init<const std::vector<at::Tensor>&>()).def("results", &Watch::results);
