@@ -138,7 +138,7 @@ class OpAutoCompare(Observer):
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
-        lists = self._there.lists(call) if self._there is not None else None
+        lists = self._there.of_lists.before(call) if self._there is not None else None
         return self._before(call) if lists is None else lists
 
     def after(self, call: Call, state: Before | Lists | None, result: Any) -> None:
@@ -148,7 +148,7 @@ class OpAutoCompare(Observer):
         elif isinstance(state, Before):
             self._after(call, state, result)
         elif state is not None and self._there is not None:
-            self._there.made_lists(state, result, self._rereads(call))
+            self._there.of_lists.after(state, result, self._rereads(call))
 
     def _before(self, call: Call) -> Before | None:
         reason = reference.unfit(call)

@@ -26,7 +26,6 @@ from op_tools import (
     comparison,
     device_copies,
     device_figures,
-    device_lists,
     device_parts,
     device_verdicts,
     drawing,
@@ -41,7 +40,8 @@ from op_tools.background import Background
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import figures
-from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_list_reference import ListReference
+from op_tools.device_lists import Lists
 from op_tools.device_pairs import Figures
 from op_tools.device_parts import Made, Pairs, Part
 from op_tools.device_verdicts import Result
@@ -97,18 +97,18 @@ class DeviceReference:
     """
 
     def __init__(self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass):
-        self._tool, self._always, self._accepted = tool, always, accepted
+        self._tool, self._always, self.accepted = tool, always, accepted
         self._look, self._passed = look, passed
         self.looks = self.passes = 0  # of the host, and of the device alone
-        self._seen: Counter[Hashable] = Counter()
-        self._kinds: dict[Hashable, Hashable] = {}
-        self._refused: set[str] = set()
+        self.seen: Counter[Hashable] = Counter()
+        self.kinds: dict[Hashable, Hashable] = {}
+        self.refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
-        self._flats, self._verdicts = Flats(), Verdicts(accepted)
+        self.of_lists = ListReference(self)
         self._count = self._bytes = 0
-        self._held, self._allowed, self._closed = 0, -1, False
-        self._lock = threading.RLock()
+        self.held, self.allowed, self._closed = 0, -1, False
+        self.lock = threading.RLock()
         self._beside: Background | None = None
 
     # Which calls.
@@ -116,7 +116,7 @@ class DeviceReference:
     def fits(self, call: Call) -> bool:
         """Whether the device can judge a call of its own: by another kernel, in its memory."""
         device = call.device
-        if device is None or not self.judges(device) or call.name in self._refused:
+        if device is None or not self.judges(device) or call.name in self.refused:
             return False
         word = names.last(call.name)
         if word in reference.BY_TYPE or word in names.TRANSFERS or word in reference.NOT_UNIQUE:
@@ -131,7 +131,7 @@ class DeviceReference:
                     return False
                 widened = True
             size += tensor.nbytes
-        return widened and self._has_room(device, 4 * size)
+        return widened and self.has_room(device, 4 * size)
 
     def judges(self, device: torch.device) -> bool:
         """Whether a device is asked at all."""
@@ -143,32 +143,32 @@ class DeviceReference:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
         operator = taken.call.operator
         types = {taken.again.type_of(tensor) for tensor in taken.call.given}
-        return any(self._tolerance(operator, dtype) for dtype in types)
+        return any(self.tolerance(operator, dtype) for dtype in types)
 
-    def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
+    def tolerance(self, operator: str, dtype: torch.dtype) -> bool:
         found = self._tolerances.get((operator, dtype))
         if found is None:
             found = settings.op_tolerance(operator, name_of(dtype)) is not None
             self._tolerances[operator, dtype] = found
         return found
 
-    def _has_room(self, device: torch.device, size: int) -> bool:
-        with self._lock:
-            if self._allowed < 0:
-                self._allowed = self._held + memory.free_on(device) // 2
-            return self._held + size <= self._allowed
+    def has_room(self, device: torch.device, size: int) -> bool:
+        with self.lock:
+            if self.allowed < 0:
+                self.allowed = self.held + memory.free_on(device) // 2
+            return self.held + size <= self.allowed
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
         given = [*taken.call.given, *tensor_list(taken.result)]
         size = sum(t.numel() * (8 + t.element_size()) for t in given)
-        with self._lock:
-            self._held += size
+        with self.lock:
+            self.held += size
         taken.held = _Held(self, size)
 
     def release(self, size: int) -> None:
         """No longer."""
-        self._held -= size  # without the lock: it may be called at any point of a thread
+        self.held -= size  # without the lock: it may be called at any point of a thread
 
     # What is taken of a call.
 
@@ -183,14 +183,14 @@ class DeviceReference:
         """Its backward pass; the reference's comes later, for many calls at once."""
         entry = _Waiting(taken, found)
         if not self._is_for_host(entry):
-            self._wait(entry, [grad for grad in found.inputs if grad is not None])
+            self.wait(entry, [grad for grad in found.inputs if grad is not None])
 
     def _is_for_host(self, entry: _Waiting) -> bool:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
         taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
         number = self._number(taken, entry.found)
-        due = self._is_due(number, taken.call)
+        due = self.is_due(number, taken.call)
         if not (asked or due or self._by_tolerance(taken)):
             return False
         # the first looks say what is accepted of those that come next, which wait for that
@@ -198,7 +198,7 @@ class DeviceReference:
         self._on_host(entry, check=due and not asked, later=later)
         return True
 
-    def _is_due(self, number: int, call: Call) -> bool:
+    def is_due(self, number: int, call: Call) -> bool:
         """Whether the host looks at a call of this number of its kind."""
         moves = names.last(call.name) in MOVERS
         return number <= FIRST or number % (MOVED if moves else EVERY) == 0
@@ -208,39 +208,43 @@ class DeviceReference:
         try:
             made = make()
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            with self._lock:
-                self._refused.add(entry.taken.call.name)
+            with self.lock:
+                self.refused.add(entry.taken.call.name)
             made = None
         if made is None:
             self._on_host(entry)
             return False
         entry.parts, entry.same = made
         if entry.found is None:
-            self._wait(entry, [part.mine for part in entry.parts])
+            self.wait(entry, [part.mine for part in entry.parts])
         return True
 
-    def _wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
-        with self._lock:
+    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
+        with self.lock:
             self._waiting.append(entry)
             self._count += len(tensors)
             self._bytes += sum(tensor.nbytes for tensor in tensors)
-            room = max(WAITING_BYTES, self._allowed // 8)
+            room = max(WAITING_BYTES, self.allowed // 8)
             full = self._closed or self._count >= WAITING or self._bytes >= room
         if full:
             self.settle()
 
     def _number(self, taken: Taken, found: Gradients | None) -> int:
         """The how many-th of its kind a call is, or a backward pass."""
-        with self._lock:
-            taken.kind = self._kinds.setdefault(taken.kind, taken.kind)  # one for all of them
+        with self.lock:
+            taken.kind = self.kinds.setdefault(taken.kind, taken.kind)  # one for all of them
             kind = taken.kind, found is None
-            self._seen[kind] += 1
-            return self._seen[kind]
+            self.seen[kind] += 1
+            return self.seen[kind]
+
+    def look(self, taken: Taken) -> None:
+        """Looks at a call on the host."""
+        self._on_host(_Waiting(taken, None))
 
     def _on_host(self, entry: _Waiting, check: bool = False, later: bool = False) -> None:
         """Looks at a call on the host; later: in a thread of its own."""
         taken, found = entry.taken, entry.found
-        with self._lock:
+        with self.lock:
             self.looks += 1
             if later and self._beside is None and not self._closed:
                 self._beside = Background()
@@ -252,8 +256,8 @@ class DeviceReference:
             interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
             agree = not check or there.run is None
             if not (agree or device_parts.agree(taken, found, there, flown)):
-                with self._lock:
-                    self._refused.add(taken.call.name)
+                with self.lock:
+                    self.refused.add(taken.call.name)
 
         if beside is None:
             look()
@@ -266,13 +270,13 @@ class DeviceReference:
         """Judges all that wait, and from now on at once: a backward pass may come after the end."""
         self._closed = True
         self.settle()
-        self._flats.close()
+        self.of_lists.close()
         if self._beside is not None:
             self._beside.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
-        with self._lock:
+        with self.lock:
             waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0
         places: dict[torch.device, list[_Waiting]] = {}
@@ -285,9 +289,9 @@ class DeviceReference:
         for place in {**places, **lists}:
             torch.accelerator.synchronize(place)  # they may come from several of its streams
             self._judge(self._differentiated(places.get(place, [])))
-            self._judge_lists(lists.get(place, []))
-        with self._lock:
-            self._allowed = -1  # ask again
+            self.of_lists.judge(lists.get(place, []))
+        with self.lock:
+            self.allowed = -1  # ask again
             self._tolerances.clear()
 
     def _judge(self, waiting: list[_Waiting]) -> None:
@@ -295,7 +299,7 @@ class DeviceReference:
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
             some = [group for group in groups if group]
-            made, differ = figures(near, some, device_figures.at_once(self._allowed))
+            made, differ = figures(near, some, device_figures.at_once(self.allowed))
         except Exception:  # as above
             for entry in waiting:
                 self._on_host(entry)
@@ -307,10 +311,13 @@ class DeviceReference:
             if differs or items is None:
                 self._on_host(entry)
             else:
-                with self._lock:
-                    self.passes += 1
-                given = entry.taken.call, entry.found, items
-                interception.guarded(self._tool, entry.taken.call, self._passed, *given)
+                self.right(entry.taken.call, entry.found, items)
+
+    def right(self, call: Call, found: Gradients | None, items: list[Item]) -> None:
+        """A call that its device found right."""
+        with self.lock:
+            self.passes += 1
+        interception.guarded(self._tool, call, self._passed, call, found, items)
 
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
@@ -348,7 +355,7 @@ class DeviceReference:
             else:
                 found = next(made)
                 result = self._result(entry, part)
-                rule = device_verdicts.rule_of(result, found, self._accepted)
+                rule = device_verdicts.rule_of(result, found, self.accepted)
                 verdict = device_verdicts.right(result, rule, found) if rule else None
             if verdict is None:
                 good = False
@@ -363,71 +370,10 @@ class DeviceReference:
         if not near:
             return [Item(label, comparison.unchanged(entry.parts[0].mine))]
         results = ((self._result(entry, part), found) for part, found in near)
-        worst = device_verdicts.worst_of(results, self._accepted)
+        worst = device_verdicts.worst_of(results, self.accepted)
         return None if worst is None else [Item(label, device_verdicts.right(*worst))]
 
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
         unit = part.mine.dtype if part.near is None else part.near.unit
         return Result(part.mine.shape, part.mine.dtype, unit, kind)
-
-    # Calls on lists.
-
-    def lists(self, call: Call) -> Lists | None:
-        """A call on long lists that is about to be made; None: it is taken as any other."""
-        device = call.device
-        if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
-            return None
-        kind = device_lists.kind_of(call)
-        kind = self._kinds.setdefault(kind, kind)
-        if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
-            return None
-        found = device_lists.type_of(call)
-        if found is None or self._tolerance(call.operator, found):
-            return None
-        if reference.types_for(call) is not reference.WIDE:
-            return None
-        if not self._has_room(device, device_lists.size_of(call)):
-            return None
-        try:
-            made = device_lists.taken_before(call, kind, found, self._flats)
-        except Exception:  # no float64, no memory: whatever a device may raise
-            self._refused.add(call.name)
-            return None
-        with self._lock:
-            self._seen[kind, True] += 1
-        return made
-
-    def made_lists(self, lists: Lists, result: Any, reread: bool) -> None:
-        """The same after it was made."""
-        device_lists.taken_after(lists, result, self._flats, reread)
-        try:
-            fits = device_lists.run(lists, self._flats)
-        except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            fits = False
-            with self._lock:
-                self._refused.add(lists.record.name)
-        if fits:
-            memory = [flat.memory for flat in lists.held()]
-            with self._lock:
-                self._held += sum(part.nbytes for part in memory)
-            self._wait(lists, memory)
-        else:
-            self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
-
-    def _judge_lists(self, waiting: list[Lists]) -> None:
-        try:
-            made = self._verdicts.items(waiting, device_figures.at_once(self._allowed))
-        except Exception:  # as above
-            made = [None for _ in waiting]
-        for lists, item in zip(waiting, made, strict=True):
-            if item is None:
-                self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
-            else:
-                with self._lock:
-                    self.passes += 1
-                given = lists.record, None, [item]
-                interception.guarded(self._tool, lists.record, self._passed, *given)
-            for flat in lists.held():
-                self._held -= flat.memory.nbytes
-                self._flats.give(flat)

@@ -11,7 +11,8 @@ from torch import Tensor
 from op_tools import OpAutoCompare, bulk, device_figures, device_lists
 from op_tools.accepted import Accepted
 from op_tools.call import Call
-from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_list_verdicts import Verdicts
+from op_tools.device_lists import Flats, Lists
 from tests.op_tools.test_autocompare import healthy, on_device, rows
 from tests.op_tools.test_device_reference import alone, looks
 
