@@ -19,6 +19,7 @@ from op_tools import (
     compare_options,
     comparison,
     device_copies,
+    device_gradients,
     exactness,
     gradients,
     host,
@@ -96,7 +97,8 @@ class OpAutoCompare(Observer):
         self._there: DeviceReference | None = None
         if self._how.on_device and self._accepted is not None:
             always = self._how.reference == "device"
-            self._there = DeviceReference(self, always, self._accepted, self._look, self._right)
+            given = self._accepted, self._look, self._right, self._skip
+            self._there = DeviceReference(self, always, *given)
         self._known = helper and helper.Known(interception.local, interception.ids)
 
     # Which calls.
@@ -155,12 +157,11 @@ class OpAutoCompare(Observer):
         if reason:
             self._skip(call, reason)
             return None
-        graph = call.level != "aten"
-        given = gradients.arguments(call) if graph else None
-        if given is not None and not given.wanted:
-            given = None
         versions = reference.versions(call)
         there = self._there is not None and self._there.fits(call)
+        given = self._arguments(call, there) if call.level != "aten" else None
+        if given is not None and not given.wanted:
+            given = None
         if names.last(call.name) in names.VIEWS:
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
@@ -257,16 +258,21 @@ class OpAutoCompare(Observer):
             number = self._reread[call.name]
         return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
-    def _watch(
-        self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, views: bool
-    ) -> None:
-        guard = interception.guard(self, taken.call)  # holds no tensor of the device
+    def _arguments(self, call: Call, there: bool) -> Any:
+        """Where they hang in the graph."""
+        if there and self._there is not None:
+            return self._there.gradients.arguments(call)
+        return gradients.arguments(call)
 
+    def _watch(self, call: Call, given: Any, result: Any, taken: Taken, views: bool) -> None:
         there = self._there if taken.again.place is not reference.HOST else None
+        if there is not None and there.gradients.watch(call, given, result, taken, views):
+            return
+        guard = interception.guard(self, taken.call)  # holds no tensor of the device
 
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
-                self._skip(taken.call, "the backward pass went through a part of it")
+                self._skip(taken.call, device_gradients.PART)
             elif there is not None and views:
                 if not memory.gradients_are_views(found):
                     there.backward(taken, device_copies.copied(found))

@@ -40,6 +40,7 @@ from op_tools.background import Background
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import figures
+from op_tools.device_gradients import PART, Gathered
 from op_tools.device_list_reference import ListReference
 from op_tools.device_lists import Lists
 from op_tools.device_pairs import Figures
@@ -88,17 +89,21 @@ class _Held:
 
 Look = Callable[[Taken, Gradients | None, str], None]
 Pass = Callable[[Call, Gradients | None, list[Item]], None]
+Skip = Callable[[Call, str], None]
 
 
 class DeviceReference:
     """The calls of one run of the tool that are held against their device.
 
-    `look`: the whole rule, on the host; `passed`: what is right is written down.
+    `look`: the whole rule, on the host; `passed`: what is right is written down; `skip`: what
+    cannot be compared is, with the reason.
     """
 
-    def __init__(self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass):
+    def __init__(
+        self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass, skip: Skip
+    ) -> None:
         self._tool, self._always, self.accepted = tool, always, accepted
-        self._look, self._passed = look, passed
+        self._look, self._passed, self._skip = look, passed, skip
         self.looks = self.passes = 0  # of the host, and of the device alone
         self.seen: Counter[Hashable] = Counter()
         self.kinds: dict[Hashable, Hashable] = {}
@@ -110,6 +115,7 @@ class DeviceReference:
         self.held, self.allowed, self._closed = 0, -1, False
         self.lock = threading.RLock()
         self._beside: Background | None = None
+        self.gradients = Gathered(tool, self._full)
 
     # Which calls.
 
@@ -156,6 +162,7 @@ class DeviceReference:
         with self.lock:
             if self.allowed < 0:
                 self.allowed = self.held + memory.free_on(device) // 2
+                self.gradients.limit(self._room(), WAITING)
             return self.held + size <= self.allowed
 
     def hold(self, taken: Taken) -> None:
@@ -179,11 +186,11 @@ class DeviceReference:
         if not self._is_for_host(entry):
             self._made(entry, lambda: device_parts.forward(taken))
 
-    def backward(self, taken: Taken, found: Gradients) -> None:
+    def backward(self, taken: Taken, found: Gradients, settles: bool = True) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
         entry = _Waiting(taken, found)
         if not self._is_for_host(entry):
-            self.wait(entry, [grad for grad in found.inputs if grad is not None])
+            self.wait(entry, [grad for grad in found.inputs if grad is not None], settles)
 
     def _is_for_host(self, entry: _Waiting) -> bool:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
@@ -219,14 +226,22 @@ class DeviceReference:
             self.wait(entry, [part.mine for part in entry.parts])
         return True
 
-    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
+    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor], settles: bool = True) -> None:
+        """Has a call wait for its verdict; settles when too many do."""
         with self.lock:
             self._waiting.append(entry)
             self._count += len(tensors)
             self._bytes += sum(tensor.nbytes for tensor in tensors)
-            room = max(WAITING_BYTES, self.allowed // 8)
-            full = self._closed or self._count >= WAITING or self._bytes >= room
-        if full:
+            room, (size, count) = self._room(), self.gradients.waiting()
+            full = self._closed or self._count + count >= WAITING or self._bytes + size >= room
+        if full and settles:
+            self.settle()
+
+    def _room(self) -> int:
+        return max(WAITING_BYTES, self.allowed // 8)
+
+    def _full(self) -> None:
+        with torch.no_grad():  # in a backward pass, which may have a graph of its own
             self.settle()
 
     def _number(self, taken: Taken, found: Gradients | None) -> int:
@@ -270,12 +285,18 @@ class DeviceReference:
         """Judges all that wait, and from now on at once: a backward pass may come after the end."""
         self._closed = True
         self.settle()
+        self.gradients.close()
         self.of_lists.close()
         if self._beside is not None:
             self._beside.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
+        for taken, found in self.gradients.taken():
+            if found.complete:
+                interception.guarded(self._tool, taken.call, self.backward, taken, found, False)
+            else:
+                self._skip(taken.call, PART)
         with self.lock:
             waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import device_copies, gradients, host, memory, reference
+from op_tools import device_copies, host, memory, reference
 from op_tools.call import Call
 
 
@@ -20,7 +20,7 @@ class Before:
     call: Call  # with arguments on the host; those of a view as they stand on the device
     requires: frozenset[int]
     versions: list[int]
-    given: gradients.Arguments | None
+    given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
     random: reference.RandomState | None = None

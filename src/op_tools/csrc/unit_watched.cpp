@@ -1,6 +1,7 @@
 // The gradients of one call, heard by hooks on the nodes that it made; see op_tools/gradients.py, which says the same in
 // Python.
-#include "graph.h"
+#include "gathered.h"
+#include "made.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/record_function.h>
@@ -12,8 +13,6 @@
 
 namespace op_tools {
 namespace {
-
-using Marks = std::vector<std::pair<int, int>>;
 
 // One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak. All under the GIL.
 struct Group {
@@ -112,40 +111,6 @@ struct After final : torch::autograd::FunctionPostHook {
   }
 };
 
-struct Found {
-  std::vector<Node*> nodes;
-  std::map<Node*, Marks> outputs, inputs;
-};
-
-// The nodes that the call made.
-Found found_in(const Given& given, const std::vector<at::Tensor>& results, uint64_t sequence) {
-  Found found;
-  std::vector<Node*> stack;
-  std::unordered_set<Node*> seen;
-  for (size_t place = 0; place < results.size(); place++) {
-    Node* node = results[place].grad_fn().get();
-    const auto number = static_cast<uint32_t>(results[place].output_nr());
-    if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
-    found.outputs[node].emplace_back(place, number);
-    stack.push_back(node);
-  }
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (node->sequence_nr() < sequence || !seen.insert(node).second) continue;  // older: reached through no argument
-    found.nodes.push_back(node);
-    int place = -1;
-    for (const Edge& edge : node->next_edges()) {
-      place++;
-      if (edge.function == nullptr) continue;
-      const int argument = given.argument(edge.function.get(), edge.input_nr);
-      if (argument >= 0) found.inputs[node].emplace_back(place, argument);
-      else if (!edge.function->next_edges().empty()) stack.push_back(edge.function.get());
-    }
-  }
-  return found;
-}
-
 // Where the arguments hung in the graph before the call.
 class Watch {
  public:
@@ -154,7 +119,7 @@ class Watch {
   // `done(outputs, inputs, complete)` is called once, when the backward pass has been through the call.
   void results(const std::vector<at::Tensor>& made, uint64_t sequence, py::object take, py::object done) {
     given_.find_leaves();
-    const Found found = found_in(given_, made, sequence);
+    const Made found = made_by(given_, made, sequence);
     if (found.nodes.empty()) return;
     const auto group = std::make_shared<Group>(std::move(take), std::move(done), made.size(), count_);
     group->waiting = found.nodes.size();
@@ -166,21 +131,44 @@ class Watch {
   }
 
  private:
-  static Tensors pointers(const std::vector<at::Tensor>& tensors) {
-    Tensors found;
-    for (const at::Tensor& tensor : tensors) found.push_back(&tensor);
-    return found;
-  }
-
   Given given_;
   size_t count_;
 };
 
 }  // namespace
 
+Made made_by(const Given& given, const std::vector<at::Tensor>& results, uint64_t sequence) {
+  Made made;
+  std::vector<Node*> stack;
+  std::unordered_set<Node*> seen;
+  for (size_t place = 0; place < results.size(); place++) {
+    Node* node = results[place].grad_fn().get();
+    const auto number = static_cast<uint32_t>(results[place].output_nr());
+    if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
+    made.outputs[node].emplace_back(place, number);
+    stack.push_back(node);
+  }
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node->sequence_nr() < sequence || !seen.insert(node).second) continue;  // older: reached through no argument
+    made.nodes.push_back(node);
+    int place = -1;
+    for (const Edge& edge : node->next_edges()) {
+      place++;
+      if (edge.function == nullptr) continue;
+      const int argument = given.argument(edge.function.get(), edge.input_nr);
+      if (argument >= 0) made.inputs[node].emplace_back(place, argument);
+      else if (!edge.function->next_edges().empty()) stack.push_back(edge.function.get());
+    }
+  }
+  return made;
+}
+
 void bind_watched(py::module_& m) {
   py::class_<Watch>(m, "Watch").def(py::init<const std::vector<at::Tensor>&>()).def("results", &Watch::results);
   m.def("finish_gradients", [] {  // at the end of a backward pass: what it went through in part is told so
+    finish_gathered();
     const auto left = std::exchange(begun(), {});
     for (const auto& [_, weak] : left)
       if (const auto group = weak.lock()) group->end(false);
