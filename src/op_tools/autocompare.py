@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -49,6 +49,7 @@ from op_tools.comparison_store import Saver
 from op_tools.device_copies import only_reads
 from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
+from op_tools.device_verdicts import Right
 from op_tools.interception import Plan
 from op_tools.kept_before import Before
 from op_tools.options import Options
@@ -302,7 +303,9 @@ class OpAutoCompare(Observer):
         else:
             self._do(taken.call, self._backward, taken, found)
 
-    def _right(self, call: Call, found: gradients.Gradients | None, items: list[Item]) -> None:
+    def _right(
+        self, call: Call, found: gradients.Gradients | None, items: Sequence[Item | Right]
+    ) -> None:
         """A call that its device found right."""
         with self._lock:
             self.compared += found is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ class Taken:
     rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
+    about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
     held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
 
     @property
@@ -254,10 +255,18 @@ def _value(mine: Any, theirs: Any) -> Verdict:
 
 def labels_of(word: str, call: Call) -> list[str]:
     """`input[0]`, …: by the place among all the arguments, whatever they are."""
-    leaves = list(leaves_of((call.args, call.kwargs)))
+    if not call.kwargs and not any(isinstance(v, (tuple, list, dict)) for v in call.args):
+        leaves = list(call.args)  # hot path
+    else:
+        leaves = list(leaves_of((call.args, call.kwargs)))
     if len(leaves) == 1:
         return [word] if isinstance(leaves[0], Tensor) else []
-    return [f"{word}[{place}]" for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    return [_label(word, place) for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+
+@cache
+def _label(word: str, place: int) -> str:
+    return f"{word}[{place}]"
 
 
 # Backward.

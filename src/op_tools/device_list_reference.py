@@ -30,9 +30,8 @@ class ListReference:
         device = call.device
         if device is None or not device_lists.is_of_lists(call) or not own.judges(device):
             return None
-        kind = device_lists.kind_of(call)
-        kind = own.kinds.setdefault(kind, kind)
-        if call.name in own.refused or own.is_due(own.seen[kind, True] + 1, call):
+        kind = own.kind(device_lists.kind_of(call), call.name)
+        if call.name in own.refused or kind.is_due(kind.expected):
             return None
         found = device_lists.type_of(call)
         if found is None or own.tolerance(call.operator, found):
@@ -42,12 +41,11 @@ class ListReference:
         if not own.has_room(device, device_lists.size_of(call)):
             return None
         try:
-            made = device_lists.taken_before(call, kind, found, self._flats)
+            made = device_lists.taken_before(call, kind.key, found, self._flats)
         except Exception:  # no float64, no memory: whatever a device may raise
             own.refused.add(call.name)
             return None
-        with own.lock:
-            own.seen[kind, True] += 1
+        kind.next(True)
         return made
 
     def after(self, lists: Lists, result: Any, reread: bool) -> None:

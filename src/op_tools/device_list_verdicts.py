@@ -10,12 +10,11 @@ from torch import Tensor
 
 from op_tools import device_figures, device_kernel, device_verdicts
 from op_tools.accepted import Accepted
-from op_tools.comparison import Item
 from op_tools.device_figures import FIGURES, Cut
 from op_tools.device_kernel import FlatRows
 from op_tools.device_lists import Flat, Lists
 from op_tools.device_pairs import Figures
-from op_tools.device_verdicts import Result
+from op_tools.device_verdicts import Result, Right
 
 
 class Verdicts:
@@ -26,7 +25,7 @@ class Verdicts:
         self._cuts: dict[Hashable, list[Cut]] = {}
         self._rows: dict[Hashable, FlatRows] = {}
 
-    def items(self, calls: Sequence[Lists], elements: int) -> list[Item | None]:
+    def items(self, calls: Sequence[Lists], elements: int) -> list[Right | None]:
         """The verdict on each call, that on its worst tensor; None where the host has to look.
 
         So many elements are measured at once.
@@ -69,13 +68,12 @@ class Verdicts:
                 owner.add(row)
         return each
 
-    def _item(self, lists: Lists, each: list[Figures]) -> Item | None:
+    def _item(self, lists: Lists, each: list[Figures]) -> Right | None:
         shapes = _made(lists).shapes
         results = (Result(shape, lists.dtype, lists.dtype, (lists.kind, True)) for shape in shapes)
-        worst = device_verdicts.worst_of(zip(results, each, strict=True), self._accepted)
         word = "input" if lists.in_place else "output"
         label = f"{word}[0] to {word}[{len(shapes) - 1}]"
-        return None if worst is None else Item(label, device_verdicts.right(*worst))
+        return device_verdicts.worst_of(label, zip(results, each, strict=True), self._accepted)
 
     def _of(self, lists: Lists) -> list[Cut]:
         flat = _made(lists)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # hot path
 class Near:
     """A result, a reference in float64, and the type whose spacing counts."""
 
@@ -19,7 +19,7 @@ class Near:
     unit: torch.dtype
 
 
-@dataclass
+@dataclass(slots=True)
 class Figures:
     """Of one pair: maxima and sums of squares over its elements."""
 

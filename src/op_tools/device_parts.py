@@ -15,10 +15,11 @@ from op_tools.comparison import Taken
 from op_tools.device_pairs import Near
 from op_tools.gradients import Gradients
 
-Pairs = list[tuple[Tensor, Tensor]]
+Pairs = Sequence[tuple[Tensor, Tensor]]
+_Pairs = list[tuple[Tensor, Tensor]]  # while they are found
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # hot path
 class Part:
     """One part of a call: a result that must be near, or one whose bits must be the same."""
 
@@ -29,7 +30,7 @@ class Part:
     as_before: int | None = None  # it is the part of this number, too
 
 
-Made = tuple[list[Part], Pairs]
+Made = tuple[Sequence[Part], Pairs]
 
 
 def reference_run(taken: Taken) -> Run:
@@ -44,11 +45,11 @@ def forward(taken: Taken) -> Made | None:
     """The parts of a call, and pairs that must be the same bit by bit; None: the host must look."""
     run = reference_run(taken)
     parts: list[Part] = []
-    same: Pairs = []
+    same: _Pairs = []
     mine, theirs = taken.result, run.result
     if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and not any_read(taken):  # hot path
         only = part_of(taken, "output", mine, theirs, 0, same)
-        return None if only is None else ([only], same)
+        return None if only is None else ((only,), same or ())
     count = len(run.results)
     named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
     for place, (label, was, now, should, wrote) in enumerate(_arguments(taken, run)):
@@ -99,7 +100,7 @@ def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | N
 def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:
     """The same of its backward pass, with the gradients of the reference."""
     parts: list[Part] = []
-    same: Pairs = []
+    same: _Pairs = []
     rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)
     for place, (label, mine, should) in enumerate(rows):
         if mine is None:
@@ -112,7 +113,7 @@ def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) ->
 
 
 def part_of(
-    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs
+    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs
 ) -> Part | None:
     if mine.shape != theirs.shape or mine.device != theirs.device:
         return None
@@ -121,10 +122,10 @@ def part_of(
     if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
         return None
     unit = comparison.computed_in(taken, mine) or mine.dtype
-    return Part(label, mine, place, Near(mine.detach(), theirs.detach(), unit))
+    return Part(label, mine, place, Near(mine, theirs, unit))
 
 
-def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs) -> Part | None:
+def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) -> Part | None:
     if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.device != theirs.device:
         return None
     if mine.numel():

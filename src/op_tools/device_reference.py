@@ -9,16 +9,14 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deeplink import settings
-from deeplink.judge import Verdict
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from op_tools import (
@@ -26,6 +24,7 @@ from op_tools import (
     comparison,
     device_copies,
     device_figures,
+    device_kinds,
     device_parts,
     device_verdicts,
     drawing,
@@ -41,40 +40,27 @@ from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import figures
 from op_tools.device_gradients import PART, Gathered
+from op_tools.device_kinds import Kind
 from op_tools.device_list_reference import ListReference
 from op_tools.device_lists import Lists
 from op_tools.device_pairs import Figures
 from op_tools.device_parts import Made, Pairs, Part
-from op_tools.device_verdicts import Result
+from op_tools.device_verdicts import Result, Right
 from op_tools.gradients import Gradients
 
-FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
-EVERY = 512
-MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
 
-# They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
-MOVERS = names.VIEWS | frozenset(
-    """
-    cat concat stack hstack vstack dstack gather take take_along_dim index_select __getitem__
-    __setitem__ index index_put index_put_ masked_select masked_fill masked_fill_ masked_scatter
-    scatter scatter_ embedding flip roll rot90 repeat tile where copy_ clone tril tril_ triu
-    triu_ pad constant_pad_nd zero_ fill_ zeros_like ones_like full_like pixel_shuffle
-    _foreach_copy_
-    """.split()
-)
 
-
-@dataclass
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A call, or its backward pass, that waits for a verdict."""
 
     taken: Taken
     found: Gradients | None
-    parts: list[Part] = field(default_factory=list)
-    same: Pairs = field(default_factory=list)
-    guards: Pairs = field(default_factory=list)
+    parts: Sequence[Part] = ()
+    same: Pairs = ()
+    guards: Pairs = ()
 
 
 class _Held:
@@ -88,7 +74,7 @@ class _Held:
 
 
 Look = Callable[[Taken, Gradients | None, str], None]
-Pass = Callable[[Call, Gradients | None, list[Item]], None]
+Pass = Callable[[Call, Gradients | None, Sequence[Item | Right]], None]
 Skip = Callable[[Call, str], None]
 
 
@@ -105,13 +91,12 @@ class DeviceReference:
         self._tool, self._always, self.accepted = tool, always, accepted
         self._look, self._passed, self._skip = look, passed, skip
         self.looks = self.passes = 0  # of the host, and of the device alone
-        self.seen: Counter[Hashable] = Counter()
-        self.kinds: dict[Hashable, Hashable] = {}
+        self._kinds: dict[Hashable, Kind] = {}
         self.refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
         self._waiting: list[_Waiting | Lists] = []
         self.of_lists = ListReference(self)
-        self._count = self._bytes = 0
+        self._count = self._bytes = self._settled = 0
         self.held, self.allowed, self._closed = 0, -1, False
         self.lock = threading.RLock()
         self._beside: Background | None = None
@@ -145,11 +130,21 @@ class DeviceReference:
             return False
         return self._always or drawing.is_faster(device)
 
-    def _by_tolerance(self, taken: Taken) -> bool:
+    def kind(self, key: Hashable, name: str) -> Kind:
+        """What is known of a kind of calls, from now on."""
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds.setdefault(key, Kind(key, name))
+        return found
+
+    def _by_tolerance(self, taken: Taken, kind: Kind) -> bool:
         """Whether a tolerance was set for results of a call: then it decides, on the host."""
-        operator = taken.call.operator
-        types = {taken.again.type_of(tensor) for tensor in taken.call.given}
-        return any(self.tolerance(operator, dtype) for dtype in types)
+        if kind.asked != self._settled:  # hot path: asked again after each settling
+            operator = taken.call.operator
+            types = {taken.again.type_of(tensor) for tensor in taken.call.given}
+            kind.tolerance = any(self.tolerance(operator, dtype) for dtype in types)
+            kind.asked = self._settled
+        return kind.tolerance
 
     def tolerance(self, operator: str, dtype: torch.dtype) -> bool:
         found = self._tolerances.get((operator, dtype))
@@ -167,8 +162,9 @@ class DeviceReference:
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
-        given = [*taken.call.given, *tensor_list(taken.result)]
-        size = sum(t.numel() * (8 + t.element_size()) for t in given)
+        size = 0
+        for t in [*taken.again.call.given, *tensor_list(taken.result)]:
+            size += t.numel() * (8 + t.itemsize)
         with self.lock:
             self.held += size
         taken.held = _Held(self, size)
@@ -181,34 +177,42 @@ class DeviceReference:
 
     def forward(self, taken: Taken, guards: Pairs) -> None:
         """A call that has been made, with copies on the device."""
-        kept = [(memory.clone(), before) for memory, before in guards]
+        kept = [(memory.clone(), before) for memory, before in guards] if guards else ()
         entry = _Waiting(taken, None, guards=kept)
         if not self._is_for_host(entry):
             self._made(entry, lambda: device_parts.forward(taken))
 
-    def backward(self, taken: Taken, found: Gradients, settles: bool = True) -> None:
+    def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
         entry = _Waiting(taken, found)
         if not self._is_for_host(entry):
-            self.wait(entry, [grad for grad in found.inputs if grad is not None], settles)
+            self.wait(entry, [grad for grad in found.inputs if grad is not None])
+
+    def _gathered(self) -> Iterator[_Waiting]:
+        """The backward passes that were gathered natively, without those that the host sees."""
+        for taken, found in self.gradients.taken():
+            entry = _Waiting(taken, found)
+            if not found.complete:
+                self._skip(taken.call, PART)
+            elif not interception.guarded(self._tool, taken.call, self._is_for_host, entry):
+                yield entry
 
     def _is_for_host(self, entry: _Waiting) -> bool:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
         taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        number = self._number(taken, entry.found)
-        due = self.is_due(number, taken.call)
-        if not (asked or due or self._by_tolerance(taken)):
+        if taken.about is None:
+            taken.about = self.kind(taken.kind, taken.call.name)
+            taken.kind = taken.about.key  # one for all of them
+        about: Kind = taken.about
+        number = about.next(entry.found is None)
+        due = about.is_due(number)
+        if not (asked or due or self._by_tolerance(taken, about)):
             return False
         # the first looks say what is accepted of those that come next, which wait for that
-        later = due and not asked and number > FIRST and taken.again.draws_nothing
+        later = due and not asked and number > device_kinds.FIRST and taken.again.draws_nothing
         self._on_host(entry, check=due and not asked, later=later)
         return True
-
-    def is_due(self, number: int, call: Call) -> bool:
-        """Whether the host looks at a call of this number of its kind."""
-        moves = names.last(call.name) in MOVERS
-        return number <= FIRST or number % (MOVED if moves else EVERY) == 0
 
     def _made(self, entry: _Waiting, make: Callable[[], Made | None]) -> bool:
         """Whether the parts of a call could be had; else the host looks at it."""
@@ -226,15 +230,16 @@ class DeviceReference:
             self.wait(entry, [part.mine for part in entry.parts])
         return True
 
-    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor], settles: bool = True) -> None:
+    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
         """Has a call wait for its verdict; settles when too many do."""
         with self.lock:
             self._waiting.append(entry)
             self._count += len(tensors)
-            self._bytes += sum(tensor.nbytes for tensor in tensors)
+            for tensor in tensors:
+                self._bytes += tensor.nbytes
             room, (size, count) = self._room(), self.gradients.waiting()
             full = self._closed or self._count + count >= WAITING or self._bytes + size >= room
-        if full and settles:
+        if full:
             self.settle()
 
     def _room(self) -> int:
@@ -243,14 +248,6 @@ class DeviceReference:
     def _full(self) -> None:
         with torch.no_grad():  # in a backward pass, which may have a graph of its own
             self.settle()
-
-    def _number(self, taken: Taken, found: Gradients | None) -> int:
-        """The how many-th of its kind a call is, or a backward pass."""
-        with self.lock:
-            taken.kind = self.kinds.setdefault(taken.kind, taken.kind)  # one for all of them
-            kind = taken.kind, found is None
-            self.seen[kind] += 1
-            return self.seen[kind]
 
     def look(self, taken: Taken) -> None:
         """Looks at a call on the host."""
@@ -292,13 +289,9 @@ class DeviceReference:
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
-        for taken, found in self.gradients.taken():
-            if found.complete:
-                interception.guarded(self._tool, taken.call, self.backward, taken, found, False)
-            else:
-                self._skip(taken.call, PART)
+        passes = list(self._gathered())
         with self.lock:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting + passes, []
             self._count = self._bytes = 0
         places: dict[torch.device, list[_Waiting]] = {}
         lists: dict[torch.device, list[Lists]] = {}
@@ -313,10 +306,11 @@ class DeviceReference:
             self.of_lists.judge(lists.get(place, []))
         with self.lock:
             self.allowed = -1  # ask again
+            self._settled += 1
             self._tolerances.clear()
 
     def _judge(self, waiting: list[_Waiting]) -> None:
-        groups = [entry.same + entry.guards for entry in waiting]
+        groups = [(*entry.same, *entry.guards) for entry in waiting]
         near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
         try:
             some = [group for group in groups if group]
@@ -334,7 +328,7 @@ class DeviceReference:
             else:
                 self.right(entry.taken.call, entry.found, items)
 
-    def right(self, call: Call, found: Gradients | None, items: list[Item]) -> None:
+    def right(self, call: Call, found: Gradients | None, items: Sequence[Item | Right]) -> None:
         """A call that its device found right."""
         with self.lock:
             self.passes += 1
@@ -362,37 +356,36 @@ class DeviceReference:
                 failed.add(id(entry))
         return [entry for entry in waiting if id(entry) not in failed]
 
-    def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+    def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
-        items: list[Item] = []
+        items: list[Item | Right] = []
         good = True
         if len(entry.parts) > bulk.MANY:
             return self._together(entry, made)
         for part in entry.parts:
+            near, mine = part.near, part.mine
             if part.as_before is not None:
-                verdict: Verdict | None = items[part.as_before].verdict
-            elif part.near is None:
-                verdict = comparison.unchanged(part.mine)
+                items.append(Item(part.label, items[part.as_before].verdict))
+            elif near is None:
+                items.append(Item(part.label, comparison.unchanged(mine)))
             else:
                 found = next(made)
-                result = self._result(entry, part)
-                rule = device_verdicts.rule_of(result, found, self.accepted)
-                verdict = device_verdicts.right(result, rule, found) if rule else None
-            if verdict is None:
-                good = False
-                verdict = comparison.unchanged(part.mine)  # a place is needed
-            items.append(Item(part.label, verdict))
+                rule = device_verdicts.one_step(mine.dtype, near.unit, found)  # hot path
+                if not rule:
+                    rule = device_verdicts.rule_of(self._result(entry, part), found, self.accepted)
+                    good = good and bool(rule)
+                items.append(Right(part.label, mine.shape, mine.dtype, rule, found))
         return items if good else None
 
-    def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+    def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """One verdict on many tensors, that on the worst of them."""
         near = [(part, next(made)) for part in entry.parts if part.near is not None]
         label = f"{entry.parts[0].label} to {entry.parts[-1].label}"
         if not near:
             return [Item(label, comparison.unchanged(entry.parts[0].mine))]
         results = ((self._result(entry, part), found) for part, found in near)
-        worst = device_verdicts.worst_of(results, self.accepted)
-        return None if worst is None else [Item(label, device_verdicts.right(*worst))]
+        worst = device_verdicts.worst_of(label, results, self.accepted)
+        return None if worst is None else [worst]
 
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)

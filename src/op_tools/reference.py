@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,18 +71,27 @@ class NoReferenceError(Exception):
 
 def unfit(call: Call) -> str:
     """Why a call cannot be compared; "" when it can."""
-    word = names.last(call.name)
+    reason = _unfit_name(call.name)
+    if reason == _RANDOM and _draws_nothing(names.last(call.name), call):
+        reason = ""
+    return reason or kind(call.given)
+
+
+_RANDOM = "it draws random numbers"
+
+
+@cache
+def _unfit_name(name: str) -> str:
+    word = names.last(name)
     if word in names.UNINITIALISED:
         return "its result is left as the memory was"
-    if word in names.RANDOM and not _draws_nothing(word, call):
-        return "it draws random numbers"
+    if word in names.RANDOM:
+        return _RANDOM
     if word in _CHOICES:
         return "it chooses an implementation, which differs between devices"
     if word in _NO_VALUES:
         return "it returns no values that could be compared"
-    if call.name.startswith(_OTHER_PROCESSES):
-        return "it talks to other processes"
-    return kind(call.given)
+    return "it talks to other processes" if name.startswith(_OTHER_PROCESSES) else ""
 
 
 def kind(values: Iterable[Tensor]) -> str:
@@ -110,10 +120,14 @@ def _draws_nothing(word: str, call: Call) -> bool:
 
 _WITHOUT_OFFSET = {"cpu"}  # kinds of devices whose generators do not count what they draw
 RandomState = list[Tensor | tuple[int, int]]
+_counting: dict[torch.device, Any] = {}  # generators that count
 
 
 def random_state(call: Call, device: torch.device) -> RandomState | None:
     """The states of the generators that a call may draw from; None where they cannot be had."""
+    own = _counting.get(device) if call.level != "module" else None
+    if own is not None:  # hot path
+        return [(own.initial_seed(), own.get_offset())]
     module = getattr(torch, device.type, torch)
     if not hasattr(module, "get_rng_state"):
         return None
@@ -125,11 +139,13 @@ def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
     if device.type not in _WITHOUT_OFFSET:
         try:
             own = module.default_generators[device.index]
-            return own.initial_seed(), own.get_offset()  # hot path: the whole state takes long
+            found = own.initial_seed(), own.get_offset()  # the whole state takes long
+            _counting[device] = own
+            return found
         except (AttributeError, IndexError, TypeError, RuntimeError):
             _WITHOUT_OFFSET.add(device.type)
-    found: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
-    return found
+    state: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
+    return state
 
 
 def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
@@ -137,6 +153,8 @@ def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
     after = random_state(call, device)
     if after is None:
         return False
+    if len(after) == 1 and type(after[0]) is tuple:  # hot path
+        return after == before
     return all(
         torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
         for a, b in zip(before, after, strict=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,8 @@ from deeplink import native
 from op_tools import device_figures, device_kernel
 from op_tools.accepted import Accepted
 from op_tools.device_kernel import FlatRows, Table
-from op_tools.device_lists import Flats, Verdicts
+from op_tools.device_list_verdicts import Verdicts
+from op_tools.device_lists import Flats
 from op_tools.device_pairs import Near
 from tests.deeplink_vendors.test_cuda_statistics import compiled
 
@@ -72,7 +74,7 @@ def test_the_kernel_finds_what_torchs_find(
     made = table.started(start, torch.device("cpu"))()
     plain, _ = device_figures.figures(near, [], device_figures.ELEMENTS)
     for a, b in zip(made, plain, strict=True):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12, nan_ok=True)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12, nan_ok=True)
 
 
 def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> None:
@@ -84,7 +86,7 @@ def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> Non
     table.add_flat(mine, right, FlatRows(sizes, torch.float32, torch.float32))
     plain, _ = device_figures.figures(some, [], device_figures.ELEMENTS)
     for a, b in zip(table.started(start, mine.device)(), plain, strict=True):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12)
 
 
 def test_verdicts_rest_on_the_kernel_where_there_is_one(
@@ -115,4 +117,4 @@ def test_verdicts_rest_on_the_kernel_where_there_is_one(
     for a, b in zip(
         [*found, *each[0], *each[1]], [*plain, *by_torch[0], *by_torch[1]], strict=True
     ):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12, nan_ok=True)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12, nan_ok=True)

@@ -71,7 +71,7 @@ def test_a_wrong_tensor_of_a_list_is_named_by_the_host(
 
 
 def test_every_so_many_th_list_is_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("op_tools.device_reference.EVERY", 4)
+    monkeypatch.setattr("op_tools.device_kinds.EVERY", 4)
     x = some()
     with OpAutoCompare(reference="device", ops="torch._foreach.*") as tool:
         for _ in range(9):
