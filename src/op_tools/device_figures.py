@@ -14,7 +14,7 @@ from torch import Tensor
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS, spacing
 from op_tools import bulk, device_kernel
-from op_tools.device_pairs import Figures, Near
+from op_tools.device_pairs import Figures, Measured, Near
 
 ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each;
 MOST = 1 << 25  # more of them, where a device has so much memory
@@ -42,7 +42,7 @@ def figures(
         for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
     ]
     flags = [_differ(group) for group in same]
-    found = [Figures() for _ in near] if by_kernel is None else by_kernel()
+    found = [Figures() for _ in near] if by_kernel is None else list(by_kernel())
     if made or flags:
         values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
         for batch in batches:
@@ -53,7 +53,7 @@ def figures(
     return found, []
 
 
-def _by_kernel(near: Sequence[Near]) -> Callable[[], list[Figures]] | None:
+def _by_kernel(near: Sequence[Near]) -> Callable[[], Measured] | None:
     """By one kernel of the vendor's, without a copy; what it returns waits for it. None: by torch's
     kernels.
     """
