@@ -32,7 +32,7 @@ from op_tools import (
     report,
 )
 from op_tools.accepted import Accepted
-from op_tools.again import again_of
+from op_tools.again import Again, again_of
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.comparison import Item, Taken
@@ -101,6 +101,8 @@ class OpAutoCompare(Observer):
             given = self._accepted, self._look, self._right, self._skip
             self._there = DeviceReference(self, always, *given)
         self._known = helper and helper.Known(interception.local, interception.ids)
+        if self._how.mode == "every":
+            self.selective = self.picks  # else it takes them all, and need not be asked
 
     # Which calls.
 
@@ -168,8 +170,8 @@ class OpAutoCompare(Observer):
             return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         reread = self._rereads(call)
         random = reference.random_state(call, kept_before.device_of(call))
-        if there and not reread and call.name not in self._writers and only_reads(call):
-            requires = frozenset(id(own) for own in call.given if own.requires_grad)
+        if there and not reread and call.name not in self._writers and self._only_reads(call):
+            requires = frozenset([id(own) for own in call.given if own.requires_grad])
             return Before(call, requires, versions, given, [], False, random, there, reread, False)
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
@@ -181,7 +183,8 @@ class OpAutoCompare(Observer):
         if reason:
             self._skip(call, reason)
             return
-        wrote = reference.writes(call, state.versions)
+        now = reference.versions(call)
+        wrote = reference.writes(call, state.versions, now)
         if wrote:
             self._writers.add(call.name)
             if not state.in_place:
@@ -200,10 +203,12 @@ class OpAutoCompare(Observer):
         if drawn is not None and not reference.drew_nothing(drawn, call, device):
             self._skip(call, "it draws random numbers")
             return
-        autocast = reference.autocast_of(device)
-        types = [tensor.dtype for tensor in made]
         wants = state.given is not None and any(t.requires_grad for t in made)
-        again = again_of(state.call, state.requires, wrote, autocast, types)
+        if state.in_place:
+            autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
+            again = again_of(state.call, state.requires, wrote, autocast, types)
+        else:  # hot path: neither autocast nor another type
+            again = Again(state.call, state.requires, wrote, reference.WIDE)
         again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
         if state.on_device:
@@ -230,7 +235,7 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             reread = self._rereads(call) if state.reread is None else state.reread
-            kept = set() if reread else reference.unwritten(call, state.versions)
+            kept = set() if reread else reference.unwritten(call, state.versions, now)
             given = call.given
             if state.on_device and len(kept) == len(given) and isinstance(result, Tensor):
                 taken.result, taken.after = _copy_there(result), [None] * len(given)  # hot path
@@ -246,6 +251,9 @@ class OpAutoCompare(Observer):
                 self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
         if wants and state.given is not None:
             self._watch(call, state.given, result, taken, views)
+
+    def _only_reads(self, call: Call) -> bool:
+        return only_reads(call) and self._there is not None and self._there.is_wide(call)
 
     def _rereads(self, call: Call) -> bool:
         """Whether arguments that a call should not write are read again, to see that it did not.

@@ -42,16 +42,14 @@ def copied(found: Gradients) -> Gradients:
 
 def only_reads(call: Call) -> bool:
     """Whether a call, as far as its name tells, writes no argument: what is needed of those can be
-    taken after it, and in float64 at once.
+    taken after it, and, where the reference is in float64, in that at once.
     """
     if call.level != "api" or not _sounds_harmless(call.name):
         return False
     if call.kwargs and ("out" in call.kwargs or call.kwargs.get("inplace")):
         return False
-    device = call.device
-    if device is None or reference.autocast_of(device) is not None:
-        return False  # what is rounded by autocast is not what was given
-    return reference.types_for(call) is reference.WIDE
+    device = call.device  # what is rounded by autocast is not what was given
+    return device is not None and reference.autocast_of(device) is None
 
 
 @cache

@@ -86,7 +86,7 @@ def forward(taken: Taken) -> Made | None:
 
 def any_read(taken: Taken) -> bool:
     """Whether some argument was read again after the call."""
-    return any(now is not None for now in taken.after)
+    return taken.after.count(None) < len(taken.after)
 
 
 def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | None, Tensor, bool]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -73,6 +74,14 @@ class _Held:
         self._owner.release(self._size)
 
 
+@cache
+def _is_judged(name: str) -> bool:
+    """Whether a device can say anything about calls of this name."""
+    word = names.last(name)
+    odd = word in reference.BY_TYPE or word in names.TRANSFERS
+    return not odd and word not in reference.NOT_UNIQUE
+
+
 Look = Callable[[Taken, Gradients | None, str], None]
 Pass = Callable[[Call, Gradients | None, Sequence[Item | Right]], None]
 Skip = Callable[[Call, str], None]
@@ -94,6 +103,7 @@ class DeviceReference:
         self._kinds: dict[Hashable, Kind] = {}
         self.refused: set[str] = set()
         self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
+        self._wide: set[str] = set()
         self._waiting: list[_Waiting | Lists] = []
         self.of_lists = ListReference(self)
         self._count = self._bytes = self._settled = 0
@@ -109,8 +119,7 @@ class DeviceReference:
         device = call.device
         if device is None or not self.judges(device) or call.name in self.refused:
             return False
-        word = names.last(call.name)
-        if word in reference.BY_TYPE or word in names.TRANSFERS or word in reference.NOT_UNIQUE:
+        if not _is_judged(call.name):
             return False
         size = 0
         widened = False
@@ -123,6 +132,15 @@ class DeviceReference:
                 widened = True
             size += tensor.nbytes
         return widened and self.has_room(device, 4 * size)
+
+    def is_wide(self, call: Call) -> bool:
+        """Whether its reference is in float64, by the settings when it was last settled."""
+        if call.name in self._wide:  # hot path
+            return True
+        wide = reference.types_for(call) is reference.WIDE
+        if wide and names.last(call.name) != "view":  # of which the arguments say it
+            self._wide.add(call.name)
+        return wide
 
     def judges(self, device: torch.device) -> bool:
         """Whether a device is asked at all."""
@@ -227,7 +245,7 @@ class DeviceReference:
             return False
         entry.parts, entry.same = made
         if entry.found is None:
-            self.wait(entry, [part.mine for part in entry.parts])
+            self.wait(entry, [part.mine for part in entry.parts])  # hot path
         return True
 
     def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
@@ -308,6 +326,7 @@ class DeviceReference:
             self.allowed = -1  # ask again
             self._settled += 1
             self._tolerances.clear()
+            self._wide.clear()
 
     def _judge(self, waiting: list[_Waiting]) -> None:
         groups = [(*entry.same, *entry.guards) for entry in waiting]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -191,34 +191,32 @@ def written_by_schema(call: Call) -> list[Tensor]:
     return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
 
 
-def writes(call: Call, versions: Sequence[int]) -> bool:
+def writes(call: Call, versions: list[int], now: list[int]) -> bool:
     """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
     if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
         return bool(call.func._schema.is_mutable)
-    now = [_version(tensor) for tensor in call.given]
-    named = names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
-    return list(versions) != now or (named and NO_COUNT in now)
+    if versions != now:
+        return True
+    if NO_COUNT not in now:
+        return False
+    return names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
 
 
-def unwritten(call: Call, versions: Sequence[int]) -> set[int]:
+def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
     """The places of the arguments that a call, which has been made, did not write, as it says."""
-    given = call.given
     if isinstance(call.func, OpOverload):
         named = {id(tensor) for tensor in written_by_schema(call)}
-        return {at for at, tensor in enumerate(given) if id(tensor) not in named}
-    return {at for at, t in enumerate(given) if versions[at] == _version(t) != NO_COUNT}
+        return {at for at, tensor in enumerate(call.given) if id(tensor) not in named}
+    pairs = enumerate(zip(versions, now, strict=True))
+    return {at for at, (before, after) in pairs if before == after != NO_COUNT}
 
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    return [_version(tensor) for tensor in call.given]
+    return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
 
 
 NO_COUNT = -1  # of a tensor that was made in inference mode
-
-
-def _version(tensor: Tensor) -> int:
-    return NO_COUNT if tensor.is_inference() else tensor._version
 
 
 def autocast_of(device: torch.device) -> torch.dtype | None:
