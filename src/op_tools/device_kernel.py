@@ -79,9 +79,13 @@ class Table:
         mine = mine if mine.is_contiguous() else mine.contiguous()
         theirs = theirs if theirs.is_contiguous() else theirs.contiguous()
         self._held += (mine, theirs)
-        first, second, size = mine.data_ptr(), theirs.data_ptr(), mine.element_size()
-        count, steps = 0, _steps(pair.unit)
-        for begin, length in _cut(mine.numel()):
+        first, second, whole = mine.data_ptr(), theirs.data_ptr(), mine.numel()
+        count, steps, size = 0, _steps(pair.unit), mine.itemsize
+        if 0 < whole <= PIECE:  # hot path
+            self._rows.extend((first, second, whole, kind, *steps))
+            self._pieces.append(1)
+            return
+        for begin, length in _cut(whole):
             given = first + size * begin, second + 8 * begin, length, kind, *steps
             self._rows.extend(given)
             count += 1
