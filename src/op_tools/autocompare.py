@@ -57,7 +57,6 @@ from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
-REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
 class OpAutoCompare(Observer):
@@ -86,7 +85,7 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
-        self._reread: Counter[str] = Counter()
+        self._rereads = kept_before.Rereads()
         self._writers: set[str] = set()  # operators that have written an argument
         self._differs: Counter[str] = Counter()
         self._chance = random.Random(0)
@@ -253,19 +252,7 @@ class OpAutoCompare(Observer):
             self._watch(call, state.given, result, taken, views)
 
     def _only_reads(self, call: Call) -> bool:
-        return only_reads(call) and self._there is not None and self._there.is_wide(call)
-
-    def _rereads(self, call: Call) -> bool:
-        """Whether arguments that a call should not write are read again, to see that it did not.
-
-        The first calls of each operator and then a part of them: it costs as much as the rest.
-        """
-        if "batch_norm" in call.name:  # it writes its statistics and does not count it
-            return True
-        with self._lock:
-            self._reread[call.name] += 1
-            number = self._reread[call.name]
-        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
+        return only_reads(call) and self._there is not None and self._there.asked.is_wide(call)
 
     def _arguments(self, call: Call, there: bool) -> Any:
         """Where they hang in the graph."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 
-from op_tools import names
+import torch
+
+from deeplink import settings
+from deeplink.judge.verdict import name_of
+from op_tools import names, reference
+from op_tools.call import Call
+from op_tools.comparison import Taken
 
 FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
 EVERY = 512
@@ -52,3 +58,44 @@ class Kind:
     def is_due(self, number: int) -> bool:
         """Whether the host looks at that of this number."""
         return number <= FIRST or number % self._every == 0
+
+
+class Asked:
+    """What was set for operators, remembered until it is to be forgotten: hot path."""
+
+    def __init__(self) -> None:
+        self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
+        self._wide: set[str] = set()
+        self._time = 0
+
+    def forget(self) -> None:
+        """It may be set otherwise from now on."""
+        self._time += 1
+        self._tolerances.clear()
+        self._wide.clear()
+
+    def is_wide(self, call: Call) -> bool:
+        """Whether the reference of a call is in float64."""
+        if call.name in self._wide:
+            return True
+        wide = reference.types_for(call) is reference.WIDE
+        if wide and names.last(call.name) != "view":  # of which the arguments say it
+            self._wide.add(call.name)
+        return wide
+
+    def by_tolerance(self, taken: Taken, kind: Kind) -> bool:
+        """Whether a tolerance was set for results of a call: then it decides, on the host."""
+        if kind.asked != self._time:
+            operator = taken.call.operator
+            types = {taken.again.type_of(tensor) for tensor in taken.call.given}
+            kind.tolerance = any(self.tolerance(operator, dtype) for dtype in types)
+            kind.asked = self._time
+        return kind.tolerance
+
+    def tolerance(self, operator: str, dtype: torch.dtype) -> bool:
+        """Whether one was set for an operator and a type."""
+        found = self._tolerances.get((operator, dtype))
+        if found is None:
+            found = settings.op_tolerance(operator, name_of(dtype)) is not None
+            self._tolerances[operator, dtype] = found
+        return found

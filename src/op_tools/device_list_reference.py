@@ -34,7 +34,7 @@ class ListReference:
         if call.name in own.refused or kind.is_due(kind.expected):
             return None
         found = device_lists.type_of(call)
-        if found is None or own.tolerance(call.operator, found):
+        if found is None or own.asked.tolerance(call.operator, found):
             return None
         if reference.types_for(call) is not reference.WIDE:
             return None

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deeplink import settings
 from deeplink.judge.formats import FORMATS
-from deeplink.judge.verdict import name_of
 from op_tools import (
     bulk,
     comparison,
@@ -41,7 +39,7 @@ from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import figures
 from op_tools.device_gradients import PART, Gathered
-from op_tools.device_kinds import Kind
+from op_tools.device_kinds import Asked, Kind
 from op_tools.device_list_reference import ListReference
 from op_tools.device_lists import Lists
 from op_tools.device_pairs import Figures
@@ -102,11 +100,10 @@ class DeviceReference:
         self.looks = self.passes = 0  # of the host, and of the device alone
         self._kinds: dict[Hashable, Kind] = {}
         self.refused: set[str] = set()
-        self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
-        self._wide: set[str] = set()
+        self.asked = Asked()
         self._waiting: list[_Waiting | Lists] = []
         self.of_lists = ListReference(self)
-        self._count = self._bytes = self._settled = 0
+        self._count = self._bytes = 0
         self.held, self.allowed, self._closed = 0, -1, False
         self.lock = threading.RLock()
         self._beside: Background | None = None
@@ -133,15 +130,6 @@ class DeviceReference:
             size += tensor.nbytes
         return widened and self.has_room(device, 4 * size)
 
-    def is_wide(self, call: Call) -> bool:
-        """Whether its reference is in float64, by the settings when it was last settled."""
-        if call.name in self._wide:  # hot path
-            return True
-        wide = reference.types_for(call) is reference.WIDE
-        if wide and names.last(call.name) != "view":  # of which the arguments say it
-            self._wide.add(call.name)
-        return wide
-
     def judges(self, device: torch.device) -> bool:
         """Whether a device is asked at all."""
         if device.type in ("cpu", "meta"):
@@ -153,22 +141,6 @@ class DeviceReference:
         found = self._kinds.get(key)
         if found is None:
             found = self._kinds.setdefault(key, Kind(key, name))
-        return found
-
-    def _by_tolerance(self, taken: Taken, kind: Kind) -> bool:
-        """Whether a tolerance was set for results of a call: then it decides, on the host."""
-        if kind.asked != self._settled:  # hot path: asked again after each settling
-            operator = taken.call.operator
-            types = {taken.again.type_of(tensor) for tensor in taken.call.given}
-            kind.tolerance = any(self.tolerance(operator, dtype) for dtype in types)
-            kind.asked = self._settled
-        return kind.tolerance
-
-    def tolerance(self, operator: str, dtype: torch.dtype) -> bool:
-        found = self._tolerances.get((operator, dtype))
-        if found is None:
-            found = settings.op_tolerance(operator, name_of(dtype)) is not None
-            self._tolerances[operator, dtype] = found
         return found
 
     def has_room(self, device: torch.device, size: int) -> bool:
@@ -225,7 +197,7 @@ class DeviceReference:
         about: Kind = taken.about
         number = about.next(entry.found is None)
         due = about.is_due(number)
-        if not (asked or due or self._by_tolerance(taken, about)):
+        if not (asked or due or self.asked.by_tolerance(taken, about)):
             return False
         # the first looks say what is accepted of those that come next, which wait for that
         later = due and not asked and number > device_kinds.FIRST and taken.again.draws_nothing
@@ -324,9 +296,7 @@ class DeviceReference:
             self.of_lists.judge(lists.get(place, []))
         with self.lock:
             self.allowed = -1  # ask again
-            self._settled += 1
-            self._tolerances.clear()
-            self._wide.clear()
+            self.asked.forget()
 
     def _judge(self, waiting: list[_Waiting]) -> None:
         groups = [(*entry.same, *entry.guards) for entry in waiting]

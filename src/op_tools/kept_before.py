@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from op_tools import device_copies, host, memory, reference
 from op_tools.call import Call
+
+REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
 @dataclass
@@ -27,6 +31,24 @@ class Before:
     on_device: bool = False  # the copies lie on the device, which is asked first
     reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
     in_place: bool = True  # it may write its arguments: `call` has copies of them
+
+
+class Rereads:
+    """Whether arguments that a call should not write are read again, to see that it did not.
+
+    The first calls of each operator and then a part of them: it costs as much as the rest.
+    """
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> bool:
+        if "batch_norm" in call.name:  # it writes its statistics and does not count it
+            return True
+        with self._lock:
+            number = self._calls[call.name] = self._calls[call.name] + 1
+        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
 
 def device_of(call: Call) -> torch.device:

@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from op_tools import (
     OpAutoCompare,
-    autocompare,
     device_figures,
     device_kinds,
     diagnostics,
+    kept_before,
     memory,
 )
 from op_tools.device_figures import figures
@@ -200,8 +200,8 @@ def test_calls_on_several_devices(alone: None) -> None:
 @pytest.fixture
 def unread(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments are not read again: nothing is copied before a call that writes none."""
-    monkeypatch.setattr(autocompare, "REREAD_FIRST", 0)
-    monkeypatch.setattr(autocompare, "REREAD_EVERY", 1 << 30)
+    monkeypatch.setattr(kept_before, "REREAD_FIRST", 0)
+    monkeypatch.setattr(kept_before, "REREAD_EVERY", 1 << 30)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
