@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -91,7 +91,7 @@ class Again:
     """A call whose arguments are on the host, as they were before it, to be run from there."""
 
     call: Call  # with arguments on the host
-    requires: frozenset[int]  # ids of those arguments whose gradient is wanted
+    requires: Collection[int]  # ids of those arguments whose gradient is wanted
     writes: bool  # whether the call writes an argument
     types: Types  # of the reference
     rounded: torch.dtype | None = None  # autocast rounded arguments to this type first
@@ -347,7 +347,7 @@ def _in_two_steps(
 
 def again_of(
     before: Call,
-    requires: frozenset[int],
+    requires: Collection[int],
     wrote: bool,
     autocast: torch.dtype | None,
     result_types: Sequence[torch.dtype],

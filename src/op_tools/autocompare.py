@@ -170,7 +170,7 @@ class OpAutoCompare(Observer):
         reread = self._rereads(call)
         random = reference.random_state(call, kept_before.device_of(call))
         if there and not reread and call.name not in self._writers and self._only_reads(call):
-            requires = frozenset([id(own) for own in call.given if own.requires_grad])
+            requires = tuple([id(own) for own in call.given if own.requires_grad])
             return Before(call, requires, versions, given, [], False, random, there, reread, False)
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
@@ -237,7 +237,7 @@ class OpAutoCompare(Observer):
             kept = set() if reread else reference.unwritten(call, state.versions, now)
             given = call.given
             if state.on_device and len(kept) == len(given) and isinstance(result, Tensor):
-                taken.result, taken.after = _copy_there(result), [None] * len(given)  # hot path
+                taken.result, taken.after = _copy_there(result), (None,) * len(given)  # hot path
             else:
                 read = [t for at, t in enumerate(given) if at not in kept]
                 copies = kept_before.copies_of(state.on_device, result, read)

@@ -39,7 +39,7 @@ class Taken:
 
     again: Again
     result: Any
-    after: list[Tensor | None]  # the arguments after the call; None: not read again
+    after: Sequence[Tensor | None]  # the arguments after the call; None: not read again
     wants_gradient: bool
     device: str = ""
     rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown

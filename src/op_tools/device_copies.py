@@ -77,7 +77,8 @@ def taken_now(taken: Taken, reuse: bool) -> None:
             again.call = own.given_others(*run.used, run.leaves)
             if again.requires:
                 wanted = [id(leaf) for t, leaf in pairs if id(t) in again.requires]
-                again.requires = frozenset(wanted)
+                again.requires = tuple(wanted)
+            run.used = None
             again.copied = True
             return
         copies = host.Copies(_clone, pairs)

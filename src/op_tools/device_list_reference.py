@@ -69,6 +69,7 @@ class ListReference:
     def judge(self, waiting: list[Lists]) -> None:
         """Verdicts on calls that wait, whose device has been waited for."""
         own = self._owner
+        self._flats.allow(own.allowed // 8)
         try:
             made = self._verdicts.items(waiting, device_figures.at_once(own.allowed))
         except Exception:  # whatever a device may raise

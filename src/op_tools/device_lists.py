@@ -46,6 +46,11 @@ class Flats:
         self._free: dict[Hashable, list[Flat]] = {}
         self._kept, self._room = 0, KEPT
 
+    def allow(self, room: int) -> None:
+        """So many bytes may be kept, where that is more."""
+        if self._room:
+            self._room = max(KEPT, room)
+
     def close(self) -> None:
         """Keeps nothing any more."""
         self._free.clear()

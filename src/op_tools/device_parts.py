@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,8 +26,16 @@ class Part:
     label: str
     mine: Tensor
     place: int
-    near: Near | None
+    theirs: Tensor | None = None  # in float64
+    unit: torch.dtype | None = None  # whose spacing counts
     as_before: int | None = None  # it is the part of this number, too
+
+    @property
+    def near(self) -> Near | None:
+        """What is to be measured of it."""
+        if self.theirs is None or self.unit is None:
+            return None
+        return Near(self.mine, self.theirs, self.unit)
 
 
 Made = tuple[Sequence[Part], Pairs]
@@ -74,7 +82,7 @@ def forward(taken: Taken) -> Made | None:
             if known is None:
                 part = part_of(taken, label, a, b, place, same)
             else:
-                part = replace(parts[known], label=label, near=None, as_before=known)
+                part = Part(label, parts[known].mine, parts[known].place, as_before=known)
             if part is None:
                 return None
             parts.append(part)
@@ -122,7 +130,7 @@ def part_of(
     if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
         return None
     unit = comparison.computed_in(taken, mine) or mine.dtype
-    return Part(label, mine, place, Near(mine, theirs, unit))
+    return Part(label, mine, place, theirs, unit)
 
 
 def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) -> Part | None:
@@ -130,7 +138,7 @@ def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) ->
         return None
     if mine.numel():
         same.append((mine, theirs))
-    return Part(label, mine, place, None)
+    return Part(label, mine, place)
 
 
 def agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:

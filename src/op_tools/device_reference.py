@@ -9,6 +9,7 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -62,16 +63,6 @@ class _Waiting:
     guards: Pairs = ()
 
 
-class _Held:
-    """Memory that is counted as held as long as this is."""
-
-    def __init__(self, owner: DeviceReference, size: int) -> None:
-        self._owner, self._size = owner, size
-
-    def __del__(self) -> None:
-        self._owner.release(self._size)
-
-
 @cache
 def _is_judged(name: str) -> bool:
     """Whether a device can say anything about calls of this name."""
@@ -105,6 +96,7 @@ class DeviceReference:
         self.of_lists = ListReference(self)
         self._count = self._bytes = 0
         self.held, self.allowed, self._closed = 0, -1, False
+        self._holds = self._holding()
         self.lock = threading.RLock()
         self._beside: Background | None = None
         self.gradients = Gathered(tool, self._full)
@@ -157,11 +149,21 @@ class DeviceReference:
             size += t.numel() * (8 + t.itemsize)
         with self.lock:
             self.held += size
-        taken.held = _Held(self, size)
+        taken.held = self._holds(size)
 
-    def release(self, size: int) -> None:
-        """No longer."""
-        self.held -= size  # without the lock: it may be called at any point of a thread
+    def _holding(self) -> type[int]:
+        """Sizes of memory that is counted as held as long as they are there."""
+        own = weakref.ref(self)  # a number is no business of Python's collector, which takes long
+
+        class Held(int):
+            __slots__ = ()
+
+            def __del__(self) -> None:
+                owner = own()
+                if owner is not None:
+                    owner.held -= self  # without the lock: it may be at any point of a thread
+
+        return Held
 
     # What is taken of a call.
 
@@ -300,7 +302,8 @@ class DeviceReference:
 
     def _judge(self, waiting: list[_Waiting]) -> None:
         groups = [(*entry.same, *entry.guards) for entry in waiting]
-        near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
+        found = (part.near for entry in waiting for part in entry.parts)
+        near = [pair for pair in found if pair is not None]
         try:
             some = [group for group in groups if group]
             made, differ = figures(near, some, device_figures.at_once(self.allowed))
@@ -352,14 +355,14 @@ class DeviceReference:
         if len(entry.parts) > bulk.MANY:
             return self._together(entry, made)
         for part in entry.parts:
-            near, mine = part.near, part.mine
+            unit, mine = part.unit, part.mine
             if part.as_before is not None:
                 items.append(Item(part.label, items[part.as_before].verdict))
-            elif near is None:
+            elif unit is None:
                 items.append(Item(part.label, comparison.unchanged(mine)))
             else:
                 found = next(made)
-                rule = device_verdicts.one_step(mine.dtype, near.unit, found)  # hot path
+                rule = device_verdicts.one_step(mine.dtype, unit, found)  # hot path
                 if not rule:
                     rule = device_verdicts.rule_of(self._result(entry, part), found, self.accepted)
                     good = good and bool(rule)
@@ -368,7 +371,7 @@ class DeviceReference:
 
     def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """One verdict on many tensors, that on the worst of them."""
-        near = [(part, next(made)) for part in entry.parts if part.near is not None]
+        near = [(part, next(made)) for part in entry.parts if part.unit is not None]
         label = f"{entry.parts[0].label} to {entry.parts[-1].label}"
         if not near:
             return [Item(label, comparison.unchanged(entry.parts[0].mine))]
@@ -378,5 +381,4 @@ class DeviceReference:
 
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
-        unit = part.mine.dtype if part.near is None else part.near.unit
-        return Result(part.mine.shape, part.mine.dtype, unit, kind)
+        return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)

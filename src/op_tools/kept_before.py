@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ class Before:
     """What is known of a call before it is made."""
 
     call: Call  # with arguments on the host; those of a view as they stand on the device
-    requires: frozenset[int]
+    requires: Collection[int]
     versions: list[int]
     given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
