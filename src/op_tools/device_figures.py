@@ -62,8 +62,7 @@ def _by_kernel(near: Sequence[Near]) -> Callable[[], Measured] | None:
     if not near or not all(device_kernel.reads(pair.mine) for pair in near):
         return None
     table = device_kernel.Table()
-    for pair in near:
-        table.add(pair)
+    table.add_all(near)
     return device_kernel.started(table, near[0].mine.device)
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS
+from op_tools import kernels
 from op_tools.device_pairs import Measured, Near
 from op_tools.statistics import NATIVE
 from op_tools.vendor_kernels import Start, offered
@@ -90,6 +91,21 @@ class Table:
             self._rows.extend(given)
             count += 1
         self._pieces.append(count)
+
+    def add_all(self, pairs: Sequence[Near]) -> None:
+        """Many pairs. Hot path: natively."""
+        helper = kernels.loaded()
+        if helper is None or self._pieces:
+            for pair in pairs:
+                self.add(pair)
+            return
+        kinds: dict[tuple[int, ...], int] = {}
+        whose = [(KINDS[pair.mine.dtype], *_steps(pair.unit)) for pair in pairs]
+        which = [kinds.setdefault(kind, len(kinds)) for kind in whose]
+        sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
+        rows, self._pieces, copies = helper.rows_of_pairs(*sides, which, list(kinds), PIECE)
+        self._more += [rows] if len(rows) else []
+        self._held += [*sides[0], *sides[1], *copies]
 
     def add_flat(self, mine: Tensor, theirs: Tensor, flat: FlatRows) -> None:
         """Pairs that lie one after the other in two pieces of memory; not with any other."""

@@ -7,7 +7,7 @@ narrower type is changed by that.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from op_tools import bulk, device_copies, names
+from op_tools import bulk, device_copies, kernels, names
 from op_tools.accepted import Accepted
 from op_tools.again import again_of
 from op_tools.call import Call
@@ -162,20 +162,28 @@ def type_of(call: Call) -> torch.dtype | None:
     """
     if not all(isinstance(value, _NUMBERS) for value in (*call.args, *call.kwargs.values())):
         return None
-    kinds = set()
-    for tensors in _lists(call).values():
-        if len({id(tensor) for tensor in tensors}) < len(tensors):
-            return None  # one that would be written twice
-        kinds |= {(t.dtype, t.device, t.layout, t.is_inference()) for t in tensors}
-        # leaves are written where no graph is made
-        if any(t.requires_grad and not (_writes(call) and t.is_leaf) for t in tensors):
-            return None
-    if len(kinds) != 1:
+    lists = [*_lists(call).values()]
+    helper = kernels.loaded()
+    look = _alike if helper is None else helper.alike
+    # leaves are written where no graph is made
+    if not lists or not look(lists, _writes(call)):
         return None
-    dtype, device, layout, inference = kinds.pop()
-    if device != call.device or layout != torch.strided or inference or dtype not in FORMATS:
+    dtype, device = lists[0][0].dtype, lists[0][0].device
+    if device != call.device or dtype not in FORMATS or dtype.is_complex:
         return None
-    return None if dtype.is_complex or dtype == torch.float64 else dtype
+    return None if dtype == torch.float64 else dtype
+
+
+def _alike(lists: Sequence[Sequence[Tensor]], leaves: bool) -> bool:
+    """Whether tensors are of one type, on one device and plain, none twice in its list, and none
+    is in a graph but leaves, where those may be.
+    """
+    kinds = {(t.dtype, t.device, t.layout, t.is_inference()) for some in lists for t in some}
+    if len(kinds) != 1 or not {(torch.strided, False)} >= {kind[2:] for kind in kinds}:
+        return False
+    if any(len({id(t) for t in some}) < len(some) for some in lists):
+        return False  # one that would be written twice
+    return not any(t.requires_grad and not (leaves and t.is_leaf) for some in lists for t in some)
 
 
 def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:

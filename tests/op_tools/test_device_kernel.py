@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from deeplink import native
-from op_tools import device_figures, device_kernel
+from op_tools import device_figures, device_kernel, kernels
 from op_tools.accepted import Accepted
 from op_tools.device_kernel import FlatRows, Table
 from op_tools.device_list_verdicts import Verdicts
@@ -87,6 +87,29 @@ def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> Non
     plain, _ = device_figures.figures(some, [], device_figures.ELEMENTS)
     for a, b in zip(table.started(start, mine.device)(), plain, strict=True):
         assert asdict(a) == pytest.approx(asdict(b), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pairs_that_are_added_at_once_are_those_that_are_added_one_by_one(
+    start: Start, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_kernel, "PIECE", 5)
+    near = pairs(dtype, torch.bfloat16)
+    assert kernels.helper() is not None
+    one, together = Table(), Table()
+    for pair in near:
+        one.add(pair)
+    together.add_all(near)
+    found = [list(table.started(start, torch.device("cpu"))()) for table in (one, together)]
+    for a, b in zip(*found, strict=True):
+        assert asdict(a) == pytest.approx(asdict(b), nan_ok=True)
+
+
+def test_nothing_is_launched_for_tensors_without_elements(start: Start) -> None:
+    table = Table()
+    table.add_all([Near(torch.ones(0), torch.ones(0, dtype=torch.float64), torch.float32)])
+    (found,) = table.started(start, torch.device("cpu"))()
+    assert found.gap == 0.0
 
 
 def test_verdicts_rest_on_the_kernel_where_there_is_one(
