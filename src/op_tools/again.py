@@ -15,13 +15,14 @@ from torch._C import _set_grad_enabled
 from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
-from op_tools import bulk, host, names, watching
+from op_tools import bulk, host, kernels, names, watching
 from op_tools.call import PLAIN, Call, tensor_list
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
     HOST,
     RECURRENT,
+    WIDE,
     NoReferenceError,
     Types,
     modules_of,
@@ -208,10 +209,10 @@ class Again:
         before = torch.is_grad_enabled()
         try:
             _set_grad_enabled(False)
-            found = {id(t): self._plain_leaf(t, types, grad) for t in given}
+            leaves = self._plain_leaves(given, types, grad)
+            found = dict(zip(map(id, given), leaves, strict=True))
             args = tuple([found.get(id(v), v) for v in call.args])
             kwargs = {name: found.get(id(v), v) for name, v in call.kwargs.items()}
-            leaves = [found[id(t)] for t in given]
             counts = [leaf._version for leaf in leaves]
             _set_grad_enabled(grad)
             result = call.func(*args, **kwargs)
@@ -220,6 +221,15 @@ class Again:
         wrote = tuple([leaf._version != count for leaf, count in zip(leaves, counts, strict=True)])
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
         return Run(result, made, leaves, leaves, wrote, (args, kwargs))
+
+    def _plain_leaves(self, given: list[Tensor], types: Types, grad: bool) -> list[Tensor]:
+        helper = kernels.loaded() if types is WIDE else None
+        if helper is None:
+            found = {id(t): self._plain_leaf(t, types, grad) for t in given}
+            return [found[id(t)] for t in given]
+        wanted = [grad and id(t) in self.requires for t in given]
+        leaves: list[Tensor] = helper.leaves_of(given, wanted, self.copied)
+        return leaves
 
     def _plain_leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         wanted = types.get(value.dtype, value.dtype)

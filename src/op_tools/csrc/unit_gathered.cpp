@@ -261,6 +261,27 @@ struct After final : torch::autograd::FunctionPostHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 };
 
+// Copies of a call's arguments, one of each: in float64 where that changes no value, as leaves of a graph where that is wanted.
+// What is of another type is copied too, unless `own`: then nobody else has it.
+std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& given, const std::vector<bool>& wanted, bool own) {
+  std::vector<at::Tensor> made;
+  made.reserve(given.size());
+  const Aside aside;
+  for (size_t at = 0; at < given.size(); at++) {
+    const at::Tensor& tensor = given[at];
+    const auto* impl = tensor.unsafeGetTensorImpl();
+    const auto same = std::find_if(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(at), [&](const at::Tensor& other) { return other.unsafeGetTensorImpl() == impl; });
+    if (same != given.begin() + static_cast<std::ptrdiff_t>(at)) {
+      made.push_back(made[static_cast<size_t>(same - given.begin())]);
+      continue;
+    }
+    const bool widens = tensor.is_floating_point() && tensor.scalar_type() != at::kDouble;
+    made.push_back(widens ? tensor.to(at::kDouble) : own ? tensor.detach() : tensor.detach().clone());
+    if (wanted[at] && tensor.is_floating_point()) made.back().set_requires_grad(true);
+  }
+  return made;
+}
+
 // Where the arguments hang in the graph before the call.
 class Hanging {
  public:
@@ -301,6 +322,7 @@ void finish_gathered() {
 }
 
 void bind_gathered(py::module_& m) {
+  m.def("leaves_of", &leaves_of);
   py::class_<Flown, std::shared_ptr<Flown>>(m, "Flown")
       .def_property_readonly("outputs", [](const Flown& flown) { return Flown::listed(flown.outputs); })
       .def_property_readonly("inputs", [](const Flown& flown) { return Flown::listed(flown.inputs); })
