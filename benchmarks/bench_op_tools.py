@@ -382,7 +382,7 @@ def main() -> None:
     parser.add_argument("--device", default="", help="such as cuda; default: by ditorch")
     parser.add_argument("--rounds", type=int, default=7, help="pairs of turns for each tool")
     parser.add_argument("--steps", type=int, default=2, help="steps of a turn")
-    parser.add_argument("--only", default="", help="a part of the names of the cases")
+    parser.add_argument("--only", default="", help="a case's name, or a part of those of several")
     parser.add_argument(
         "--results",
         type=Path,
@@ -403,9 +403,8 @@ def main() -> None:
     clock = time.perf_counter if wall else time.process_time
     bench = Bench(device, options.rounds, options.steps, clock, options.results)
     figures = []
-    for case in CASES:
-        if options.only not in case.what:
-            continue
+    named = [case for case in CASES if case.what == options.only]
+    for case in named or [case for case in CASES if options.only in case.what]:
         try:
             way = bench.by_turns if case.written else bench.steady
             figures.append(way(case, on_gpu))

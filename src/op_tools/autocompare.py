@@ -218,7 +218,7 @@ class OpAutoCompare(Observer):
             [],
             wants,
             str(device),
-            device_rows(call, result) if not state.on_device and report.verbose() else [],
+            device_rows(call, result) if not state.on_device and report.verbose() else (),
             accepted=self._accepted,
         )
         views = not wrote and memory.lies_in_arguments(result, call)

@@ -42,21 +42,29 @@ class Taken:
     after: Sequence[Tensor | None]  # the arguments after the call; None: not read again
     wants_gradient: bool
     device: str = ""
-    rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
+    rows: Sequence[tuple[object, ...]] = ()  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
     about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
+    _kind: Hashable = field(default=None, init=False, repr=False)
     held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
 
     @property
     def call(self) -> Call:
         return self.again.call
 
-    @cached_property
+    @property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple([(t.shape, self.again.type_of(t)) for t in self.call.given])
-        return self.call.name, given, self.again.rounded, self.again.inside
+        if self._kind is None:  # hot path: a cached_property would make a dict for each call
+            again = self.again
+            given = tuple([(t.shape, again.type_of(t)) for t in again.call.given])
+            self._kind = again.call.name, given, again.rounded, again.inside
+        return self._kind
+
+    def is_of(self, kind: Hashable) -> None:
+        """One object that stands for all that are equal to its kind."""
+        self._kind = kind
 
     @cached_property
     def results(self) -> list[Tensor]:

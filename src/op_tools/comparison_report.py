@@ -245,7 +245,7 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
     args, kwargs = mapped(
         (call.args, call.kwargs), lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf
     )
-    rows = taken.rows + report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)
+    rows = [*taken.rows, *report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
     rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
     report.show_call(_header(taken), call, rows, _items(call, items))
 
@@ -253,7 +253,7 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
 def show_view(taken: Taken) -> None:
     """A call whose results lie in its arguments."""
     line = "a view: nothing was computed, so there is nothing to compare"
-    report.show_call(_header(taken), taken.call, taken.rows, line)
+    report.show_call(_header(taken), taken.call, list(taken.rows), line)
 
 
 def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:

@@ -9,7 +9,6 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -63,6 +62,18 @@ class _Waiting:
     guards: Pairs = ()
 
 
+class _Held:
+    """Memory that is counted as held as long as this is."""
+
+    __slots__ = ("_owner", "_size")
+
+    def __init__(self, owner: DeviceReference, size: int) -> None:
+        self._owner, self._size = owner, size
+
+    def __del__(self) -> None:
+        self._owner.release(self._size)
+
+
 @cache
 def _is_judged(name: str) -> bool:
     """Whether a device can say anything about calls of this name."""
@@ -96,7 +107,6 @@ class DeviceReference:
         self.of_lists = ListReference(self)
         self._count = self._bytes = 0
         self.held, self.allowed, self._closed = 0, -1, False
-        self._holds = self._holding()
         self.lock = threading.RLock()
         self._beside: Background | None = None
         self.gradients = Gathered(tool, self._full)
@@ -149,21 +159,11 @@ class DeviceReference:
             size += t.numel() * (8 + t.itemsize)
         with self.lock:
             self.held += size
-        taken.held = self._holds(size)
+        taken.held = _Held(self, size)
 
-    def _holding(self) -> type[int]:
-        """Sizes of memory that is counted as held as long as they are there."""
-        own = weakref.ref(self)  # a number is no business of Python's collector, which takes long
-
-        class Held(int):
-            __slots__ = ()
-
-            def __del__(self) -> None:
-                owner = own()
-                if owner is not None:
-                    owner.held -= self  # without the lock: it may be at any point of a thread
-
-        return Held
+    def release(self, size: int) -> None:
+        """No longer."""
+        self.held -= size  # without the lock: it may be called at any point of a thread
 
     # What is taken of a call.
 
@@ -195,7 +195,7 @@ class DeviceReference:
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
         if taken.about is None:
             taken.about = self.kind(taken.kind, taken.call.name)
-            taken.kind = taken.about.key  # one for all of them
+            taken.is_of(taken.about.key)
         about: Kind = taken.about
         number = about.next(entry.found is None)
         due = about.is_due(number)
