@@ -26,6 +26,7 @@ from op_tools import (
     device_kinds,
     device_parts,
     device_verdicts,
+    diagnostics,
     drawing,
     interception,
     memory,
@@ -324,7 +325,10 @@ class DeviceReference:
         """A call that its device found right."""
         with self.lock:
             self.passes += 1
-        interception.guarded(self._tool, call, self._passed, call, found, items)
+        try:
+            self._passed(call, found, items)
+        except Exception as error:  # a tool must not kill the program that it watches
+            diagnostics.add(type(self._tool).__name__, call.name, error)
 
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
