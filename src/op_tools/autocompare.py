@@ -170,8 +170,8 @@ class OpAutoCompare(Observer):
         reread = self._rereads(call)
         random = reference.random_state(call, kept_before.device_of(call))
         if there and not reread and call.name not in self._writers and self._only_reads(call):
-            requires = tuple([id(own) for own in call.given if own.requires_grad])
-            return Before(call, requires, versions, given, [], False, random, there, reread, False)
+            wanted = tuple([id(own) for own in call.given if own.requires_grad])
+            return Before(call, wanted, versions, given, [], False, random, there, reread, False)
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
         return Before(kept, requires, versions, given, guards, False, random, there, reread)

@@ -173,7 +173,7 @@ class DeviceReference:
         kept = [(memory.clone(), before) for memory, before in guards] if guards else ()
         entry = _Waiting(taken, None, guards=kept)
         if not self._is_for_host(entry):
-            self._made(entry, lambda: device_parts.forward(taken))
+            self._made(entry, device_parts.forward, taken)
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
@@ -207,10 +207,10 @@ class DeviceReference:
         self._on_host(entry, check=due and not asked, later=later)
         return True
 
-    def _made(self, entry: _Waiting, make: Callable[[], Made | None]) -> bool:
+    def _made(self, entry: _Waiting, make: Callable[..., Made | None], *given: Any) -> bool:
         """Whether the parts of a call could be had; else the host looks at it."""
         try:
-            made = make()
+            made = make(*given)
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
             with self.lock:
                 self.refused.add(entry.taken.call.name)
@@ -333,24 +333,18 @@ class DeviceReference:
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
         passes = [(entry, entry.found) for entry in waiting if entry.found is not None]
+        theirs: Sequence[list[Tensor | None] | None]
         try:
             runs = [(device_parts.reference_run(e.taken), found.outputs) for e, found in passes]
             theirs = gradients_of(runs)
         except Exception:  # as above; one of them, which is tried alone
-            theirs = None
-        failed = set()
-        for at, (entry, found) in enumerate(passes):
-            taken = entry.taken
-
-            def make(taken: Taken = taken, found: Gradients = found, at: int = at) -> Made | None:
-                own = theirs[at] if theirs is not None else None
-                if own is None:
-                    own = device_parts.reference_run(taken).gradients(found.outputs)
-                return device_parts.backward(taken, found, own)
-
-            if not self._made(entry, make):
-                failed.add(id(entry))
-        return [entry for entry in waiting if id(entry) not in failed]
+            theirs = [None] * len(passes)
+        failed = {
+            id(entry)
+            for (entry, found), own in zip(passes, theirs, strict=True)
+            if not self._made(entry, _backward, entry.taken, found, own)
+        }
+        return [entry for entry in waiting if id(entry) not in failed] if failed else waiting
 
     def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
@@ -386,3 +380,10 @@ class DeviceReference:
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
         return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)
+
+
+def _backward(taken: Taken, found: Gradients, own: list[Tensor | None] | None) -> Made | None:
+    """The parts of a backward pass; None for the gradients of the reference: not had yet."""
+    if own is None:
+        own = device_parts.reference_run(taken).gradients(found.outputs)
+    return device_parts.backward(taken, found, own)

@@ -4,6 +4,7 @@ much is left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
     return flat.set_(storage, end, (length,), (1,))
 
 
-def overrun(guards: list[tuple[Tensor, Tensor]]) -> str:
+def overrun(guards: Sequence[tuple[Tensor, Tensor]]) -> str:
     """What of that memory has changed; "" when nothing has."""
     for memory, before in guards:
         changed = int((memory.cpu() != before.cpu()).sum())
