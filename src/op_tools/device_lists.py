@@ -47,9 +47,11 @@ class Flats:
         self._kept, self._room = 0, KEPT
 
     def allow(self, room: int) -> None:
-        """So many bytes may be kept, where that is more."""
+        """So many bytes may be kept from now on, where that is more; what is over it goes."""
         if self._room:
             self._room = max(KEPT, room)
+            if self._kept > self._room:
+                self._free, self._kept = {}, 0
 
     def close(self) -> None:
         """Keeps nothing any more."""

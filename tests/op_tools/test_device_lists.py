@@ -149,3 +149,22 @@ def test_a_result_of_another_type_is_for_the_host() -> None:
     device_lists.taken_after(lists, [tensor.half() for tensor in x], flats, reread=False)
     assert not device_lists.run(lists, flats)
     assert device_lists.taken_of(lists, None).result[0].dtype == torch.float16  # type: ignore[arg-type]
+
+
+def test_memory_is_kept_for_the_next_calls_as_long_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_lists, "KEPT", 64)
+    flats, cpu = Flats(), torch.device("cpu")
+    shapes = (torch.Size([16]), torch.Size([16]))
+    flats.allow(1 << 10)
+    one = flats.take(shapes, torch.float64, cpu)
+    flats.give(one)
+    assert flats.take(shapes, torch.float64, cpu) is one
+    flats.give(one)
+    flats.allow(0)  # there is less now than is kept
+    assert flats.take(shapes, torch.float64, cpu) is not one
+    flats.close()
+    flats.allow(1 << 10)
+    flats.give(one)
+    assert flats.take(shapes, torch.float64, cpu) is not one
