@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -15,13 +15,14 @@ from torch._C import _set_grad_enabled
 from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
-from op_tools import bulk, host, names, watching
+from op_tools import bulk, host, kernels, names, watching
 from op_tools.call import PLAIN, Call, tensor_list
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
     HOST,
     RECURRENT,
+    WIDE,
     NoReferenceError,
     Types,
     modules_of,
@@ -29,11 +30,12 @@ from op_tools.reference import (
 )
 
 _NOTHING = torch.empty(0)
+_engine: Any = torch.autograd.Variable._execution_engine
 # Autocast leaves them alone: their weights may be of another type than their values.
 _MIXED = frozenset("batch_norm instance_norm layer_norm group_norm rms_norm".split())
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # hot path
 class Run:
     """What one run gave: results and arguments after it, in the order of `tensors()`."""
 
@@ -41,7 +43,7 @@ class Run:
     results: list[Tensor]
     given: list[Tensor]
     leaves: list[Tensor]  # the arguments as they were: gradients are of these
-    wrote: list[bool]  # which of them the call wrote, as far as autograd counts it
+    wrote: Sequence[bool]  # which of them the call wrote, as far as autograd counts it
     used: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # its arguments, if `leaves` are all
 
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -55,7 +57,7 @@ def gradients_of(runs: Sequence[tuple[Run, Sequence[Tensor | None]]]) -> list[li
     wanted: dict[int, Tensor] = {}
     for run, outputs in runs:
         pairs = [
-            (result, grad.to(result.device, result.dtype))
+            (result, _like(grad, result))
             for result, grad in zip(run.results, outputs, strict=False)
             if grad is not None and result.requires_grad
         ]
@@ -67,9 +69,22 @@ def gradients_of(runs: Sequence[tuple[Run, Sequence[Tensor | None]]]) -> list[li
         return [[None] * len(run.leaves) for run, _ in runs]
     leaves = list(wanted.values())
     with host.no_autocast(results[0].device):
-        found = torch.autograd.grad(results, leaves, flown, allow_unused=True, retain_graph=True)
+        # hot path: torch.autograd.grad looks at each shape for longer than the pass takes
+        found = _engine.run_backward(
+            tuple(results), tuple(flown), True, False, tuple(leaves), True, accumulate_grad=False
+        )
     by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
     return [[by_leaf.pop(id(leaf), None) for leaf in run.leaves] for run, _ in runs]
+
+
+def _like(grad: Tensor, result: Tensor) -> Tensor:
+    if grad.dtype is result.dtype and grad.device == result.device:
+        same = grad
+    else:
+        same = grad.to(result.device, result.dtype)
+    if same.shape != result.shape:
+        raise RuntimeError(f"a gradient of {tuple(same.shape)} for {tuple(result.shape)}")
+    return same
 
 
 @dataclass
@@ -77,7 +92,7 @@ class Again:
     """A call whose arguments are on the host, as they were before it, to be run from there."""
 
     call: Call  # with arguments on the host
-    requires: frozenset[int]  # ids of those arguments whose gradient is wanted
+    requires: Collection[int]  # ids of those arguments whose gradient is wanted
     writes: bool  # whether the call writes an argument
     types: Types  # of the reference
     rounded: torch.dtype | None = None  # autocast rounded arguments to this type first
@@ -183,7 +198,7 @@ class Again:
         """The same on its device, of a function of tensors and numbers. Hot path. None: it is none
         of those.
         """
-        call, place = self.call, self.place
+        call, place, given = self.call, self.place, self.call.given
         if place is HOST or self.rounded is not None or self.writes or not self.draws_nothing:
             return None
         if call.level != "api" or not _is_plain(call.name) or not _is_quiet(place):
@@ -194,18 +209,27 @@ class Again:
         before = torch.is_grad_enabled()
         try:
             _set_grad_enabled(False)
-            found = {id(t): self._plain_leaf(t, types, grad) for t in call.given}
+            leaves = self._plain_leaves(given, types, grad)
+            found = dict(zip(map(id, given), leaves, strict=True))
             args = tuple([found.get(id(v), v) for v in call.args])
             kwargs = {name: found.get(id(v), v) for name, v in call.kwargs.items()}
-            leaves = [found[id(t)] for t in call.given]
             counts = [leaf._version for leaf in leaves]
             _set_grad_enabled(grad)
             result = call.func(*args, **kwargs)
         finally:
             _set_grad_enabled(before)
-        wrote = [leaf._version != count for leaf, count in zip(leaves, counts, strict=True)]
+        wrote = tuple([leaf._version != count for leaf, count in zip(leaves, counts, strict=True)])
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
         return Run(result, made, leaves, leaves, wrote, (args, kwargs))
+
+    def _plain_leaves(self, given: list[Tensor], types: Types, grad: bool) -> list[Tensor]:
+        helper = kernels.loaded() if types is WIDE else None
+        if helper is None:
+            found = {id(t): self._plain_leaf(t, types, grad) for t in given}
+            return [found[id(t)] for t in given]
+        wanted = [grad and id(t) in self.requires for t in given]
+        leaves: list[Tensor] = helper.leaves_of(given, wanted, self.copied)
+        return leaves
 
     def _plain_leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         wanted = types.get(value.dtype, value.dtype)
@@ -333,13 +357,14 @@ def _in_two_steps(
 
 def again_of(
     before: Call,
-    requires: frozenset[int],
+    requires: Collection[int],
     wrote: bool,
     autocast: torch.dtype | None,
     result_types: Sequence[torch.dtype],
+    types: Types | None = None,
 ) -> Again:
     """The call that was made, from the copies of its arguments that were taken before it."""
-    made = Again(before, requires, wrote, types_for(before))
+    made = Again(before, requires, wrote, types_for(before) if types is None else types)
     if autocast is None:
         return made
     if before.level == "module":

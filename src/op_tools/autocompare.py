@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from op_tools import (
     compare_options,
     comparison,
     device_copies,
+    device_gradients,
     exactness,
     gradients,
     host,
@@ -31,7 +32,7 @@ from op_tools import (
     report,
 )
 from op_tools.accepted import Accepted
-from op_tools.again import again_of
+from op_tools.again import Again, again_of
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.comparison import Item, Taken
@@ -48,6 +49,7 @@ from op_tools.comparison_store import Saver
 from op_tools.device_copies import only_reads
 from op_tools.device_lists import Lists
 from op_tools.device_reference import DeviceReference
+from op_tools.device_verdicts import Right
 from op_tools.interception import Plan
 from op_tools.kept_before import Before
 from op_tools.options import Options
@@ -55,7 +57,6 @@ from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
-REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
 class OpAutoCompare(Observer):
@@ -84,7 +85,7 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
-        self._reread: Counter[str] = Counter()
+        self._rereads = kept_before.Rereads()
         self._writers: set[str] = set()  # operators that have written an argument
         self._differs: Counter[str] = Counter()
         self._chance = random.Random(0)
@@ -96,8 +97,11 @@ class OpAutoCompare(Observer):
         self._there: DeviceReference | None = None
         if self._how.on_device and self._accepted is not None:
             always = self._how.reference == "device"
-            self._there = DeviceReference(self, always, self._accepted, self._look, self._right)
+            given = self._accepted, self._look, self._right, self._skip
+            self._there = DeviceReference(self, always, *given)
         self._known = helper and helper.Known(interception.local, interception.ids)
+        if self._how.mode == "every":
+            self.selective = self.picks  # else it takes them all, and need not be asked
 
     # Which calls.
 
@@ -138,7 +142,7 @@ class OpAutoCompare(Observer):
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
-        lists = self._there.lists(call) if self._there is not None else None
+        lists = self._there.of_lists.before(call) if self._there is not None else None
         return self._before(call) if lists is None else lists
 
     def after(self, call: Call, state: Before | Lists | None, result: Any) -> None:
@@ -148,27 +152,26 @@ class OpAutoCompare(Observer):
         elif isinstance(state, Before):
             self._after(call, state, result)
         elif state is not None and self._there is not None:
-            self._there.made_lists(state, result, self._rereads(call))
+            self._there.of_lists.after(state, result, self._rereads(call))
 
     def _before(self, call: Call) -> Before | None:
         reason = reference.unfit(call)
         if reason:
             self._skip(call, reason)
             return None
-        graph = call.level != "aten"
-        given = gradients.arguments(call) if graph else None
-        if given is not None and not given.wanted:
-            given = None
         versions = reference.versions(call)
         there = self._there is not None and self._there.fits(call)
+        given = self._arguments(call, there) if call.level != "aten" else None
+        if given is not None and not given.wanted:
+            given = None
         if names.last(call.name) in names.VIEWS:
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         reread = self._rereads(call)
         random = reference.random_state(call, kept_before.device_of(call))
-        if there and not reread and call.name not in self._writers and only_reads(call):
-            requires = frozenset(id(own) for own in call.given if own.requires_grad)
-            return Before(call, requires, versions, given, [], False, random, there, reread, False)
+        if there and not reread and call.name not in self._writers and self._only_reads(call):
+            wanted = tuple([id(own) for own in call.given if own.requires_grad])
+            return Before(call, wanted, versions, given, [], False, random, there, reread, False)
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
         return Before(kept, requires, versions, given, guards, False, random, there, reread)
@@ -179,7 +182,8 @@ class OpAutoCompare(Observer):
         if reason:
             self._skip(call, reason)
             return
-        wrote = reference.writes(call, state.versions)
+        now = reference.versions(call)
+        wrote = reference.writes(call, state.versions, now)
         if wrote:
             self._writers.add(call.name)
             if not state.in_place:
@@ -198,10 +202,12 @@ class OpAutoCompare(Observer):
         if drawn is not None and not reference.drew_nothing(drawn, call, device):
             self._skip(call, "it draws random numbers")
             return
-        autocast = reference.autocast_of(device)
-        types = [tensor.dtype for tensor in made]
         wants = state.given is not None and any(t.requires_grad for t in made)
-        again = again_of(state.call, state.requires, wrote, autocast, types)
+        if state.in_place:
+            autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
+            again = again_of(state.call, state.requires, wrote, autocast, types)
+        else:  # hot path: neither autocast nor another type
+            again = Again(state.call, state.requires, wrote, reference.WIDE)
         again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
         if state.on_device:
@@ -212,7 +218,7 @@ class OpAutoCompare(Observer):
             [],
             wants,
             str(device),
-            device_rows(call, result) if not state.on_device and report.verbose() else [],
+            device_rows(call, result) if not state.on_device and report.verbose() else (),
             accepted=self._accepted,
         )
         views = not wrote and memory.lies_in_arguments(result, call)
@@ -228,10 +234,10 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             reread = self._rereads(call) if state.reread is None else state.reread
-            kept = set() if reread else reference.unwritten(call, state.versions)
+            kept = set() if reread else reference.unwritten(call, state.versions, now)
             given = call.given
             if state.on_device and len(kept) == len(given) and isinstance(result, Tensor):
-                taken.result, taken.after = _copy_there(result), [None] * len(given)  # hot path
+                taken.result, taken.after = _copy_there(result), (None,) * len(given)  # hot path
             else:
                 read = [t for at, t in enumerate(given) if at not in kept]
                 copies = kept_before.copies_of(state.on_device, result, read)
@@ -245,28 +251,24 @@ class OpAutoCompare(Observer):
         if wants and state.given is not None:
             self._watch(call, state.given, result, taken, views)
 
-    def _rereads(self, call: Call) -> bool:
-        """Whether arguments that a call should not write are read again, to see that it did not.
+    def _only_reads(self, call: Call) -> bool:
+        return only_reads(call) and self._there is not None and self._there.asked.is_wide(call)
 
-        The first calls of each operator and then a part of them: it costs as much as the rest.
-        """
-        if "batch_norm" in call.name:  # it writes its statistics and does not count it
-            return True
-        with self._lock:
-            self._reread[call.name] += 1
-            number = self._reread[call.name]
-        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
+    def _arguments(self, call: Call, there: bool) -> Any:
+        """Where they hang in the graph."""
+        if there and self._there is not None:
+            return self._there.gradients.arguments(call)
+        return gradients.arguments(call)
 
-    def _watch(
-        self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, views: bool
-    ) -> None:
-        guard = interception.guard(self, taken.call)  # holds no tensor of the device
-
+    def _watch(self, call: Call, given: Any, result: Any, taken: Taken, views: bool) -> None:
         there = self._there if taken.again.place is not reference.HOST else None
+        if there is not None and there.gradients.watch(call, given, result, taken, views):
+            return
+        guard = interception.guard(self, taken.call)  # holds no tensor of the device
 
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
-                self._skip(taken.call, "the backward pass went through a part of it")
+                self._skip(taken.call, device_gradients.PART)
             elif there is not None and views:
                 if not memory.gradients_are_views(found):
                     there.backward(taken, device_copies.copied(found))
@@ -296,7 +298,9 @@ class OpAutoCompare(Observer):
         else:
             self._do(taken.call, self._backward, taken, found)
 
-    def _right(self, call: Call, found: gradients.Gradients | None, items: list[Item]) -> None:
+    def _right(
+        self, call: Call, found: gradients.Gradients | None, items: Sequence[Item | Right]
+    ) -> None:
         """A call that its device found right."""
         with self._lock:
             self.compared += found is None

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -68,9 +69,13 @@ class Call:
             self._given = tensor_list(self.args, self.kwargs)
         return self._given
 
-    def given_others(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The same with other arguments. Hot path: dataclasses.replace takes longer."""
-        return Call(
+    def given_others(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor] | None = None
+    ) -> Call:
+        """The same with other arguments, and the tensors among them where they are known. Hot path:
+        dataclasses.replace takes longer.
+        """
+        made = Call(
             self.id,
             self.name,
             self.func,
@@ -84,6 +89,8 @@ class Call:
             self.sequence,
             self.device,
         )
+        made._given = given
+        return made
 
     def run(self) -> Any:
         """The operator itself, on the arguments as they are now."""
@@ -92,12 +99,17 @@ class Call:
     @property
     def operator(self) -> str:
         """The last part of the name, as in `LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16`."""
-        parts = self.name.split(".")
-        return parts[1] if self.level == "aten" and len(parts) > 1 else parts[-1]
+        return _operator(self.name, self.level == "aten")
 
     @property
     def where(self) -> str:
         return str(self.site) if self.site is not None else "(unknown line)"
+
+
+@cache
+def _operator(name: str, is_kernel: bool) -> str:
+    parts = name.split(".")
+    return parts[1] if is_kernel and len(parts) > 1 else parts[-1]
 
 
 def tensors(*values: Any) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -39,23 +39,32 @@ class Taken:
 
     again: Again
     result: Any
-    after: list[Tensor | None]  # the arguments after the call; None: not read again
+    after: Sequence[Tensor | None]  # the arguments after the call; None: not read again
     wants_gradient: bool
     device: str = ""
-    rows: list[tuple[object, ...]] = field(default_factory=list)  # the device's side, to be shown
+    rows: Sequence[tuple[object, ...]] = ()  # the device's side, to be shown
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
+    about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
+    _kind: Hashable = field(default=None, init=False, repr=False)
     held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
 
     @property
     def call(self) -> Call:
         return self.again.call
 
-    @cached_property
+    @property
     def kind(self) -> Hashable:
         """What calls have in common whose errors are alike."""
-        given = tuple([(t.shape, self.again.type_of(t)) for t in self.call.given])
-        return self.call.name, given, self.again.rounded, self.again.inside
+        if self._kind is None:  # hot path: a cached_property would make a dict for each call
+            again = self.again
+            given = tuple([(t.shape, again.type_of(t)) for t in again.call.given])
+            self._kind = again.call.name, given, again.rounded, again.inside
+        return self._kind
+
+    def is_of(self, kind: Hashable) -> None:
+        """One object that stands for all that are equal to its kind."""
+        self._kind = kind
 
     @cached_property
     def results(self) -> list[Tensor]:
@@ -254,10 +263,18 @@ def _value(mine: Any, theirs: Any) -> Verdict:
 
 def labels_of(word: str, call: Call) -> list[str]:
     """`input[0]`, …: by the place among all the arguments, whatever they are."""
-    leaves = list(leaves_of((call.args, call.kwargs)))
+    if not call.kwargs and not any(isinstance(v, (tuple, list, dict)) for v in call.args):
+        leaves = list(call.args)  # hot path
+    else:
+        leaves = list(leaves_of((call.args, call.kwargs)))
     if len(leaves) == 1:
         return [word] if isinstance(leaves[0], Tensor) else []
-    return [f"{word}[{place}]" for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    return [_label(word, place) for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+
+@cache
+def _label(word: str, place: int) -> str:
+    return f"{word}[{place}]"
 
 
 # Backward.

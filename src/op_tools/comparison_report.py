@@ -13,13 +13,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from deeplink import settings
 from deeplink.judge import Verdict
+from deeplink.judge.verdict import name_of
 from op_tools import diagnostics, report, results
 from op_tools.call import Call, Site, tensors
 from op_tools.comparison import Item, Taken
+from op_tools.device_verdicts import Right
 from op_tools.gradients import Gradients
 from op_tools.host import mapped
 
@@ -92,11 +95,42 @@ class Rows:
         self._details: list[str] = []  # lines of the file beside it, for `deeplink report`
         self._begun = False
 
-    def add(self, call: Call, direction: str, items: Sequence[Item]) -> None:
-        self._waiting.extend((call.id, *row(call, item)) for item in items)
-        self._details.extend(detail(call, direction, item) for item in items)
+    def add(self, call: Call, direction: str, items: Sequence[Item | Right]) -> None:
+        for item in items:
+            if type(item) is Right:
+                self._right(call, direction, item)
+            else:
+                self._waiting.append((call.id, *row(call, item)))
+                self._details.append(detail(call, direction, item))
         if len(self._waiting) >= self._limit:
             self.flush()
+
+    def _right(self, call: Call, direction: str, item: Right) -> None:
+        """The same as any other for what is right. Hot path: it differs little by step."""
+        found = item.found
+        gap, relative, cosine = found.gap, found.relative, found.cosine
+        if not (math.isfinite(gap) and math.isfinite(relative) and math.isfinite(cosine)):
+            self._waiting.append((call.id, *row(call, item)))
+            self._details.append(detail(call, direction, item))
+            return
+        backward = call.direction == "backward" or direction == "backward"
+        about = call.name, item.label, backward, call.module, call.site, item.dtype, item.shape
+        name, first, second = _texts(*about)
+        self._waiting.append(
+            (
+                call.id,
+                name,
+                True,
+                f"{cosine:.9f}",
+                f"{gap:.9g}" if gap else _ZERO,
+                f"{relative:.9g}" if relative else _ZERO,
+                _ZERO,
+                _ZERO,
+                "",
+            )
+        )
+        text = f'{{"id": {call.id}{first}{call.step}{second}{float(gap)!r}, "message": ""}}\n'
+        self._details.append(text)
 
     def close(self) -> None:
         """Writes what waits, and from now on at once: a backward pass may come after the end."""
@@ -123,7 +157,32 @@ class Rows:
             diagnostics.add("OpAutoCompare", str(self.path), error)
 
 
-def row(call: Call, item: Item) -> tuple[object, ...]:
+_ZERO = f"{0.0:.9f}"
+
+
+@lru_cache(1 << 14)
+def _texts(
+    name: str,
+    label: str,
+    backward: bool,
+    module: str,
+    site: Site | None,
+    dtype: torch.dtype,
+    shape: torch.Size,
+) -> tuple[str, str, str]:
+    """What lines on parts that are right have in common: see `row` and `detail`."""
+    first = (
+        f', "op": {_quoted(name)}, "item": {_quoted(label)}, '
+        f'"direction": "{"backward" if backward else "forward"}", "step": '
+    )
+    second = (
+        f', "module": {_quoted(module)}, "site": {_place(site)}, "dtype": "{name_of(dtype)}", '
+        f'"shape": {list(shape)}, "passed": true, "ratio": 0.0, "max_abs": '
+    )
+    return f"{name} {label}", first, second
+
+
+def row(call: Call, item: Item | Right) -> tuple[object, ...]:
     """name, allclose, cosine_similarity, … error_info; without a tolerance, atol is the bound."""
     verdict = item.verdict
     atol = verdict.bound if verdict.atol is None else verdict.atol
@@ -139,7 +198,7 @@ def row(call: Call, item: Item) -> tuple[object, ...]:
     )
 
 
-def detail(call: Call, direction: str, item: Item) -> str:
+def detail(call: Call, direction: str, item: Item | Right) -> str:
     """The same as a line of JSON, with what the classic columns leave out."""
     verdict = item.verdict
     backward = call.direction == "backward" or direction == "backward"
@@ -186,7 +245,7 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
     args, kwargs = mapped(
         (call.args, call.kwargs), lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf
     )
-    rows = taken.rows + report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)
+    rows = [*taken.rows, *report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
     rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
     report.show_call(_header(taken), call, rows, _items(call, items))
 
@@ -194,7 +253,7 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
 def show_view(taken: Taken) -> None:
     """A call whose results lie in its arguments."""
     line = "a view: nothing was computed, so there is nothing to compare"
-    report.show_call(_header(taken), taken.call, taken.rows, line)
+    report.show_call(_header(taken), taken.call, list(taken.rows), line)
 
 
 def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def _write(
     folders.write(where, Part(kind, header, *encoded))
 
 
-def _leaf(device: str, requires: frozenset[int]) -> Callable[[Tensor], Snapshot]:
+def _leaf(device: str, requires: Collection[int]) -> Callable[[Tensor], Snapshot]:
     """Takes a tensor of the host as what it stands for."""
     known: dict[int, Snapshot] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -41,16 +42,19 @@ def copied(found: Gradients) -> Gradients:
 
 def only_reads(call: Call) -> bool:
     """Whether a call, as far as its name tells, writes no argument: what is needed of those can be
-    taken after it, and in float64 at once.
+    taken after it, and, where the reference is in float64, in that at once.
     """
-    if call.level != "api" or names.last(call.name).endswith("_") or "batch_norm" in call.name:
+    if call.level != "api" or not _sounds_harmless(call.name):
         return False
-    if "out" in call.kwargs or call.kwargs.get("inplace"):
+    if call.kwargs and ("out" in call.kwargs or call.kwargs.get("inplace")):
         return False
-    device = call.device
-    if device is None or reference.autocast_of(device) is not None:
-        return False  # what is rounded by autocast is not what was given
-    return reference.types_for(call) is reference.WIDE
+    device = call.device  # what is rounded by autocast is not what was given
+    return device is not None and reference.autocast_of(device) is None
+
+
+@cache
+def _sounds_harmless(name: str) -> bool:
+    return not names.last(name).endswith("_") and "batch_norm" not in name
 
 
 def taken_now(taken: Taken, reuse: bool) -> None:
@@ -70,8 +74,11 @@ def taken_now(taken: Taken, reuse: bool) -> None:
         pairs = list(zip(own.given, run.leaves, strict=True))
         again.narrow = {id(leaf): t.dtype for t, leaf in pairs}
         if run.used is not None:  # hot path
-            again.call = own.given_others(*run.used)
-            again.requires = frozenset([id(leaf) for t, leaf in pairs if id(t) in again.requires])
+            again.call = own.given_others(*run.used, run.leaves)
+            if again.requires:
+                wanted = [id(leaf) for t, leaf in pairs if id(t) in again.requires]
+                again.requires = tuple(wanted)
+            run.used = None
             again.copied = True
             return
         copies = host.Copies(_clone, pairs)

@@ -14,11 +14,12 @@ from torch import Tensor
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS, spacing
 from op_tools import bulk, device_kernel
-from op_tools.device_pairs import Figures, Near
+from op_tools.device_pairs import Figures, Measured, Near
 
 ELEMENTS = 1 << 23  # that are worked on at once, with some hundred bytes for each;
 MOST = 1 << 25  # more of them, where a device has so much memory
 PIECE = 1 << 18  # that are reduced by one part of a device
+JOINED = 1 << 28  # bytes of pairs that are looked at as one, with two copies of them
 FIGURES = 10
 ONE_STEP = 2.0**-23  # of a float32, relatively
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -29,9 +30,7 @@ def at_once(free: int) -> int:
     return max(ELEMENTS, min(MOST, free >> 10))
 
 
-def figures(
-    near: Sequence[Near], same: Sequence[Sequence[tuple[Tensor, Tensor]]], elements: int
-) -> Found:
+def figures(near: Sequence[Near], same: Groups, elements: int) -> Found:
     """The figures of each pair, and of each group of pairs whether it differs in a bit; works on so
     many elements at once, and waits for the device once.
     """
@@ -41,31 +40,34 @@ def figures(
         _measure(near, batch, lengths)
         for batch, lengths in zip(batches, _lengths(near, batches), strict=True)
     ]
-    flags = [_differ(group) for group in same]
-    found = [Figures() for _ in near] if by_kernel is None else by_kernel()
+    flags = [_differ(group) for group in _joined(same)]
+    found = [Figures() for _ in near] if by_kernel is None else list(by_kernel())
     if made or flags:
         values = iter(torch.cat([*made, *(flag.double().reshape(1) for flag in flags)]).tolist())
         for batch in batches:
             columns = [list(itertools.islice(values, len(batch))) for _ in range(FIGURES)]
             for (at, _, _), row in zip(batch, zip(*columns, strict=True), strict=True):
                 found[at].add(row)
-        return found, [bool(next(values)) for _ in flags]
+        differ = [bool(next(values)) for _ in flags]
+        if len(differ) == len(same):
+            return found, differ
+        return found, [differ[0] and bool(_differ(group)) for group in same]
     return found, []
 
 
-def _by_kernel(near: Sequence[Near]) -> Callable[[], list[Figures]] | None:
+def _by_kernel(near: Sequence[Near]) -> Callable[[], Measured] | None:
     """By one kernel of the vendor's, without a copy; what it returns waits for it. None: by torch's
     kernels.
     """
     if not near or not all(device_kernel.reads(pair.mine) for pair in near):
         return None
     table = device_kernel.Table()
-    for pair in near:
-        table.add(pair)
+    table.add_all(near)
     return device_kernel.started(table, near[0].mine.device)
 
 
 Found = tuple[list[Figures], list[bool]]
+Groups = Sequence[Sequence[tuple[Tensor, Tensor]]]
 _Piece = tuple[int, int, int]  # number of the pair, and its elements from here to there
 
 
@@ -175,6 +177,14 @@ def _differ(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
             side.append(_bits(tensor))
     flags = [(torch.cat(a) != torch.cat(b)).any() for a, b in sizes.values()]
     return flags[0] if len(flags) == 1 else torch.stack(flags).any()
+
+
+def _joined(same: Groups) -> Groups:
+    """All groups as one, where they are small: in most cases none of them differs."""
+    size = sum(tensor.nbytes for group in same for tensor, _ in group)
+    if len(same) < 2 or size > JOINED:
+        return same
+    return [[pair for group in same for pair in group]]
 
 
 def _size(tensor: Tensor) -> int:

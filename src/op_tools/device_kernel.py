@@ -19,12 +19,14 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deeplink.judge.calibrated import HALF
 from deeplink.judge.formats import FORMATS
-from op_tools.device_pairs import Figures, Near
+from op_tools import kernels
+from op_tools.device_pairs import Measured, Near
 from op_tools.statistics import NATIVE
 from op_tools.vendor_kernels import Start, offered
 
@@ -38,7 +40,7 @@ def reads(result: Tensor) -> bool:
     return result.dtype in KINDS and starter(result.device.type) is not None
 
 
-def started(pairs: Table, device: torch.device) -> Callable[[], list[Figures]] | None:
+def started(pairs: Table, device: torch.device) -> Callable[[], Measured] | None:
     """Starts on all pairs; what it returns waits for their figures. None: it cannot, now."""
     start = starter(device.type)
     if start is None or device.index != torch.accelerator.current_device_index():
@@ -59,7 +61,7 @@ def _try(start: Start, one: Tensor) -> None:
     """Raises what it raises, such as that it has no compiler."""
     table = Table()
     table.add(Near(one, one.double() + 1, torch.float32))
-    if table.started(start, one.device)()[0].gap != 1.0:
+    if next(iter(table.started(start, one.device)())).gap != 1.0:
         raise RuntimeError("its results are others")
 
 
@@ -78,13 +80,32 @@ class Table:
         mine = mine if mine.is_contiguous() else mine.contiguous()
         theirs = theirs if theirs.is_contiguous() else theirs.contiguous()
         self._held += (mine, theirs)
-        first, second, size = mine.data_ptr(), theirs.data_ptr(), mine.element_size()
-        count, steps = 0, _steps(pair.unit)
-        for begin, length in _cut(mine.numel()):
+        first, second, whole = mine.data_ptr(), theirs.data_ptr(), mine.numel()
+        count, steps, size = 0, _steps(pair.unit), mine.itemsize
+        if 0 < whole <= PIECE:  # hot path
+            self._rows.extend((first, second, whole, kind, *steps))
+            self._pieces.append(1)
+            return
+        for begin, length in _cut(whole):
             given = first + size * begin, second + 8 * begin, length, kind, *steps
             self._rows.extend(given)
             count += 1
         self._pieces.append(count)
+
+    def add_all(self, pairs: Sequence[Near]) -> None:
+        """Many pairs. Hot path: natively."""
+        helper = kernels.loaded()
+        if helper is None or self._pieces:
+            for pair in pairs:
+                self.add(pair)
+            return
+        kinds: dict[tuple[int, ...], int] = {}
+        whose = [(KINDS[pair.mine.dtype], *_steps(pair.unit)) for pair in pairs]
+        which = [kinds.setdefault(kind, len(kinds)) for kind in whose]
+        sides = [pair.mine for pair in pairs], [pair.theirs for pair in pairs]
+        rows, self._pieces, copies = helper.rows_of_pairs(*sides, which, list(kinds), PIECE)
+        self._more += [rows] if len(rows) else []
+        self._held += [*sides[0], *sides[1], *copies]
 
     def add_flat(self, mine: Tensor, theirs: Tensor, flat: FlatRows) -> None:
         """Pairs that lie one after the other in two pieces of memory; not with any other."""
@@ -92,13 +113,13 @@ class Table:
         self._more.append(flat.at(mine.data_ptr(), theirs.data_ptr()))
         self._pieces += flat.pieces
 
-    def started(self, start: Start, device: torch.device) -> Callable[[], list[Figures]]:
+    def started(self, start: Start, device: torch.device) -> Callable[[], Measured]:
         """Starts on all; what it returns waits for them."""
         parts = list(self._more)
         if self._rows:
             parts.insert(0, torch.frombuffer(self._rows, dtype=torch.int64).view(-1, GIVEN))
         if not parts:
-            return lambda: [Figures() for _ in self._pieces]
+            return lambda: Measured(np.zeros((len(self._pieces), FOUND)))
         read = start(parts[0] if len(parts) == 1 else torch.cat(parts), device)
         return lambda: _figures(read().view(torch.float64), self._pieces)
 
@@ -134,10 +155,12 @@ def _steps(unit: torch.dtype) -> tuple[int, int, int]:
     return struct.unpack("3q", struct.pack("3d", *numbers))
 
 
-def _figures(rows: Tensor, pieces: Sequence[int]) -> list[Figures]:
+def _figures(rows: Tensor, pieces: Sequence[int]) -> Measured:
     """Those of each pair, from those of its pieces."""
     lengths = torch.tensor(pieces)
     maxima = torch.segment_reduce(rows[:, :MAXIMA].contiguous(), "max", lengths=lengths)
     sums = torch.segment_reduce(rows[:, MAXIMA:].contiguous(), "sum", lengths=lengths)
-    made = zip(torch.cat((maxima, sums), 1).tolist(), pieces, strict=True)
-    return [Figures(*row) if count else Figures() for row, count in made]
+    made = torch.cat((maxima, sums), 1)
+    if 0 in pieces:  # of nothing, the largest is none
+        made[lengths == 0] = 0.0
+    return Measured(made.numpy())

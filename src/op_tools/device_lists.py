@@ -7,8 +7,7 @@ narrower type is changed by that.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +15,11 @@ import torch
 from torch import Tensor
 
 from deeplink.judge.formats import FORMATS
-from op_tools import bulk, device_copies, device_figures, device_kernel, device_verdicts, names
+from op_tools import bulk, device_copies, kernels, names
 from op_tools.accepted import Accepted
 from op_tools.again import again_of
 from op_tools.call import Call
-from op_tools.comparison import Item, Taken
-from op_tools.device_figures import FIGURES, Cut
-from op_tools.device_kernel import FlatRows
-from op_tools.device_pairs import Figures
-from op_tools.device_verdicts import Result
+from op_tools.comparison import Taken
 
 KEPT = 1 << 31  # bytes of memory that wait for the next calls
 _NUMBERS = (int, float, list, tuple, type(None))
@@ -50,6 +45,13 @@ class Flats:
     def __init__(self) -> None:
         self._free: dict[Hashable, list[Flat]] = {}
         self._kept, self._room = 0, KEPT
+
+    def allow(self, room: int) -> None:
+        """So many bytes may be kept from now on, where that is more; what is over it goes."""
+        if self._room:
+            self._room = max(KEPT, room)
+            if self._kept > self._room:
+                self._free, self._kept = {}, 0
 
     def close(self) -> None:
         """Keeps nothing any more."""
@@ -162,20 +164,28 @@ def type_of(call: Call) -> torch.dtype | None:
     """
     if not all(isinstance(value, _NUMBERS) for value in (*call.args, *call.kwargs.values())):
         return None
-    kinds = set()
-    for tensors in _lists(call).values():
-        if len({id(tensor) for tensor in tensors}) < len(tensors):
-            return None  # one that would be written twice
-        kinds |= {(t.dtype, t.device, t.layout, t.is_inference()) for t in tensors}
-        # leaves are written where no graph is made
-        if any(t.requires_grad and not (_writes(call) and t.is_leaf) for t in tensors):
-            return None
-    if len(kinds) != 1:
+    lists = [*_lists(call).values()]
+    helper = kernels.loaded()
+    look = _alike if helper is None else helper.alike
+    # leaves are written where no graph is made
+    if not lists or not look(lists, _writes(call)):
         return None
-    dtype, device, layout, inference = kinds.pop()
-    if device != call.device or layout != torch.strided or inference or dtype not in FORMATS:
+    dtype, device = lists[0][0].dtype, lists[0][0].device
+    if device != call.device or dtype not in FORMATS or dtype.is_complex:
         return None
-    return None if dtype.is_complex or dtype == torch.float64 else dtype
+    return None if dtype == torch.float64 else dtype
+
+
+def _alike(lists: Sequence[Sequence[Tensor]], leaves: bool) -> bool:
+    """Whether tensors are of one type, on one device and plain, none twice in its list, and none
+    is in a graph but leaves, where those may be.
+    """
+    kinds = {(t.dtype, t.device, t.layout, t.is_inference()) for some in lists for t in some}
+    if len(kinds) != 1 or not {(torch.strided, False)} >= {kind[2:] for kind in kinds}:
+        return False
+    if any(len({id(t) for t in some}) < len(some) for some in lists):
+        return False  # one that would be written twice
+    return not any(t.requires_grad and not (leaves and t.is_leaf) for some in lists for t in some)
 
 
 def taken_after(lists: Lists, result: Any, flats: Flats, reread: bool) -> None:
@@ -243,115 +253,3 @@ def taken_of(lists: Lists, accepted: Accepted) -> Taken:
         if isinstance(value, Flat):
             after += now.get(id(value)) or [None] * len(value.views)
     return Taken(again, lists.result, after, False, str(device), accepted=accepted)
-
-
-# Verdicts.
-
-
-class Verdicts:
-    """On many calls of lists: all is measured before the device is waited for."""
-
-    def __init__(self, accepted: Accepted) -> None:
-        self._accepted = accepted
-        self._cuts: dict[Hashable, list[Cut]] = {}
-        self._rows: dict[Hashable, FlatRows] = {}
-
-    def items(self, calls: Sequence[Lists], elements: int) -> list[Item | None]:
-        """The verdict on each call, that on its worst tensor; None where the host has to look.
-
-        So many elements are measured at once.
-        """
-        flags = [_changed(c.flats[at], flat) for c in calls for at, flat in c.read.items()]
-        each = self._by_kernel(calls) or self._by_torch(calls, elements)
-        values = iter(torch.cat(flags).tolist()) if flags else iter(())
-        changed = [sum(next(values) for _ in lists.read) for lists in calls]
-        rows = zip(calls, each, changed, strict=True)
-        return [None if wrong else self._item(lists, mine) for lists, mine, wrong in rows]
-
-    def _by_kernel(self, calls: Sequence[Lists]) -> list[list[Figures]] | None:
-        """Figures of each tensor of each call, by a kernel of the vendor's; None: it has none."""
-        if not all(device_kernel.reads(_made(lists).memory) for lists in calls):
-            return None
-        table = device_kernel.Table()
-        for lists in calls:
-            mine = _made(lists)
-            rows = self._rows.get(mine.key)
-            if rows is None:
-                sizes = [shape.numel() for shape in mine.shapes]
-                rows = self._rows[mine.key] = FlatRows(sizes, lists.dtype, lists.dtype)
-            table.add_flat(mine.memory, _right(lists).memory, rows)
-        read = device_kernel.started(table, _made(calls[0]).memory.device)
-        if read is None:
-            return None
-        found = iter(read())
-        return [[next(found) for _ in _made(lists).shapes] for lists in calls]
-
-    def _by_torch(self, calls: Sequence[Lists], elements: int) -> list[list[Figures]]:
-        cuts = [(at, cut) for at, lists in enumerate(calls) for cut in self._of(lists)]
-        groups = list(_groups(calls, cuts, elements))
-        found = [_measured(calls, group) for group in groups]
-        values = iter(torch.cat(found).tolist()) if found else iter(())
-        each = [[Figures() for _ in _made(lists).shapes] for lists in calls]
-        for group in groups:  # hot path: one row for each piece
-            owners = [each[at][owner] for at, cut in group for owner in cut.owners]
-            columns = [list(itertools.islice(values, len(owners))) for _ in range(FIGURES)]
-            for owner, row in zip(owners, zip(*columns, strict=True), strict=True):
-                owner.add(row)
-        return each
-
-    def _item(self, lists: Lists, each: list[Figures]) -> Item | None:
-        shapes = _made(lists).shapes
-        results = (Result(shape, lists.dtype, lists.dtype, (lists.kind, True)) for shape in shapes)
-        worst = device_verdicts.worst_of(zip(results, each, strict=True), self._accepted)
-        word = "input" if lists.in_place else "output"
-        label = f"{word}[0] to {word}[{len(shapes) - 1}]"
-        return None if worst is None else Item(label, device_verdicts.right(*worst))
-
-    def _of(self, lists: Lists) -> list[Cut]:
-        flat = _made(lists)
-        known = self._cuts.get(flat.key)
-        if known is None:
-            sizes = [shape.numel() for shape in flat.shapes]
-            known = self._cuts[flat.key] = list(device_figures.cuts(sizes, flat.memory.device))
-        return known
-
-
-Group = list[tuple[int, Cut]]  # numbers of calls, and parts of them that are measured together
-
-
-def _groups(calls: Sequence[Lists], cuts: Group, elements: int) -> Iterator[Group]:
-    """Of one type each, and not too large."""
-    group: Group = []
-    count = 0
-    for at, cut in cuts:
-        count += cut.end - cut.begin
-        if group and (count > elements or calls[at].dtype != calls[group[0][0]].dtype):
-            yield group
-            group, count = [], cut.end - cut.begin
-        group.append((at, cut))
-    if group:
-        yield group
-
-
-def _measured(calls: Sequence[Lists], group: Group) -> Tensor:
-    made = [_made(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
-    right = [_right(calls[at]).memory[cut.begin : cut.end] for at, cut in group]
-    dtype = calls[group[0][0]].dtype
-    lengths = torch.cat([cut.lengths for _, cut in group])
-    return device_figures.measured(torch.cat(made), torch.cat(right), dtype, lengths)
-
-
-def _made(lists: Lists) -> Flat:
-    assert lists.made is not None  # by `run`
-    return lists.made
-
-
-def _right(lists: Lists) -> Flat:
-    assert lists.right is not None  # by `run`
-    return lists.right
-
-
-def _changed(was: Flat, now: Flat) -> Tensor:
-    """Whether an argument differs in a bit from what it was, as a tensor of one number."""
-    differs = was.memory.view(torch.int64) != now.memory.double().view(torch.int64)
-    return differs.any().double().reshape(1)

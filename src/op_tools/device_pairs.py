@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+RELATIVE, BEYOND = 3, 4  # places among the figures
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True, eq=False)  # hot path
 class Near:
     """A result, a reference in float64, and the type whose spacing counts."""
 
@@ -19,7 +23,7 @@ class Near:
     unit: torch.dtype
 
 
-@dataclass
+@dataclass(slots=True)
 class Figures:
     """Of one pair: maxima and sums of squares over its elements."""
 
@@ -57,6 +61,33 @@ class Figures:
             return math.nan
         product = (self.mine + self.size - self.squared) / 2
         return min(1.0, max(-1.0, product / lengths))
+
+
+class Measured:
+    """The figures of many pairs, a row for each; objects are made of those that are asked for."""
+
+    def __init__(self, rows: NDArray[np.float64]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Figures]:
+        return (Figures(*row) for row in self._rows.tolist())
+
+    def part(self, begin: int, end: int) -> Measured:
+        """Those of some pairs."""
+        return Measured(self._rows[begin:end])
+
+    def of(self, at: int) -> Figures:
+        """Those of one pair."""
+        return Figures(*self._rows[at].tolist())
+
+    def worst_within(self) -> int | None:
+        """Where no gap is larger than a step of float32, the place of the largest one."""
+        if not len(self._rows) or not (self._rows[:, BEYOND] <= 0.0).all():  # a nan is not
+            return None
+        return int(self._rows[:, RELATIVE].argmax())
 
 
 def _greater(a: float, b: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,21 +15,30 @@ from op_tools.comparison import Taken
 from op_tools.device_pairs import Near
 from op_tools.gradients import Gradients
 
-Pairs = list[tuple[Tensor, Tensor]]
+Pairs = Sequence[tuple[Tensor, Tensor]]
+_Pairs = list[tuple[Tensor, Tensor]]  # while they are found
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # hot path
 class Part:
     """One part of a call: a result that must be near, or one whose bits must be the same."""
 
     label: str
     mine: Tensor
     place: int
-    near: Near | None
+    theirs: Tensor | None = None  # in float64
+    unit: torch.dtype | None = None  # whose spacing counts
     as_before: int | None = None  # it is the part of this number, too
 
+    @property
+    def near(self) -> Near | None:
+        """What is to be measured of it."""
+        if self.theirs is None or self.unit is None:
+            return None
+        return Near(self.mine, self.theirs, self.unit)
 
-Made = tuple[list[Part], Pairs]
+
+Made = tuple[Sequence[Part], Pairs]
 
 
 def reference_run(taken: Taken) -> Run:
@@ -44,11 +53,11 @@ def forward(taken: Taken) -> Made | None:
     """The parts of a call, and pairs that must be the same bit by bit; None: the host must look."""
     run = reference_run(taken)
     parts: list[Part] = []
-    same: Pairs = []
+    same: _Pairs = []
     mine, theirs = taken.result, run.result
     if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and not any_read(taken):  # hot path
         only = part_of(taken, "output", mine, theirs, 0, same)
-        return None if only is None else ([only], same)
+        return None if only is None else ((only,), same or ())
     count = len(run.results)
     named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
     for place, (label, was, now, should, wrote) in enumerate(_arguments(taken, run)):
@@ -73,7 +82,7 @@ def forward(taken: Taken) -> Made | None:
             if known is None:
                 part = part_of(taken, label, a, b, place, same)
             else:
-                part = replace(parts[known], label=label, near=None, as_before=known)
+                part = Part(label, parts[known].mine, parts[known].place, as_before=known)
             if part is None:
                 return None
             parts.append(part)
@@ -85,7 +94,7 @@ def forward(taken: Taken) -> Made | None:
 
 def any_read(taken: Taken) -> bool:
     """Whether some argument was read again after the call."""
-    return any(now is not None for now in taken.after)
+    return taken.after.count(None) < len(taken.after)
 
 
 def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | None, Tensor, bool]]:
@@ -99,7 +108,7 @@ def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | N
 def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) -> Made | None:
     """The same of its backward pass, with the gradients of the reference."""
     parts: list[Part] = []
-    same: Pairs = []
+    same: _Pairs = []
     rows = zip(comparison.labels_of("grad", taken.call), found.inputs, theirs, strict=True)
     for place, (label, mine, should) in enumerate(rows):
         if mine is None:
@@ -112,7 +121,7 @@ def backward(taken: Taken, found: Gradients, theirs: Sequence[Tensor | None]) ->
 
 
 def part_of(
-    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs
+    taken: Taken, label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs
 ) -> Part | None:
     if mine.shape != theirs.shape or mine.device != theirs.device:
         return None
@@ -121,15 +130,15 @@ def part_of(
     if mine.is_complex() or mine.dtype == torch.float64 or theirs.dtype != torch.float64:
         return None
     unit = comparison.computed_in(taken, mine) or mine.dtype
-    return Part(label, mine, place, Near(mine.detach(), theirs.detach(), unit))
+    return Part(label, mine, place, theirs, unit)
 
 
-def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: Pairs) -> Part | None:
+def _same(label: str, mine: Tensor, theirs: Tensor, place: int, same: _Pairs) -> Part | None:
     if mine.dtype != theirs.dtype or mine.shape != theirs.shape or mine.device != theirs.device:
         return None
     if mine.numel():
         same.append((mine, theirs))
-    return Part(label, mine, place, None)
+    return Part(label, mine, place)
 
 
 def agree(taken: Taken, found: Gradients | None, there: Taken, flown: Gradients | None) -> bool:

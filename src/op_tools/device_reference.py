@@ -9,26 +9,24 @@ accusation rests on the device alone, and a fault that both of its kernels share
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deeplink import settings
-from deeplink.judge import Verdict
 from deeplink.judge.formats import FORMATS
-from deeplink.judge.verdict import name_of
 from op_tools import (
     bulk,
     comparison,
     device_copies,
     device_figures,
-    device_lists,
+    device_kinds,
     device_parts,
     device_verdicts,
+    diagnostics,
     drawing,
     interception,
     memory,
@@ -41,43 +39,34 @@ from op_tools.background import Background
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Item, Taken
 from op_tools.device_figures import figures
-from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_gradients import PART, Gathered
+from op_tools.device_kinds import Asked, Kind
+from op_tools.device_list_reference import ListReference
+from op_tools.device_lists import Lists
 from op_tools.device_pairs import Figures
 from op_tools.device_parts import Made, Pairs, Part
-from op_tools.device_verdicts import Result
+from op_tools.device_verdicts import Result, Right
 from op_tools.gradients import Gradients
 
-FIRST = 2  # calls of a kind that the host looks at, and then every so many-th
-EVERY = 512
-MOVED = 256  # the same of kernels that only move values: both of the device's may err alike
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
 
-# They compute nothing: only where a value comes from can be wrong, and that is alike in each type.
-MOVERS = names.VIEWS | frozenset(
-    """
-    cat concat stack hstack vstack dstack gather take take_along_dim index_select __getitem__
-    __setitem__ index index_put index_put_ masked_select masked_fill masked_fill_ masked_scatter
-    scatter scatter_ embedding flip roll rot90 repeat tile where copy_ clone tril tril_ triu
-    triu_ pad constant_pad_nd zero_ fill_ zeros_like ones_like full_like pixel_shuffle
-    _foreach_copy_
-    """.split()
-)
 
-
-@dataclass
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A call, or its backward pass, that waits for a verdict."""
 
     taken: Taken
     found: Gradients | None
-    parts: list[Part] = field(default_factory=list)
-    same: Pairs = field(default_factory=list)
-    guards: Pairs = field(default_factory=list)
+    parts: Sequence[Part] = ()
+    same: Pairs = ()
+    guards: Pairs = ()
 
 
 class _Held:
     """Memory that is counted as held as long as this is."""
+
+    __slots__ = ("_owner", "_size")
 
     def __init__(self, owner: DeviceReference, size: int) -> None:
         self._owner, self._size = owner, size
@@ -86,40 +75,51 @@ class _Held:
         self._owner.release(self._size)
 
 
+@cache
+def _is_judged(name: str) -> bool:
+    """Whether a device can say anything about calls of this name."""
+    word = names.last(name)
+    odd = word in reference.BY_TYPE or word in names.TRANSFERS
+    return not odd and word not in reference.NOT_UNIQUE
+
+
 Look = Callable[[Taken, Gradients | None, str], None]
-Pass = Callable[[Call, Gradients | None, list[Item]], None]
+Pass = Callable[[Call, Gradients | None, Sequence[Item | Right]], None]
+Skip = Callable[[Call, str], None]
 
 
 class DeviceReference:
     """The calls of one run of the tool that are held against their device.
 
-    `look`: the whole rule, on the host; `passed`: what is right is written down.
+    `look`: the whole rule, on the host; `passed`: what is right is written down; `skip`: what
+    cannot be compared is, with the reason.
     """
 
-    def __init__(self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass):
-        self._tool, self._always, self._accepted = tool, always, accepted
-        self._look, self._passed = look, passed
+    def __init__(
+        self, tool: Any, always: bool, accepted: Accepted, look: Look, passed: Pass, skip: Skip
+    ) -> None:
+        self._tool, self._always, self.accepted = tool, always, accepted
+        self._look, self._passed, self._skip = look, passed, skip
         self.looks = self.passes = 0  # of the host, and of the device alone
-        self._seen: Counter[Hashable] = Counter()
-        self._kinds: dict[Hashable, Hashable] = {}
-        self._refused: set[str] = set()
-        self._tolerances: dict[tuple[str, torch.dtype], bool] = {}
+        self._kinds: dict[Hashable, Kind] = {}
+        self.refused: set[str] = set()
+        self.asked = Asked()
         self._waiting: list[_Waiting | Lists] = []
-        self._flats, self._verdicts = Flats(), Verdicts(accepted)
+        self.of_lists = ListReference(self)
         self._count = self._bytes = 0
-        self._held, self._allowed, self._closed = 0, -1, False
-        self._lock = threading.RLock()
+        self.held, self.allowed, self._closed = 0, -1, False
+        self.lock = threading.RLock()
         self._beside: Background | None = None
+        self.gradients = Gathered(tool, self._full)
 
     # Which calls.
 
     def fits(self, call: Call) -> bool:
         """Whether the device can judge a call of its own: by another kernel, in its memory."""
         device = call.device
-        if device is None or not self.judges(device) or call.name in self._refused:
+        if device is None or not self.judges(device) or call.name in self.refused:
             return False
-        word = names.last(call.name)
-        if word in reference.BY_TYPE or word in names.TRANSFERS or word in reference.NOT_UNIQUE:
+        if not _is_judged(call.name):
             return False
         size = 0
         widened = False
@@ -131,7 +131,7 @@ class DeviceReference:
                     return False
                 widened = True
             size += tensor.nbytes
-        return widened and self._has_room(device, 4 * size)
+        return widened and self.has_room(device, 4 * size)
 
     def judges(self, device: torch.device) -> bool:
         """Whether a device is asked at all."""
@@ -139,108 +139,117 @@ class DeviceReference:
             return False
         return self._always or drawing.is_faster(device)
 
-    def _by_tolerance(self, taken: Taken) -> bool:
-        """Whether a tolerance was set for results of a call: then it decides, on the host."""
-        operator = taken.call.operator
-        types = {taken.again.type_of(tensor) for tensor in taken.call.given}
-        return any(self._tolerance(operator, dtype) for dtype in types)
-
-    def _tolerance(self, operator: str, dtype: torch.dtype) -> bool:
-        found = self._tolerances.get((operator, dtype))
+    def kind(self, key: Hashable, name: str) -> Kind:
+        """What is known of a kind of calls, from now on."""
+        found = self._kinds.get(key)
         if found is None:
-            found = settings.op_tolerance(operator, name_of(dtype)) is not None
-            self._tolerances[operator, dtype] = found
+            found = self._kinds.setdefault(key, Kind(key, name))
         return found
 
-    def _has_room(self, device: torch.device, size: int) -> bool:
-        with self._lock:
-            if self._allowed < 0:
-                self._allowed = self._held + memory.free_on(device) // 2
-            return self._held + size <= self._allowed
+    def has_room(self, device: torch.device, size: int) -> bool:
+        with self.lock:
+            if self.allowed < 0:
+                self.allowed = self.held + memory.free_on(device) // 2
+                self.gradients.limit(self._room(), WAITING)
+            return self.held + size <= self.allowed
 
     def hold(self, taken: Taken) -> None:
         """Counts what is kept of a call, as long as it is."""
-        given = [*taken.call.given, *tensor_list(taken.result)]
-        size = sum(t.numel() * (8 + t.element_size()) for t in given)
-        with self._lock:
-            self._held += size
+        size = 0
+        for t in [*taken.again.call.given, *tensor_list(taken.result)]:
+            size += t.numel() * (8 + t.itemsize)
+        with self.lock:
+            self.held += size
         taken.held = _Held(self, size)
 
     def release(self, size: int) -> None:
         """No longer."""
-        self._held -= size  # without the lock: it may be called at any point of a thread
+        self.held -= size  # without the lock: it may be called at any point of a thread
 
     # What is taken of a call.
 
     def forward(self, taken: Taken, guards: Pairs) -> None:
         """A call that has been made, with copies on the device."""
-        kept = [(memory.clone(), before) for memory, before in guards]
+        kept = [(memory.clone(), before) for memory, before in guards] if guards else ()
         entry = _Waiting(taken, None, guards=kept)
         if not self._is_for_host(entry):
-            self._made(entry, lambda: device_parts.forward(taken))
+            self._made(entry, device_parts.forward, taken)
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
         entry = _Waiting(taken, found)
         if not self._is_for_host(entry):
-            self._wait(entry, [grad for grad in found.inputs if grad is not None])
+            self.wait(entry, [grad for grad in found.inputs if grad is not None])
+
+    def _gathered(self) -> Iterator[_Waiting]:
+        """The backward passes that were gathered natively, without those that the host sees."""
+        for taken, found in self.gradients.taken():
+            entry = _Waiting(taken, found)
+            if not found.complete:
+                self._skip(taken.call, PART)
+            elif not interception.guarded(self._tool, taken.call, self._is_for_host, entry):
+                yield entry
 
     def _is_for_host(self, entry: _Waiting) -> bool:
         """Looks at a call on the host, where it is its turn or the device is not to judge it."""
         taken = entry.taken
         asked = taken.again.types is not reference.WIDE  # the reference is in another type
-        number = self._number(taken, entry.found)
-        due = self._is_due(number, taken.call)
-        if not (asked or due or self._by_tolerance(taken)):
+        if taken.about is None:
+            taken.about = self.kind(taken.kind, taken.call.name)
+            taken.is_of(taken.about.key)
+        about: Kind = taken.about
+        number = about.next(entry.found is None)
+        due = about.is_due(number)
+        if not (asked or due or self.asked.by_tolerance(taken, about)):
             return False
         # the first looks say what is accepted of those that come next, which wait for that
-        later = due and not asked and number > FIRST and taken.again.draws_nothing
+        later = due and not asked and number > device_kinds.FIRST and taken.again.draws_nothing
         self._on_host(entry, check=due and not asked, later=later)
         return True
 
-    def _is_due(self, number: int, call: Call) -> bool:
-        """Whether the host looks at a call of this number of its kind."""
-        moves = names.last(call.name) in MOVERS
-        return number <= FIRST or number % (MOVED if moves else EVERY) == 0
-
-    def _made(self, entry: _Waiting, make: Callable[[], Made | None]) -> bool:
+    def _made(self, entry: _Waiting, make: Callable[..., Made | None], *given: Any) -> bool:
         """Whether the parts of a call could be had; else the host looks at it."""
         try:
-            made = make()
+            made = make(*given)
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            with self._lock:
-                self._refused.add(entry.taken.call.name)
+            with self.lock:
+                self.refused.add(entry.taken.call.name)
             made = None
         if made is None:
             self._on_host(entry)
             return False
         entry.parts, entry.same = made
         if entry.found is None:
-            self._wait(entry, [part.mine for part in entry.parts])
+            self.wait(entry, [part.mine for part in entry.parts])  # hot path
         return True
 
-    def _wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
-        with self._lock:
+    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
+        """Has a call wait for its verdict; settles when too many do."""
+        with self.lock:
             self._waiting.append(entry)
             self._count += len(tensors)
-            self._bytes += sum(tensor.nbytes for tensor in tensors)
-            room = max(WAITING_BYTES, self._allowed // 8)
-            full = self._closed or self._count >= WAITING or self._bytes >= room
+            for tensor in tensors:
+                self._bytes += tensor.nbytes
+            room, (size, count) = self._room(), self.gradients.waiting()
+            full = self._closed or self._count + count >= WAITING or self._bytes + size >= room
         if full:
             self.settle()
 
-    def _number(self, taken: Taken, found: Gradients | None) -> int:
-        """The how many-th of its kind a call is, or a backward pass."""
-        with self._lock:
-            taken.kind = self._kinds.setdefault(taken.kind, taken.kind)  # one for all of them
-            kind = taken.kind, found is None
-            self._seen[kind] += 1
-            return self._seen[kind]
+    def _room(self) -> int:
+        return max(WAITING_BYTES, self.allowed // 8)
+
+    def _full(self) -> None:
+        with torch.no_grad():  # in a backward pass, which may have a graph of its own
+            self.settle()
+
+    def look(self, taken: Taken) -> None:
+        """Looks at a call on the host."""
+        self._on_host(_Waiting(taken, None))
 
     def _on_host(self, entry: _Waiting, check: bool = False, later: bool = False) -> None:
         """Looks at a call on the host; later: in a thread of its own."""
         taken, found = entry.taken, entry.found
-        with self._lock:
+        with self.lock:
             self.looks += 1
             if later and self._beside is None and not self._closed:
                 self._beside = Background()
@@ -252,8 +261,8 @@ class DeviceReference:
             interception.guarded(self._tool, taken.call, self._look, there, flown, overrun)
             agree = not check or there.run is None
             if not (agree or device_parts.agree(taken, found, there, flown)):
-                with self._lock:
-                    self._refused.add(taken.call.name)
+                with self.lock:
+                    self.refused.add(taken.call.name)
 
         if beside is None:
             look()
@@ -266,14 +275,16 @@ class DeviceReference:
         """Judges all that wait, and from now on at once: a backward pass may come after the end."""
         self._closed = True
         self.settle()
-        self._flats.close()
+        self.gradients.close()
+        self.of_lists.close()
         if self._beside is not None:
             self._beside.close()
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
+        passes = list(self._gathered())
+        with self.lock:
+            waiting, self._waiting = self._waiting + passes, []
             self._count = self._bytes = 0
         places: dict[torch.device, list[_Waiting]] = {}
         lists: dict[torch.device, list[Lists]] = {}
@@ -285,17 +296,18 @@ class DeviceReference:
         for place in {**places, **lists}:
             torch.accelerator.synchronize(place)  # they may come from several of its streams
             self._judge(self._differentiated(places.get(place, [])))
-            self._judge_lists(lists.get(place, []))
-        with self._lock:
-            self._allowed = -1  # ask again
-            self._tolerances.clear()
+            self.of_lists.judge(lists.get(place, []))
+        with self.lock:
+            self.allowed = -1  # ask again
+            self.asked.forget()
 
     def _judge(self, waiting: list[_Waiting]) -> None:
-        groups = [entry.same + entry.guards for entry in waiting]
-        near = [part.near for entry in waiting for part in entry.parts if part.near is not None]
+        groups = [(*entry.same, *entry.guards) for entry in waiting]
+        found = (part.near for entry in waiting for part in entry.parts)
+        near = [pair for pair in found if pair is not None]
         try:
             some = [group for group in groups if group]
-            made, differ = figures(near, some, device_figures.at_once(self._allowed))
+            made, differ = figures(near, some, device_figures.at_once(self.allowed))
         except Exception:  # as above
             for entry in waiting:
                 self._on_host(entry)
@@ -307,127 +319,71 @@ class DeviceReference:
             if differs or items is None:
                 self._on_host(entry)
             else:
-                with self._lock:
-                    self.passes += 1
-                given = entry.taken.call, entry.found, items
-                interception.guarded(self._tool, entry.taken.call, self._passed, *given)
+                self.right(entry.taken.call, entry.found, items)
+
+    def right(self, call: Call, found: Gradients | None, items: Sequence[Item | Right]) -> None:
+        """A call that its device found right."""
+        with self.lock:
+            self.passes += 1
+        try:
+            self._passed(call, found, items)
+        except Exception as error:  # a tool must not kill the program that it watches
+            diagnostics.add(type(self._tool).__name__, call.name, error)
 
     def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
         """Those whose parts are known, backward passes among them; the host has seen the others."""
         passes = [(entry, entry.found) for entry in waiting if entry.found is not None]
+        theirs: Sequence[list[Tensor | None] | None]
         try:
             runs = [(device_parts.reference_run(e.taken), found.outputs) for e, found in passes]
             theirs = gradients_of(runs)
         except Exception:  # as above; one of them, which is tried alone
-            theirs = None
-        failed = set()
-        for at, (entry, found) in enumerate(passes):
-            taken = entry.taken
+            theirs = [None] * len(passes)
+        failed = {
+            id(entry)
+            for (entry, found), own in zip(passes, theirs, strict=True)
+            if not self._made(entry, _backward, entry.taken, found, own)
+        }
+        return [entry for entry in waiting if id(entry) not in failed] if failed else waiting
 
-            def make(taken: Taken = taken, found: Gradients = found, at: int = at) -> Made | None:
-                own = theirs[at] if theirs is not None else None
-                if own is None:
-                    own = device_parts.reference_run(taken).gradients(found.outputs)
-                return device_parts.backward(taken, found, own)
-
-            if not self._made(entry, make):
-                failed.add(id(entry))
-        return [entry for entry in waiting if id(entry) not in failed]
-
-    def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+    def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
-        items: list[Item] = []
+        items: list[Item | Right] = []
         good = True
         if len(entry.parts) > bulk.MANY:
             return self._together(entry, made)
         for part in entry.parts:
+            unit, mine = part.unit, part.mine
             if part.as_before is not None:
-                verdict: Verdict | None = items[part.as_before].verdict
-            elif part.near is None:
-                verdict = comparison.unchanged(part.mine)
+                items.append(Item(part.label, items[part.as_before].verdict))
+            elif unit is None:
+                items.append(Item(part.label, comparison.unchanged(mine)))
             else:
                 found = next(made)
-                result = self._result(entry, part)
-                rule = device_verdicts.rule_of(result, found, self._accepted)
-                verdict = device_verdicts.right(result, rule, found) if rule else None
-            if verdict is None:
-                good = False
-                verdict = comparison.unchanged(part.mine)  # a place is needed
-            items.append(Item(part.label, verdict))
+                rule = device_verdicts.one_step(mine.dtype, unit, found)  # hot path
+                if not rule:
+                    rule = device_verdicts.rule_of(self._result(entry, part), found, self.accepted)
+                    good = good and bool(rule)
+                items.append(Right(part.label, mine.shape, mine.dtype, rule, found))
         return items if good else None
 
-    def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item] | None:
+    def _together(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """One verdict on many tensors, that on the worst of them."""
-        near = [(part, next(made)) for part in entry.parts if part.near is not None]
+        near = [(part, next(made)) for part in entry.parts if part.unit is not None]
         label = f"{entry.parts[0].label} to {entry.parts[-1].label}"
         if not near:
             return [Item(label, comparison.unchanged(entry.parts[0].mine))]
         results = ((self._result(entry, part), found) for part, found in near)
-        worst = device_verdicts.worst_of(results, self._accepted)
-        return None if worst is None else [Item(label, device_verdicts.right(*worst))]
+        worst = device_verdicts.worst_of(label, results, self.accepted)
+        return None if worst is None else [worst]
 
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
-        unit = part.mine.dtype if part.near is None else part.near.unit
-        return Result(part.mine.shape, part.mine.dtype, unit, kind)
+        return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)
 
-    # Calls on lists.
 
-    def lists(self, call: Call) -> Lists | None:
-        """A call on long lists that is about to be made; None: it is taken as any other."""
-        device = call.device
-        if device is None or not device_lists.is_of_lists(call) or not self.judges(device):
-            return None
-        kind = device_lists.kind_of(call)
-        kind = self._kinds.setdefault(kind, kind)
-        if call.name in self._refused or self._is_due(self._seen[kind, True] + 1, call):
-            return None
-        found = device_lists.type_of(call)
-        if found is None or self._tolerance(call.operator, found):
-            return None
-        if reference.types_for(call) is not reference.WIDE:
-            return None
-        if not self._has_room(device, device_lists.size_of(call)):
-            return None
-        try:
-            made = device_lists.taken_before(call, kind, found, self._flats)
-        except Exception:  # no float64, no memory: whatever a device may raise
-            self._refused.add(call.name)
-            return None
-        with self._lock:
-            self._seen[kind, True] += 1
-        return made
-
-    def made_lists(self, lists: Lists, result: Any, reread: bool) -> None:
-        """The same after it was made."""
-        device_lists.taken_after(lists, result, self._flats, reread)
-        try:
-            fits = device_lists.run(lists, self._flats)
-        except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            fits = False
-            with self._lock:
-                self._refused.add(lists.record.name)
-        if fits:
-            memory = [flat.memory for flat in lists.held()]
-            with self._lock:
-                self._held += sum(part.nbytes for part in memory)
-            self._wait(lists, memory)
-        else:
-            self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
-
-    def _judge_lists(self, waiting: list[Lists]) -> None:
-        try:
-            made = self._verdicts.items(waiting, device_figures.at_once(self._allowed))
-        except Exception:  # as above
-            made = [None for _ in waiting]
-        for lists, item in zip(waiting, made, strict=True):
-            if item is None:
-                self._on_host(_Waiting(device_lists.taken_of(lists, self._accepted), None))
-            else:
-                with self._lock:
-                    self.passes += 1
-                given = lists.record, None, [item]
-                interception.guarded(self._tool, lists.record, self._passed, *given)
-            for flat in lists.held():
-                self._held -= flat.memory.nbytes
-                self._flats.give(flat)
+def _backward(taken: Taken, found: Gradients, own: list[Tensor | None] | None) -> Made | None:
+    """The parts of a backward pass; None for the gradients of the reference: not had yet."""
+    if own is None:
+        own = device_parts.reference_run(taken).gradients(found.outputs)
+    return device_parts.backward(taken, found, own)

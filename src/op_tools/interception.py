@@ -86,7 +86,7 @@ class Plan:
         call = self.record(func, args, kwargs, device, module)
         for tool in tools:
             if tool.selective:
-                return call, tuple(tool for tool in tools if tool.selects(call))
+                return call, tuple([tool for tool in tools if tool.selects(call)])
         return call, tools
 
     def record(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import device_copies, gradients, host, memory, reference
+from op_tools import device_copies, host, memory, reference
 from op_tools.call import Call
+
+REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
 @dataclass
@@ -18,15 +23,33 @@ class Before:
     """What is known of a call before it is made."""
 
     call: Call  # with arguments on the host; those of a view as they stand on the device
-    requires: frozenset[int]
+    requires: Collection[int]
     versions: list[int]
-    given: gradients.Arguments | None
+    given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
     random: reference.RandomState | None = None
     on_device: bool = False  # the copies lie on the device, which is asked first
     reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
     in_place: bool = True  # it may write its arguments: `call` has copies of them
+
+
+class Rereads:
+    """Whether arguments that a call should not write are read again, to see that it did not.
+
+    The first calls of each operator and then a part of them: it costs as much as the rest.
+    """
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> bool:
+        if "batch_norm" in call.name:  # it writes its statistics and does not count it
+            return True
+        with self._lock:
+            number = self._calls[call.name] = self._calls[call.name] + 1
+        return number <= REREAD_FIRST or number % REREAD_EVERY == 0
 
 
 def device_of(call: Call) -> torch.device:

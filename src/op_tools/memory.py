@@ -4,6 +4,7 @@ much is left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,11 +20,12 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     """Whether a call computed nothing: what it returned lies in the memory of its arguments."""
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
-    found = [t for t in tensor_list(result) if t.numel()]
+    made = [result] if type(result) is Tensor else tensor_list(result)
+    found = [t.untyped_storage()._cdata for t in made if t.numel()]
     if not found:
         return False
-    given = {t.untyped_storage()._cdata for t in call.given}
-    return all(t.untyped_storage()._cdata in given for t in found)
+    given = [t.untyped_storage()._cdata for t in call.given]
+    return set(found).issubset(given)
 
 
 # Nodes whose gradient is a view of what comes in, whatever that is.
@@ -48,6 +50,8 @@ def gradients_are_views(found: Gradients) -> bool:
 
 def wait_for_host(device: torch.device, result: Any) -> None:
     """A copy to the host may still be under way."""
+    if type(result) is Tensor and not result.is_cpu:  # hot path
+        return
     if device.type == "cpu" or all(t.device.type != "cpu" for t in tensors(result)):
         return
     module = getattr(torch, device.type, None)
@@ -93,7 +97,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
     return flat.set_(storage, end, (length,), (1,))
 
 
-def overrun(guards: list[tuple[Tensor, Tensor]]) -> str:
+def overrun(guards: Sequence[tuple[Tensor, Tensor]]) -> str:
     """What of that memory has changed; "" when nothing has."""
     for memory, before in guards:
         changed = int((memory.cpu() != before.cpu()).sum())

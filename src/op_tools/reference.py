@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -70,18 +71,27 @@ class NoReferenceError(Exception):
 
 def unfit(call: Call) -> str:
     """Why a call cannot be compared; "" when it can."""
-    word = names.last(call.name)
+    reason = _unfit_name(call.name)
+    if reason == _RANDOM and _draws_nothing(names.last(call.name), call):
+        reason = ""
+    return reason or kind(call.given)
+
+
+_RANDOM = "it draws random numbers"
+
+
+@cache
+def _unfit_name(name: str) -> str:
+    word = names.last(name)
     if word in names.UNINITIALISED:
         return "its result is left as the memory was"
-    if word in names.RANDOM and not _draws_nothing(word, call):
-        return "it draws random numbers"
+    if word in names.RANDOM:
+        return _RANDOM
     if word in _CHOICES:
         return "it chooses an implementation, which differs between devices"
     if word in _NO_VALUES:
         return "it returns no values that could be compared"
-    if call.name.startswith(_OTHER_PROCESSES):
-        return "it talks to other processes"
-    return kind(call.given)
+    return "it talks to other processes" if name.startswith(_OTHER_PROCESSES) else ""
 
 
 def kind(values: Iterable[Tensor]) -> str:
@@ -110,10 +120,14 @@ def _draws_nothing(word: str, call: Call) -> bool:
 
 _WITHOUT_OFFSET = {"cpu"}  # kinds of devices whose generators do not count what they draw
 RandomState = list[Tensor | tuple[int, int]]
+_counting: dict[torch.device, Any] = {}  # generators that count
 
 
 def random_state(call: Call, device: torch.device) -> RandomState | None:
     """The states of the generators that a call may draw from; None where they cannot be had."""
+    own = _counting.get(device) if call.level != "module" else None
+    if own is not None:  # hot path
+        return [(own.initial_seed(), own.get_offset())]
     module = getattr(torch, device.type, torch)
     if not hasattr(module, "get_rng_state"):
         return None
@@ -125,11 +139,13 @@ def _state_of(module: Any, device: torch.device) -> Tensor | tuple[int, int]:
     if device.type not in _WITHOUT_OFFSET:
         try:
             own = module.default_generators[device.index]
-            return own.initial_seed(), own.get_offset()  # hot path: the whole state takes long
+            found = own.initial_seed(), own.get_offset()  # the whole state takes long
+            _counting[device] = own
+            return found
         except (AttributeError, IndexError, TypeError, RuntimeError):
             _WITHOUT_OFFSET.add(device.type)
-    found: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
-    return found
+    state: Tensor = module.get_rng_state() if module is torch else module.get_rng_state(device)
+    return state
 
 
 def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
@@ -137,6 +153,8 @@ def drew_nothing(before: RandomState, call: Call, device: torch.device) -> bool:
     after = random_state(call, device)
     if after is None:
         return False
+    if len(after) == 1 and type(after[0]) is tuple:  # hot path
+        return after == before
     return all(
         torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
         for a, b in zip(before, after, strict=True)
@@ -173,34 +191,32 @@ def written_by_schema(call: Call) -> list[Tensor]:
     return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
 
 
-def writes(call: Call, versions: Sequence[int]) -> bool:
+def writes(call: Call, versions: list[int], now: list[int]) -> bool:
     """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
     if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
         return bool(call.func._schema.is_mutable)
-    now = [_version(tensor) for tensor in call.given]
-    named = names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
-    return list(versions) != now or (named and NO_COUNT in now)
+    if versions != now:
+        return True
+    if NO_COUNT not in now:
+        return False
+    return names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
 
 
-def unwritten(call: Call, versions: Sequence[int]) -> set[int]:
+def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
     """The places of the arguments that a call, which has been made, did not write, as it says."""
-    given = call.given
     if isinstance(call.func, OpOverload):
         named = {id(tensor) for tensor in written_by_schema(call)}
-        return {at for at, tensor in enumerate(given) if id(tensor) not in named}
-    return {at for at, t in enumerate(given) if versions[at] == _version(t) != NO_COUNT}
+        return {at for at, tensor in enumerate(call.given) if id(tensor) not in named}
+    pairs = enumerate(zip(versions, now, strict=True))
+    return {at for at, (before, after) in pairs if before == after != NO_COUNT}
 
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    return [_version(tensor) for tensor in call.given]
+    return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
 
 
 NO_COUNT = -1  # of a tensor that was made in inference mode
-
-
-def _version(tensor: Tensor) -> int:
-    return NO_COUNT if tensor.is_inference() else tensor._version
 
 
 def autocast_of(device: torch.device) -> torch.dtype | None:

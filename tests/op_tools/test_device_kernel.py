@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor
 
 from deeplink import native
-from op_tools import device_figures, device_kernel
+from op_tools import device_figures, device_kernel, kernels
 from op_tools.accepted import Accepted
 from op_tools.device_kernel import FlatRows, Table
-from op_tools.device_lists import Flats, Verdicts
+from op_tools.device_list_verdicts import Verdicts
+from op_tools.device_lists import Flats
 from op_tools.device_pairs import Near
 from tests.deeplink_vendors.test_cuda_statistics import compiled
 
@@ -72,7 +74,7 @@ def test_the_kernel_finds_what_torchs_find(
     made = table.started(start, torch.device("cpu"))()
     plain, _ = device_figures.figures(near, [], device_figures.ELEMENTS)
     for a, b in zip(made, plain, strict=True):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12, nan_ok=True)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12, nan_ok=True)
 
 
 def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> None:
@@ -84,7 +86,30 @@ def test_pairs_in_one_piece_of_memory_are_measured_as_alone(start: Start) -> Non
     table.add_flat(mine, right, FlatRows(sizes, torch.float32, torch.float32))
     plain, _ = device_figures.figures(some, [], device_figures.ELEMENTS)
     for a, b in zip(table.started(start, mine.device)(), plain, strict=True):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pairs_that_are_added_at_once_are_those_that_are_added_one_by_one(
+    start: Start, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_kernel, "PIECE", 5)
+    near = pairs(dtype, torch.bfloat16)
+    assert kernels.helper() is not None
+    one, together = Table(), Table()
+    for pair in near:
+        one.add(pair)
+    together.add_all(near)
+    found = [list(table.started(start, torch.device("cpu"))()) for table in (one, together)]
+    for a, b in zip(*found, strict=True):
+        assert asdict(a) == pytest.approx(asdict(b), nan_ok=True)
+
+
+def test_nothing_is_launched_for_tensors_without_elements(start: Start) -> None:
+    table = Table()
+    table.add_all([Near(torch.ones(0), torch.ones(0, dtype=torch.float64), torch.float32)])
+    (found,) = table.started(start, torch.device("cpu"))()
+    assert found.gap == 0.0
 
 
 def test_verdicts_rest_on_the_kernel_where_there_is_one(
@@ -115,4 +140,4 @@ def test_verdicts_rest_on_the_kernel_where_there_is_one(
     for a, b in zip(
         [*found, *each[0], *each[1]], [*plain, *by_torch[0], *by_torch[1]], strict=True
     ):
-        assert vars(a) == pytest.approx(vars(b), rel=1e-12, nan_ok=True)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12, nan_ok=True)

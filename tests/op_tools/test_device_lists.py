@@ -11,7 +11,8 @@ from torch import Tensor
 from op_tools import OpAutoCompare, bulk, device_figures, device_lists
 from op_tools.accepted import Accepted
 from op_tools.call import Call
-from op_tools.device_lists import Flats, Lists, Verdicts
+from op_tools.device_list_verdicts import Verdicts
+from op_tools.device_lists import Flats, Lists
 from tests.op_tools.test_autocompare import healthy, on_device, rows
 from tests.op_tools.test_device_reference import alone, looks
 
@@ -70,7 +71,7 @@ def test_a_wrong_tensor_of_a_list_is_named_by_the_host(
 
 
 def test_every_so_many_th_list_is_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("op_tools.device_reference.EVERY", 4)
+    monkeypatch.setattr("op_tools.device_kinds.EVERY", 4)
     x = some()
     with OpAutoCompare(reference="device", ops="torch._foreach.*") as tool:
         for _ in range(9):
@@ -148,3 +149,22 @@ def test_a_result_of_another_type_is_for_the_host() -> None:
     device_lists.taken_after(lists, [tensor.half() for tensor in x], flats, reread=False)
     assert not device_lists.run(lists, flats)
     assert device_lists.taken_of(lists, None).result[0].dtype == torch.float16  # type: ignore[arg-type]
+
+
+def test_memory_is_kept_for_the_next_calls_as_long_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_lists, "KEPT", 64)
+    flats, cpu = Flats(), torch.device("cpu")
+    shapes = (torch.Size([16]), torch.Size([16]))
+    flats.allow(1 << 10)
+    one = flats.take(shapes, torch.float64, cpu)
+    flats.give(one)
+    assert flats.take(shapes, torch.float64, cpu) is one
+    flats.give(one)
+    flats.allow(0)  # there is less now than is kept
+    assert flats.take(shapes, torch.float64, cpu) is not one
+    flats.close()
+    flats.allow(1 << 10)
+    flats.give(one)
+    assert flats.take(shapes, torch.float64, cpu) is not one

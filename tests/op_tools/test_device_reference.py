@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from op_tools import (
     OpAutoCompare,
-    autocompare,
     device_figures,
-    device_reference,
+    device_kinds,
     diagnostics,
+    kept_before,
     memory,
 )
 from op_tools.device_figures import figures
@@ -26,7 +26,7 @@ from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, row
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host looks at nothing that the device finds right."""
-    monkeypatch.setattr(device_reference, "FIRST", 0)
+    monkeypatch.setattr(device_kinds, "FIRST", 0)
 
 
 def looks(tool: OpAutoCompare) -> tuple[int, int]:
@@ -112,8 +112,8 @@ def test_a_fault_that_its_float64_shares_is_seen_by_the_first_looks_of_the_host(
 def test_the_host_looks_at_a_part_of_the_others(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_reference, "EVERY", 4)
-    monkeypatch.setattr(device_reference, "MOVED", 2)
+    monkeypatch.setattr(device_kinds, "EVERY", 4)
+    monkeypatch.setattr(device_kinds, "MOVED", 2)
     x = on_device(8)
     with OpAutoCompare(reference="device", ops="torch.Tensor.mul,torch.flip") as tool:
         for _ in range(8):
@@ -200,8 +200,8 @@ def test_calls_on_several_devices(alone: None) -> None:
 @pytest.fixture
 def unread(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments are not read again: nothing is copied before a call that writes none."""
-    monkeypatch.setattr(autocompare, "REREAD_FIRST", 0)
-    monkeypatch.setattr(autocompare, "REREAD_EVERY", 1 << 30)
+    monkeypatch.setattr(kept_before, "REREAD_FIRST", 0)
+    monkeypatch.setattr(kept_before, "REREAD_EVERY", 1 << 30)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))

@@ -12,10 +12,12 @@ void bind_calls(py::module_& m);     // unit_calls.cpp
 void bind_compare(py::module_& m);   // unit_compare.cpp
 void bind_counting(py::module_& m);  // unit_counting.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
+void bind_gathered(py::module_& m);  // unit_gathered.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_packed(py::module_& m);    // unit_packed.cpp
 void bind_packer(py::module_& m);    // unit_packer.cpp
+void bind_pairs(py::module_& m);     // unit_pairs.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
@@ -46,10 +48,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_compare(m);
   op_tools::bind_counting(m);
   op_tools::bind_functions(m);
+  op_tools::bind_gathered(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
   op_tools::bind_packed(m);
   op_tools::bind_packer(m);
+  op_tools::bind_pairs(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);
   op_tools::bind_timing(m);

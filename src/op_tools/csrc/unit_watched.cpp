@@ -1,5 +1,7 @@
 // The gradients of one call, heard by hooks on the nodes that it made; see op_tools/gradients.py, which says the same in
 // Python.
+#include "gathered.h"
+#include "made.h"
 #include "watched.h"
 
 #include <ATen/ops/add.h>
@@ -11,8 +13,6 @@
 
 namespace op_tools {
 namespace {
-
-using Marks = std::vector<std::pair<int, int>>;
 
 // Python functions; `taken(gradient)`, `done(outputs, inputs, complete)`.
 struct ByPython final : Hearer {
@@ -123,46 +123,6 @@ struct After final : torch::autograd::FunctionPostHook {
   }
 };
 
-struct Reached {
-  std::vector<Node*> nodes;
-  std::map<Node*, Marks> outputs, inputs;
-};
-
-// The nodes that the call made.
-Reached reached_in(const Given& given, const Tensors& results, uint64_t sequence) {
-  Reached found;
-  std::vector<Node*> stack;
-  std::unordered_set<Node*> seen;
-  for (size_t place = 0; place < results.size(); place++) {
-    Node* node = results[place]->grad_fn().get();
-    const auto number = static_cast<uint32_t>(results[place]->output_nr());
-    if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
-    found.outputs[node].emplace_back(place, number);
-    stack.push_back(node);
-  }
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (node->sequence_nr() < sequence || !seen.insert(node).second) continue;  // older: reached through no argument
-    found.nodes.push_back(node);
-    int place = -1;
-    for (const Edge& edge : node->next_edges()) {
-      place++;
-      if (edge.function == nullptr) continue;
-      const int argument = given.argument(edge.function.get(), edge.input_nr);
-      if (argument >= 0) found.inputs[node].emplace_back(place, argument);
-      else if (!edge.function->next_edges().empty()) stack.push_back(edge.function.get());
-    }
-  }
-  return found;
-}
-
-Tensors pointers(const std::vector<at::Tensor>& tensors) {
-  Tensors found;
-  for (const at::Tensor& tensor : tensors) found.push_back(&tensor);
-  return found;
-}
-
 // Where the arguments hung in the graph before the call.
 class Watch {
  public:
@@ -183,7 +143,7 @@ class Watch {
 void watch(Given& given, size_t count, const Tensors& made, uint64_t sequence,
            const std::function<std::unique_ptr<Hearer>()>& hearer) {
   given.find_leaves();
-  const Reached found = reached_in(given, made, sequence);
+  const Made found = made_by(given, made, sequence);
   if (found.nodes.empty()) return;
   const auto group = std::make_shared<Group>(hearer(), made.size(), count);
   group->waiting = found.nodes.size();
@@ -194,9 +154,38 @@ void watch(Given& given, size_t count, const Tensors& made, uint64_t sequence,
   }
 }
 
+Made made_by(const Given& given, const Tensors& results, uint64_t sequence) {
+  Made made;
+  std::vector<Node*> stack;
+  std::unordered_set<Node*> seen;
+  for (size_t place = 0; place < results.size(); place++) {
+    Node* node = results[place]->grad_fn().get();
+    const auto number = static_cast<uint32_t>(results[place]->output_nr());
+    if (node == nullptr || given.argument(node, number) >= 0) continue;  // passed through
+    made.outputs[node].emplace_back(place, number);
+    stack.push_back(node);
+  }
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node->sequence_nr() < sequence || !seen.insert(node).second) continue;  // older: reached through no argument
+    made.nodes.push_back(node);
+    int place = -1;
+    for (const Edge& edge : node->next_edges()) {
+      place++;
+      if (edge.function == nullptr) continue;
+      const int argument = given.argument(edge.function.get(), edge.input_nr);
+      if (argument >= 0) made.inputs[node].emplace_back(place, argument);
+      else if (!edge.function->next_edges().empty()) stack.push_back(edge.function.get());
+    }
+  }
+  return made;
+}
+
 void bind_watched(py::module_& m) {
   py::class_<Watch>(m, "Watch").def(py::init<const std::vector<at::Tensor>&>()).def("results", &Watch::results);
   m.def("finish_gradients", [] {  // at the end of a backward pass: what it went through in part is told so
+    finish_gathered();
     const auto left = std::exchange(begun(), {});
     for (const auto& [_, weak] : left)
       if (const auto group = weak.lock()) group->end(false);
