@@ -124,7 +124,7 @@ class OpCapture(Observer):
             if plan.level != "api" or plan.name.startswith("torch.distributed."):
                 return None
             written: Callable[..., Any]
-            written = recording.function(plan, statistics.recorder, self._heads())
+            written = recording.function(plan, statistics, self._heads())
             return written
         if not plan.name.startswith("aten.") or plan.level != "aten":
             return None

@@ -66,6 +66,10 @@ class Plan:
             self._on[device] = found
         return found
 
+    def again(self) -> Plan:
+        """The same without `direct`: for what will be that, and is held by this one."""
+        return Plan(self.level, self.name, self.tools, self.native)
+
     def begin(
         self,
         func: Callable[..., Any],

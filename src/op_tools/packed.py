@@ -115,8 +115,7 @@ class PackedStore:
         assert self._helper is not None  # asked of a `whole` one
         word = names.last(plan.name)
         lists = word.startswith("_foreach_") and word.endswith("_")
-        again = Plan(plan.level, plan.name, plan.tools, plan.native)  # that one will hold us
-        otherwise = partial(interception.run, again)
+        otherwise = partial(interception.run, plan.again())
         given = self._packer, heads, self, problem, plan.name, lists, otherwise
         return self._helper.Packed(*given)
 

@@ -30,14 +30,15 @@ def heads(works_on: Callable[[torch.device], bool]) -> Any:
     )
 
 
-def function(plan: Plan, recorder: Any, heads: Any) -> Any:
-    """What writes the calls of one of torch's functions down, with their gradients."""
+def function(plan: Plan, store: Any, heads: Any) -> Any:
+    """What writes the calls of one of torch's functions down, with their gradients, to a store."""
     helper = kernels.helper()
     assert helper is not None  # there is a recorder already
     if helper.finish_flow not in gradients.elsewhere:
         gradients.elsewhere.append(helper.finish_flow)
-    otherwise = partial(interception.run, plan)
-    return helper.recorded(recorder, heads, plan.name, may_write_by_name(plan.name), otherwise)
+    otherwise = partial(interception.run, plan.again())
+    writes = may_write_by_name(plan.name)
+    return helper.recorded(store.recorder, store, heads, plan.name, writes, otherwise)
 
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:

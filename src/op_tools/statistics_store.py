@@ -250,9 +250,12 @@ class StatisticsStore:
 
     def _write(self, data: bytes) -> None:
         data = self._unseen.filled(data)
-        if self._file.closed:
+        late = self._file.closed  # a backward pass after the end
+        if late:
             self._file = self.place.open("ab", buffering=0)
         self._file.write(data)
+        if late:
+            self._file.close()
         self.bytes += len(data)
         results.budget.spend(len(data))
 

@@ -114,9 +114,10 @@ def test_what_cannot_be_taken_is_told_and_the_call_is_made(
     assert calls() == [] and diagnostics.problems() == []
 
 
-def test_a_tool_and_its_memory_end_with_it() -> None:
+@pytest.mark.parametrize("given", [{"format": "packed"}, {"mode": "statistics"}])
+def test_a_tool_and_its_memory_end_with_it(given: dict[str, str]) -> None:
     x = torch.ones(3, device="dipu", requires_grad=True)
-    tool = OpCapture(format="packed")
+    tool = OpCapture(**given)
     with tool:
         (x * 2).sum().backward()
     held = weakref.ref(tool._run)

@@ -170,12 +170,27 @@ PyObject* function_type() {
   return type;
 }
 
-py::object function(std::shared_ptr<Recorder> recorder, std::shared_ptr<Heads> heads, const std::string& name, bool writes, py::object python) {
+// A recorder, with what writes its lines for as long: gradients may come after the end of the tool.
+std::shared_ptr<Recorder> kept_with(py::object store, const std::shared_ptr<Recorder>& recorder) {
+  const auto end = [](py::object* held) {
+    if (Py_IsInitialized()) {
+      const py::gil_scoped_acquire gil;  // the graph may end in any thread
+      *held = py::object();
+    } else {
+      held->release();
+    }
+    delete held;
+  };
+  return {std::shared_ptr<py::object>(new py::object(std::move(store)), end), recorder.get()};
+}
+
+py::object function(const std::shared_ptr<Recorder>& recorder, py::object store, std::shared_ptr<Heads> heads, const std::string& name, bool writes,
+                    py::object python) {
   auto* type = reinterpret_cast<PyTypeObject*>(function_type());
   PyObject* made = type->tp_alloc(type, 0);
   auto* own = reinterpret_cast<Function*>(made);
   own->call = function_call;
-  own->recorder = new std::shared_ptr<Recorder>(std::move(recorder));
+  own->recorder = new std::shared_ptr<Recorder>(kept_with(std::move(store), recorder));
   own->heads = new std::shared_ptr<Heads>(std::move(heads));
   own->name = lasting(name);
   own->python = python.release().ptr();
@@ -186,7 +201,7 @@ py::object function(std::shared_ptr<Recorder> recorder, std::shared_ptr<Heads> h
 }  // namespace
 
 void bind_functions(py::module_& m) {
-  m.def("recorded", &function, "what writes the calls of one function down: recorder, heads, name, whether it writes, else");
+  m.def("recorded", &function, "what writes the calls of one function down: recorder, its store, heads, name, whether it writes, else");
   m.def("finish_flow", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
 }
 
