@@ -14,10 +14,12 @@ from op_tools import (
     OpAutoCompare,
     device_figures,
     device_kinds,
+    device_parts,
     diagnostics,
     kept_before,
     memory,
 )
+from op_tools.comparison import Taken
 from op_tools.device_figures import figures
 from op_tools.device_pairs import Near
 from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
@@ -191,6 +193,26 @@ def test_calls_on_several_devices(alone: None) -> None:
         for index in (0, 1):
             on_device(4).to(f"dipu:{index}") * 2
     assert looks(tool)[1] >= 2
+    healthy(tool)
+
+
+def test_arguments_that_were_read_again_are_found_without_a_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+    any_read = device_parts.any_read
+
+    def asked(taken: Taken) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Tensor, "__eq__", lambda *_: pytest.fail("a tensor was compared"))
+            seen.append(any_read(taken))
+        return seen[-1]
+
+    monkeypatch.setattr(device_parts, "any_read", asked)
+    with OpAutoCompare(reference="device") as tool:
+        for _ in range(kept_before.REREAD_FIRST + 1):
+            torch.relu(torch.ones(4, device="dipu"))
+    assert True in seen and False in seen
     healthy(tool)
 
 
