@@ -63,18 +63,6 @@ class _Waiting:
     guards: Pairs = ()
 
 
-class _Held:
-    """Memory that is counted as held as long as this is."""
-
-    __slots__ = ("_owner", "_size")
-
-    def __init__(self, owner: DeviceReference, size: int) -> None:
-        self._owner, self._size = owner, size
-
-    def __del__(self) -> None:
-        self._owner.release(self._size)
-
-
 @cache
 def _is_judged(name: str) -> bool:
     """Whether a device can say anything about calls of this name."""
@@ -104,7 +92,7 @@ class DeviceReference:
         self._kinds: dict[Hashable, Kind] = {}
         self.refused: set[str] = set()
         self.asked = Asked()
-        self._waiting: list[_Waiting | Lists] = []
+        self._waiting: list[_Waiting | Taken | Lists] = []
         self.of_lists = ListReference(self)
         self._count = self._bytes = 0
         self.held, self.allowed, self._closed = 0, -1, False
@@ -160,7 +148,7 @@ class DeviceReference:
             size += t.numel() * (8 + t.itemsize)
         with self.lock:
             self.held += size
-        taken.held = _Held(self, size)
+        taken.held, taken.holder = size, self
 
     def release(self, size: int) -> None:
         """No longer."""
@@ -172,8 +160,9 @@ class DeviceReference:
         """A call that has been made, with copies on the device."""
         kept = [(memory.clone(), before) for memory, before in guards] if guards else ()
         entry = _Waiting(taken, None, guards=kept)
-        if not self._is_for_host(entry):
-            self._made(entry, device_parts.forward, taken)
+        if not self._is_for_host(entry) and self._has_run(entry):
+            # the less waits, the less often Python's collector runs: hot path
+            self.wait(entry if kept else taken, tensor_list(taken.result, taken.after))
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
@@ -207,23 +196,36 @@ class DeviceReference:
         self._on_host(entry, check=due and not asked, later=later)
         return True
 
-    def _made(self, entry: _Waiting, make: Callable[..., Made | None], *given: Any) -> bool:
-        """Whether the parts of a call could be had; else the host looks at it."""
+    def _has_run(self, entry: _Waiting) -> bool:
+        """Whether the reference of a call could be run; else the host looks at it."""
         try:
-            made = make(*given)
+            device_parts.reference_run(entry.taken)
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            with self.lock:
-                self.refused.add(entry.taken.call.name)
-            made = None
+            self._refused(entry)
+            return False
+        return True
+
+    def _made(self, entry: _Waiting, own: list[Tensor | None] | None) -> bool:
+        """Whether the parts of a call could be had, those of a backward pass with the gradients of
+        its reference; else the host looks at it.
+        """
+        try:
+            made = _parts(entry, own)
+        except Exception:  # as above
+            self._refused(entry)
+            return False
         if made is None:
             self._on_host(entry)
             return False
         entry.parts, entry.same = made
-        if entry.found is None:
-            self.wait(entry, [part.mine for part in entry.parts])  # hot path
         return True
 
-    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
+    def _refused(self, entry: _Waiting) -> None:
+        with self.lock:
+            self.refused.add(entry.taken.call.name)
+        self._on_host(entry)
+
+    def wait(self, entry: _Waiting | Taken | Lists, tensors: list[Tensor]) -> None:
         """Has a call wait for its verdict; settles when too many do."""
         with self.lock:
             self._waiting.append(entry)
@@ -291,11 +293,13 @@ class DeviceReference:
         for entry in waiting:
             if isinstance(entry, Lists):
                 lists.setdefault(entry.flats[0].memory.device, []).append(entry)
-            else:
-                places.setdefault(entry.taken.again.place, []).append(entry)
+                continue
+            if isinstance(entry, Taken):
+                entry = _Waiting(entry, None)
+            places.setdefault(entry.taken.again.place, []).append(entry)
         for place in {**places, **lists}:
             torch.accelerator.synchronize(place)  # they may come from several of its streams
-            self._judge(self._differentiated(places.get(place, [])))
+            self._judge(self._taken_apart(places.get(place, [])))
             self.of_lists.judge(lists.get(place, []))
         with self.lock:
             self.allowed = -1  # ask again
@@ -330,8 +334,8 @@ class DeviceReference:
         except Exception as error:  # a tool must not kill the program that it watches
             diagnostics.add(type(self._tool).__name__, call.name, error)
 
-    def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
-        """Those whose parts are known, backward passes among them; the host has seen the others."""
+    def _taken_apart(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Those whose parts could be had; the host has seen the others."""
         passes = [(entry, entry.found) for entry in waiting if entry.found is not None]
         theirs: Sequence[list[Tensor | None] | None]
         try:
@@ -339,12 +343,8 @@ class DeviceReference:
             theirs = gradients_of(runs)
         except Exception:  # as above; one of them, which is tried alone
             theirs = [None] * len(passes)
-        failed = {
-            id(entry)
-            for (entry, found), own in zip(passes, theirs, strict=True)
-            if not self._made(entry, _backward, entry.taken, found, own)
-        }
-        return [entry for entry in waiting if id(entry) not in failed] if failed else waiting
+        own = iter(theirs)
+        return [e for e in waiting if self._made(e, None if e.found is None else next(own))]
 
     def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
@@ -382,8 +382,11 @@ class DeviceReference:
         return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)
 
 
-def _backward(taken: Taken, found: Gradients, own: list[Tensor | None] | None) -> Made | None:
-    """The parts of a backward pass; None for the gradients of the reference: not had yet."""
+def _parts(entry: _Waiting, own: list[Tensor | None] | None) -> Made | None:
+    """The parts of a call or of its backward pass; None for the gradients: not had yet."""
+    taken, found = entry.taken, entry.found
+    if found is None:
+        return device_parts.forward(taken)
     if own is None:
         own = device_parts.reference_run(taken).gradients(found.outputs)
     return device_parts.backward(taken, found, own)
