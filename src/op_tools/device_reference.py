@@ -8,11 +8,11 @@ accusation rests on the device alone, and a fault that both of its kernels share
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from op_tools import (
     drawing,
     interception,
     memory,
-    names,
     reference,
 )
 from op_tools.accepted import Accepted
@@ -50,6 +49,7 @@ from op_tools.gradients import Gradients
 
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
+AT_ONCE = 256  # calls that are judged at once: Python's collector runs for what is alive
 
 
 @dataclass(slots=True, eq=False)
@@ -63,14 +63,7 @@ class _Waiting:
     guards: Pairs = ()
 
 
-@cache
-def _is_judged(name: str) -> bool:
-    """Whether a device can say anything about calls of this name."""
-    word = names.last(name)
-    odd = word in reference.BY_TYPE or word in names.TRANSFERS
-    return not odd and word not in reference.NOT_UNIQUE
-
-
+_T = TypeVar("_T")
 Look = Callable[[Taken, Gradients | None, str], None]
 Pass = Callable[[Call, Gradients | None, Sequence[Item | Right]], None]
 Skip = Callable[[Call, str], None]
@@ -107,7 +100,7 @@ class DeviceReference:
         device = call.device
         if device is None or not self.judges(device) or call.name in self.refused:
             return False
-        if not _is_judged(call.name):
+        if not device_kinds.is_judged(call.name):
             return False
         size = 0
         widened = False
@@ -170,9 +163,9 @@ class DeviceReference:
         if not self._is_for_host(entry):
             self.wait(entry, [grad for grad in found.inputs if grad is not None])
 
-    def _gathered(self) -> Iterator[_Waiting]:
+    def _gathered(self, passes: Iterator[tuple[Taken, Gradients]]) -> Iterator[_Waiting]:
         """The backward passes that were gathered natively, without those that the host sees."""
-        for taken, found in self.gradients.taken():
+        for taken, found in passes:
             entry = _Waiting(taken, found)
             if not found.complete:
                 self._skip(taken.call, PART)
@@ -284,23 +277,20 @@ class DeviceReference:
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
-        passes = list(self._gathered())
         with self.lock:
-            waiting, self._waiting = self._waiting + passes, []
+            waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0
-        places: dict[torch.device, list[_Waiting]] = {}
-        lists: dict[torch.device, list[Lists]] = {}
-        for entry in waiting:
-            if isinstance(entry, Lists):
-                lists.setdefault(entry.flats[0].memory.device, []).append(entry)
-                continue
-            if isinstance(entry, Taken):
-                entry = _Waiting(entry, None)
-            places.setdefault(entry.taken.again.place, []).append(entry)
-        for place in {**places, **lists}:
-            torch.accelerator.synchronize(place)  # they may come from several of its streams
-            self._judge(self._taken_apart(places.get(place, [])))
-            self.of_lists.judge(lists.get(place, []))
+            passes = self._gathered(self.gradients.taken())
+        lists = [entry for entry in waiting if isinstance(entry, Lists)]
+        waited: set[torch.device] = set()
+        entries = itertools.chain(_each(waiting), passes)
+        while portion := list(itertools.islice(entries, AT_ONCE)):
+            for place, own in _by_place(portion, lambda entry: entry.taken.again.place):
+                _wait_for(place, waited)
+                self._judge(self._taken_apart(own))
+        for place, calls in _by_place(lists, lambda entry: entry.flats[0].memory.device):
+            _wait_for(place, waited)
+            self.of_lists.judge(calls)
         with self.lock:
             self.allowed = -1  # ask again
             self.asked.forget()
@@ -380,6 +370,30 @@ class DeviceReference:
     def _result(self, entry: _Waiting, part: Part) -> Result:
         kind = comparison.kind_of(entry.taken, entry.found is None, part.place, part.mine)
         return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)
+
+
+def _each(waiting: list[_Waiting | Taken | Lists]) -> Iterator[_Waiting]:
+    """Those that are no lists, one by one: what has been judged is held no longer."""
+    waiting.reverse()
+    while waiting:
+        entry = waiting.pop()
+        if not isinstance(entry, Lists):
+            yield _Waiting(entry, None) if isinstance(entry, Taken) else entry
+
+
+def _by_place(
+    entries: Sequence[_T], place: Callable[[_T], torch.device]
+) -> Iterator[tuple[torch.device, list[_T]]]:
+    found: dict[torch.device, list[_T]] = {}
+    for entry in entries:
+        found.setdefault(place(entry), []).append(entry)
+    return iter(found.items())
+
+
+def _wait_for(place: torch.device, waited: set[torch.device]) -> None:
+    if place not in waited:
+        torch.accelerator.synchronize(place)  # they may come from several of its streams
+        waited.add(place)
 
 
 def _parts(entry: _Waiting, own: list[Tensor | None] | None) -> Made | None:
