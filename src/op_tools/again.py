@@ -40,11 +40,15 @@ class Run:
     """What one run gave: results and arguments after it, in the order of `tensors()`."""
 
     result: Any
-    results: list[Tensor]
     given: list[Tensor]
     leaves: list[Tensor]  # the arguments as they were: gradients are of these
     wrote: Sequence[bool]  # which of them the call wrote, as far as autograd counts it
     used: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # its arguments, if `leaves` are all
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The tensors among what it returned. Not kept: runs wait, and the collector visits all."""
+        return [self.result] if isinstance(self.result, Tensor) else tensor_list(self.result)
 
     def gradients(self, outputs: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Of each argument, from those of the results; None where none flows."""
@@ -188,7 +192,6 @@ class Again:
                 raise NoReferenceError("it draws random numbers")
         return Run(
             result,
-            tensor_list(result),
             [used.get(at, t) for t, at in own],
             [leaves.get(at, t) for t, at in own],
             [at in used and used[at]._version != counts[at] for _, at in own],
@@ -219,8 +222,7 @@ class Again:
         finally:
             _set_grad_enabled(before)
         wrote = tuple([leaf._version != count for leaf, count in zip(leaves, counts, strict=True)])
-        made = [result] if isinstance(result, Tensor) else tensor_list(result)
-        return Run(result, made, leaves, leaves, wrote, (args, kwargs))
+        return Run(result, leaves, leaves, wrote, (args, kwargs))
 
     def _plain_leaves(self, given: list[Tensor], types: Types, grad: bool) -> list[Tensor]:
         helper = kernels.loaded() if types is WIDE else None

@@ -47,7 +47,12 @@ class Taken:
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
     about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
     _kind: Hashable = field(default=None, init=False, repr=False)
-    held: object = field(default=None, repr=False)  # for as long as this is, its memory is counted
+    held: int = 0  # bytes that are counted for as long as this is,
+    holder: Any = field(default=None, repr=False)  # by whom
+
+    def __del__(self) -> None:
+        if self.held:
+            self.holder.release(self.held)
 
     @property
     def call(self) -> Call:

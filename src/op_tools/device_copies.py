@@ -97,7 +97,7 @@ def hosted(taken: Taken) -> Taken:
     requires = frozenset(id(copy) for own, copy in copies if id(own) in again.requires)
     again = replace(again, call=call, requires=requires, place=reference.HOST, narrow={})
     result, after = copies.of(taken.result), [copies.of(t) for t in taken.after]
-    return replace(taken, again=again, result=result, after=after, run=None)
+    return replace(taken, again=again, result=result, after=after, run=None, held=0)
 
 
 def gradients_on_host(taken: Taken, found: Gradients | None) -> Gradients | None:

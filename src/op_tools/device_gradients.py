@@ -50,7 +50,12 @@ class Gathered:
     def taken(self) -> Iterator[tuple[Taken, Gradients]]:
         """All that are there, from now on no longer."""
         native = [part for part in (self._native, *self._late) if part is not None]
-        for taken, flown in (row for part in native for row in part.taken()):
+        return self._found([row for part in native for row in part.taken()])
+
+    def _found(self, rows: list[Any]) -> Iterator[tuple[Taken, Gradients]]:
+        rows.reverse()
+        while rows:  # one by one: what has been judged is held no longer
+            taken, flown = rows.pop()
             if flown.error:
                 error = RuntimeError(flown.error)
                 diagnostics.add(type(self._tool).__name__, taken.call.name, error)

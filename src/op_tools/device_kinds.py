@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
+from functools import cache
 
 import torch
 
@@ -27,6 +28,14 @@ MOVERS = names.VIEWS | frozenset(
     _foreach_copy_
     """.split()
 )
+
+
+@cache
+def is_judged(name: str) -> bool:
+    """Whether a device can say anything about calls of this name."""
+    word = names.last(name)
+    odd = word in reference.BY_TYPE or word in names.TRANSFERS
+    return not odd and word not in reference.NOT_UNIQUE
 
 
 class Kind:

@@ -94,7 +94,7 @@ def forward(taken: Taken) -> Made | None:
 
 def any_read(taken: Taken) -> bool:
     """Whether some argument was read again after the call."""
-    return taken.after.count(None) < len(taken.after)
+    return any(tensor is not None for tensor in taken.after)  # not by ==: it is asked of tensors
 
 
 def _arguments(taken: Taken, run: Run) -> Iterable[tuple[str, Tensor, Tensor | None, Tensor, bool]]:

@@ -8,11 +8,11 @@ accusation rests on the device alone, and a fault that both of its kernels share
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from op_tools import (
     drawing,
     interception,
     memory,
-    names,
     reference,
 )
 from op_tools.accepted import Accepted
@@ -50,6 +49,7 @@ from op_tools.gradients import Gradients
 
 WAITING = 1024  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
+AT_ONCE = 256  # calls that are judged at once: Python's collector runs for what is alive
 
 
 @dataclass(slots=True, eq=False)
@@ -63,26 +63,7 @@ class _Waiting:
     guards: Pairs = ()
 
 
-class _Held:
-    """Memory that is counted as held as long as this is."""
-
-    __slots__ = ("_owner", "_size")
-
-    def __init__(self, owner: DeviceReference, size: int) -> None:
-        self._owner, self._size = owner, size
-
-    def __del__(self) -> None:
-        self._owner.release(self._size)
-
-
-@cache
-def _is_judged(name: str) -> bool:
-    """Whether a device can say anything about calls of this name."""
-    word = names.last(name)
-    odd = word in reference.BY_TYPE or word in names.TRANSFERS
-    return not odd and word not in reference.NOT_UNIQUE
-
-
+_T = TypeVar("_T")
 Look = Callable[[Taken, Gradients | None, str], None]
 Pass = Callable[[Call, Gradients | None, Sequence[Item | Right]], None]
 Skip = Callable[[Call, str], None]
@@ -104,7 +85,7 @@ class DeviceReference:
         self._kinds: dict[Hashable, Kind] = {}
         self.refused: set[str] = set()
         self.asked = Asked()
-        self._waiting: list[_Waiting | Lists] = []
+        self._waiting: list[_Waiting | Taken | Lists] = []
         self.of_lists = ListReference(self)
         self._count = self._bytes = 0
         self.held, self.allowed, self._closed = 0, -1, False
@@ -119,7 +100,7 @@ class DeviceReference:
         device = call.device
         if device is None or not self.judges(device) or call.name in self.refused:
             return False
-        if not _is_judged(call.name):
+        if not device_kinds.is_judged(call.name):
             return False
         size = 0
         widened = False
@@ -160,7 +141,7 @@ class DeviceReference:
             size += t.numel() * (8 + t.itemsize)
         with self.lock:
             self.held += size
-        taken.held = _Held(self, size)
+        taken.held, taken.holder = size, self
 
     def release(self, size: int) -> None:
         """No longer."""
@@ -172,8 +153,9 @@ class DeviceReference:
         """A call that has been made, with copies on the device."""
         kept = [(memory.clone(), before) for memory, before in guards] if guards else ()
         entry = _Waiting(taken, None, guards=kept)
-        if not self._is_for_host(entry):
-            self._made(entry, device_parts.forward, taken)
+        if not self._is_for_host(entry) and self._has_run(entry):
+            # the less waits, the less often Python's collector runs: hot path
+            self.wait(entry if kept else taken, tensor_list(taken.result, taken.after))
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
@@ -181,9 +163,9 @@ class DeviceReference:
         if not self._is_for_host(entry):
             self.wait(entry, [grad for grad in found.inputs if grad is not None])
 
-    def _gathered(self) -> Iterator[_Waiting]:
+    def _gathered(self, passes: Iterator[tuple[Taken, Gradients]]) -> Iterator[_Waiting]:
         """The backward passes that were gathered natively, without those that the host sees."""
-        for taken, found in self.gradients.taken():
+        for taken, found in passes:
             entry = _Waiting(taken, found)
             if not found.complete:
                 self._skip(taken.call, PART)
@@ -207,23 +189,36 @@ class DeviceReference:
         self._on_host(entry, check=due and not asked, later=later)
         return True
 
-    def _made(self, entry: _Waiting, make: Callable[..., Made | None], *given: Any) -> bool:
-        """Whether the parts of a call could be had; else the host looks at it."""
+    def _has_run(self, entry: _Waiting) -> bool:
+        """Whether the reference of a call could be run; else the host looks at it."""
         try:
-            made = make(*given)
+            device_parts.reference_run(entry.taken)
         except Exception:  # no float64, no kernel, no memory: whatever a device may raise
-            with self.lock:
-                self.refused.add(entry.taken.call.name)
-            made = None
+            self._refused(entry)
+            return False
+        return True
+
+    def _made(self, entry: _Waiting, own: list[Tensor | None] | None) -> bool:
+        """Whether the parts of a call could be had, those of a backward pass with the gradients of
+        its reference; else the host looks at it.
+        """
+        try:
+            made = _parts(entry, own)
+        except Exception:  # as above
+            self._refused(entry)
+            return False
         if made is None:
             self._on_host(entry)
             return False
         entry.parts, entry.same = made
-        if entry.found is None:
-            self.wait(entry, [part.mine for part in entry.parts])  # hot path
         return True
 
-    def wait(self, entry: _Waiting | Lists, tensors: list[Tensor]) -> None:
+    def _refused(self, entry: _Waiting) -> None:
+        with self.lock:
+            self.refused.add(entry.taken.call.name)
+        self._on_host(entry)
+
+    def wait(self, entry: _Waiting | Taken | Lists, tensors: list[Tensor]) -> None:
         """Has a call wait for its verdict; settles when too many do."""
         with self.lock:
             self._waiting.append(entry)
@@ -282,21 +277,20 @@ class DeviceReference:
 
     def settle(self) -> None:
         """Judges all that wait: each device is waited for once."""
-        passes = list(self._gathered())
         with self.lock:
-            waiting, self._waiting = self._waiting + passes, []
+            waiting, self._waiting = self._waiting, []
             self._count = self._bytes = 0
-        places: dict[torch.device, list[_Waiting]] = {}
-        lists: dict[torch.device, list[Lists]] = {}
-        for entry in waiting:
-            if isinstance(entry, Lists):
-                lists.setdefault(entry.flats[0].memory.device, []).append(entry)
-            else:
-                places.setdefault(entry.taken.again.place, []).append(entry)
-        for place in {**places, **lists}:
-            torch.accelerator.synchronize(place)  # they may come from several of its streams
-            self._judge(self._differentiated(places.get(place, [])))
-            self.of_lists.judge(lists.get(place, []))
+            passes = self._gathered(self.gradients.taken())
+        lists = [entry for entry in waiting if isinstance(entry, Lists)]
+        waited: set[torch.device] = set()
+        entries = itertools.chain(_each(waiting), passes)
+        while portion := list(itertools.islice(entries, AT_ONCE)):
+            for place, own in _by_place(portion, lambda entry: entry.taken.again.place):
+                _wait_for(place, waited)
+                self._judge(self._taken_apart(own))
+        for place, calls in _by_place(lists, lambda entry: entry.flats[0].memory.device):
+            _wait_for(place, waited)
+            self.of_lists.judge(calls)
         with self.lock:
             self.allowed = -1  # ask again
             self.asked.forget()
@@ -330,8 +324,8 @@ class DeviceReference:
         except Exception as error:  # a tool must not kill the program that it watches
             diagnostics.add(type(self._tool).__name__, call.name, error)
 
-    def _differentiated(self, waiting: list[_Waiting]) -> list[_Waiting]:
-        """Those whose parts are known, backward passes among them; the host has seen the others."""
+    def _taken_apart(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Those whose parts could be had; the host has seen the others."""
         passes = [(entry, entry.found) for entry in waiting if entry.found is not None]
         theirs: Sequence[list[Tensor | None] | None]
         try:
@@ -339,12 +333,8 @@ class DeviceReference:
             theirs = gradients_of(runs)
         except Exception:  # as above; one of them, which is tried alone
             theirs = [None] * len(passes)
-        failed = {
-            id(entry)
-            for (entry, found), own in zip(passes, theirs, strict=True)
-            if not self._made(entry, _backward, entry.taken, found, own)
-        }
-        return [entry for entry in waiting if id(entry) not in failed] if failed else waiting
+        own = iter(theirs)
+        return [e for e in waiting if self._made(e, None if e.found is None else next(own))]
 
     def _items(self, entry: _Waiting, made: Iterator[Figures]) -> list[Item | Right] | None:
         """The verdicts on a call; None where the host has to look. Takes all of its figures."""
@@ -382,8 +372,35 @@ class DeviceReference:
         return Result(part.mine.shape, part.mine.dtype, part.unit or part.mine.dtype, kind)
 
 
-def _backward(taken: Taken, found: Gradients, own: list[Tensor | None] | None) -> Made | None:
-    """The parts of a backward pass; None for the gradients of the reference: not had yet."""
+def _each(waiting: list[_Waiting | Taken | Lists]) -> Iterator[_Waiting]:
+    """Those that are no lists, one by one: what has been judged is held no longer."""
+    waiting.reverse()
+    while waiting:
+        entry = waiting.pop()
+        if not isinstance(entry, Lists):
+            yield _Waiting(entry, None) if isinstance(entry, Taken) else entry
+
+
+def _by_place(
+    entries: Sequence[_T], place: Callable[[_T], torch.device]
+) -> Iterator[tuple[torch.device, list[_T]]]:
+    found: dict[torch.device, list[_T]] = {}
+    for entry in entries:
+        found.setdefault(place(entry), []).append(entry)
+    return iter(found.items())
+
+
+def _wait_for(place: torch.device, waited: set[torch.device]) -> None:
+    if place not in waited:
+        torch.accelerator.synchronize(place)  # they may come from several of its streams
+        waited.add(place)
+
+
+def _parts(entry: _Waiting, own: list[Tensor | None] | None) -> Made | None:
+    """The parts of a call or of its backward pass; None for the gradients: not had yet."""
+    taken, found = entry.taken, entry.found
+    if found is None:
+        return device_parts.forward(taken)
     if own is None:
         own = device_parts.reference_run(taken).gradients(found.outputs)
     return device_parts.backward(taken, found, own)

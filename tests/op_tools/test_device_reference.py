@@ -14,13 +14,16 @@ from op_tools import (
     OpAutoCompare,
     device_figures,
     device_kinds,
+    device_parts,
+    device_reference,
     diagnostics,
     kept_before,
     memory,
 )
+from op_tools.comparison import Taken
 from op_tools.device_figures import figures
 from op_tools.device_pairs import Near
-from tests.op_tools.test_autocompare import CALLS, healthy, leaf, on_device, rows
+from tests.op_tools.test_autocompare import CALLS, CSV, healthy, leaf, on_device, rows
 
 
 @pytest.fixture
@@ -121,6 +124,43 @@ def test_the_host_looks_at_a_part_of_the_others(
     assert looks(tool) == (2 + 4, 6 + 4)
 
 
+def test_calls_that_are_judged_in_portions_are_told_as_those_at_once(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(network(), 3)
+    with OpAutoCompare(reference="device") as tool:
+        train(network(), 3)
+    at_once, (path,) = rows(), Path(CSV).glob("*.csv")
+    path.unlink()
+    monkeypatch.setattr(device_reference, "AT_ONCE", 5)
+    with OpAutoCompare(reference="device") as again:
+        seen = train(network(), 3)
+    assert all(map(torch.equal, plain, seen))
+
+    def told(rows: list[dict[str, str]]) -> list[tuple[str, str, str]]:
+        return [(row["name"], row["allclose"], row["max_abs_diff"]) for row in rows]
+
+    assert len(at_once) > 100 and told(rows()) == told(at_once)
+    assert looks(again) == looks(tool) and again.compared == tool.compared
+    assert again._there is not None and again._there.held == 0  # nothing is kept of any of them
+    healthy(again)
+
+
+def test_a_fault_in_one_of_many_portions_is_named(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_reference, "AT_ONCE", 3)
+    x = torch.full((512,), 1.5, device="dipu")
+    with OpAutoCompare(reference="device") as tool:
+        for at in range(11):
+            x * 2
+            if at == 7:
+                with torch.dipu.quirk("bit_flip", "mul", p=1.0, seed=2):
+                    x * 3  # the guilty line
+    (failure,) = tool.failures
+    assert "the guilty line" in failure.where and tool.compared == 12
+
+
 def test_a_device_without_float64_is_not_asked(alone: None) -> None:
     x = leaf(4, 4)
     with torch.dipu.quirk("no_float64"), OpAutoCompare(reference="device") as tool:
@@ -191,6 +231,26 @@ def test_calls_on_several_devices(alone: None) -> None:
         for index in (0, 1):
             on_device(4).to(f"dipu:{index}") * 2
     assert looks(tool)[1] >= 2
+    healthy(tool)
+
+
+def test_arguments_that_were_read_again_are_found_without_a_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+    any_read = device_parts.any_read
+
+    def asked(taken: Taken) -> bool:
+        with monkeypatch.context() as patch:
+            patch.setattr(Tensor, "__eq__", lambda *_: pytest.fail("a tensor was compared"))
+            seen.append(any_read(taken))
+        return seen[-1]
+
+    monkeypatch.setattr(device_parts, "any_read", asked)
+    with OpAutoCompare(reference="device") as tool:
+        for _ in range(kept_before.REREAD_FIRST + 1):
+            torch.relu(torch.ones(4, device="dipu"))
+    assert True in seen and False in seen
     healthy(tool)
 
 

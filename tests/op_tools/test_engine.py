@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import op_tools
 from op_tools import diagnostics, engine, modules, report
-from op_tools.call import Call
+from op_tools.call import Call, Site
 from op_tools.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
 
@@ -393,3 +394,13 @@ def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
     engine._wait_for_threads(most=60)
     assert letting_go.is_set()
     thread.join()
+
+
+def test_calls_from_one_place_are_remembered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "_forward", OrderedDict())
+    here, there = Site("train.py", 3, "step"), Site("train.py", 4, "step")
+    for number, (path, site) in enumerate([("a", here), ("a", here), ("b", here), ("a", there)]):
+        modules.remember(number, path, site)
+    first, again, *others = modules._forward.values()
+    assert first is again and first == ("a", here)
+    assert others == [("b", here), ("a", there)]
