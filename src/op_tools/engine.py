@@ -222,7 +222,8 @@ def _changed() -> None:
     _watch_kernels()
     watching.install(bool(_tools), _around_backward, _in_thread)
     steps.count(bool(_tools), _progress)
-    modules.follow(_module_call if "module" in levels else None, any(_wants_modules()))
+    around = _module_call if "module" in levels else None
+    modules.follow(around, any(_wants_modules()), kernels.loaded())
     host = any("cpu" in tool.started.options.devices for tool in _tools)
     optimizers.unasked(_function_mode, "api" in levels, host)
     _set_handlers("api" in levels)

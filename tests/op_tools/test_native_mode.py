@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import sys
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from op_tools import engine, kernels
+from op_tools import engine, kernels, modules
 from tests.op_tools.test_engine import Watcher, vector
 
 PLAIN = torch.overrides.handle_torch_function
@@ -116,3 +123,85 @@ def test_a_compiled_function_is_one_graph_with_it() -> None:
         for _ in range(3):
             assert torch.equal(compiled(x), expected)
     assert len(graphs) == 1
+
+
+class Fails(nn.Module):
+    """Says where it is called, by name and by place, and may fail."""
+
+    def forward(self, x: Any, *, fails: bool = False) -> tuple[Any, str]:
+        if fails:
+            raise KeyError("the program's own")
+        return x, modules.path()
+
+
+def frames_of_ours(call: Callable[[], object]) -> int:
+    """Frames of Python that following a module's call takes."""
+    files: list[str] = []
+    sys.setprofile(lambda frame, event, arg: files.append(frame.f_code.co_filename))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return files.count(str(modules.__file__))
+
+
+def test_modules_are_followed_without_a_frame_of_python() -> None:
+    inner, plain = Fails(), nn.Module.__call__
+    outer = nn.Sequential(OrderedDict(a=nn.Sequential(OrderedDict(b=inner))))
+    with Watcher():
+        assert isinstance(nn.Module.__call__, FunctionType) and nn.Module.__call__ is not plain
+        assert outer(1) == (1, "a.b")
+        assert inner(x=2, fails=False) == nn.Module.__call__(inner, 2) == (2, "a.b")
+        assert frames_of_ours(lambda: outer(1)) == 2 * 1  # `path`, which is asked for: in and out
+        with pytest.raises(KeyError, match="the program's own"):
+            inner(1, fails=True)
+        with pytest.raises(TypeError, match="missing 1 required positional argument"):
+            inner()
+        with pytest.raises(TypeError, match="self"):
+            nn.Module.__call__()
+        assert modules.path() == ""
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(outer(3)))
+        thread.start()
+        thread.join()
+    assert found == [(3, "a.b")]
+    assert nn.Module.__call__ is plain and outer(1) == (1, "")
+
+
+def test_a_module_that_is_gone_leaves_nothing_behind() -> None:
+    with Watcher():
+        module = Fails()
+        module(1)
+        gone, stale = weakref.ref(module), weakref.ref(nn.Module.__call__)
+        del module
+    gc.collect()
+    assert gone() is None and stale() is None
+
+
+class Halves(nn.Module):
+    """Two graphs, with a module in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(2, 2), nn.LayerNorm(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.one(x)
+        torch._dynamo.graph_break()
+        return torch.relu(self.two(y))
+
+
+def test_a_compiled_module_has_the_graphs_that_it_has_without() -> None:
+    model, x = Halves().requires_grad_(False), torch.ones(3, 2)
+
+    def graphs() -> int:
+        found = []
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend=lambda graph, _: found.append(graph) or graph)
+        assert torch.equal(compiled(x), model(x))
+        return len(found)
+
+    plain = graphs()
+    with Watcher():
+        assert nn.Module.__call__.__module__ == modules.__name__
+        assert [graphs(), graphs()] == [plain, plain] == [2, 2]  # before it has a name, and after

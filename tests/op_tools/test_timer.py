@@ -243,3 +243,27 @@ def test_a_run_is_let_go_of() -> None:
         run = weakref.ref(tool._run)
     gc.collect()
     assert run() is None
+
+
+class Routed(nn.Module):
+    """Calls its layers in the order that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, order: list[tuple[int, torch.Tensor]]) -> None:
+        for at, x in order:
+            self.layers[at](x).sum() if at else self.layers[at](x)
+
+
+def test_calls_that_come_in_another_order_than_before_are_told_apart() -> None:
+    model = Routed().to("dipu")
+    small, large = torch.ones(2, device="dipu"), torch.ones(3, 2, device="dipu")
+    with OpTimeMeasure() as tool:
+        model([(0, small), (1, small), (0, large), (1, large)] * 2)
+        model([(1, small), (0, large), (0, small), (0, small), (1, small), (1, large), (0, large)])
+    modules = {(line.name, line.forward.count) for line in tool.summary("module")}
+    assert modules == {("layers.0", 8), ("layers.1", 7), ("Routed", 7)}  # the sums are its own
+    shapes = Counter(row.split(" | ")[0] + row.split(" | ")[3] for row in rows())
+    assert sorted(shapes.values()) == [7, 7, 8]  # of sums, and of products by what they give

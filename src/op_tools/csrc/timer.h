@@ -32,7 +32,7 @@ struct Numbers {
 struct Totals {
   int64_t count = 0;
   double total = 0, first = 0, least = INFINITY, most = 0;  // least: of those after the first
-  std::map<int, int64_t> classes;
+  std::vector<std::pair<int, int64_t>> classes;  // in order; in one piece, as it is looked into for each call
 
   void add(double ms) {
     if (count == 0) first = ms;
@@ -40,9 +40,14 @@ struct Totals {
     most = std::max(most, ms);
     count++;
     total += ms;
-    classes[ms > 0 ? int(std::nearbyint(std::log(ms) * 50)) : -1'000'000]++;
+    const int number = ms > 0 ? int(std::nearbyint(std::log(ms) * 50)) : -1'000'000;
+    const auto at = std::lower_bound(classes.begin(), classes.end(), number, [](const auto& one, int wanted) { return one.first < wanted; });
+    if (at != classes.end() && at->first == number) at->second++;
+    else classes.insert(at, {number, 1});
   }
 };
+
+using Sums = std::vector<std::pair<Totals, Totals>>;  // by group: of forward, of backward
 
 // A call that is over: what its line in the file says.
 struct Done {
@@ -66,7 +71,7 @@ class Ledger {
   void settle(bool everything);
 
   std::vector<Done> take_done();
-  std::map<int, std::pair<Totals, Totals>> take_sums();
+  Sums take_sums();
   bool is_full() const { return over_ >= limit_; }  // so many are to be written
   size_t waiting();
   size_t limit() const { return limit_; }
@@ -82,7 +87,7 @@ class Ledger {
   std::vector<std::shared_ptr<Row>> free_;  // to be used again
   size_t settle_at_;                        // when there are so many
   std::vector<Done> done_;
-  std::map<int, std::pair<Totals, Totals>> sums_;
+  Sums sums_;
 };
 
 // Everything but the hooks and the ledger is done under the GIL.
@@ -124,6 +129,17 @@ class Timer {
     size_t operator()(const GroupKey& k) const { return size_t(k.key) * 0x9E3779B97F4A7C15ull ^ size_t(k.path) * 31 ^ size_t(k.site); }
   };
 
+  using Kind = std::pair<const Words, int>;  // of calls or results: what `Numbers` keeps, and it stays where it is
+
+  // The calls of a group, and what came of them the last time: a program does mostly what it did before,
+  // and to compare is cheaper than to look up.
+  struct Met {
+    const Kind* kind;
+    PyObject *path, *site;
+    int next = -1;                 // the group of the call after it
+    const Kind* result = nullptr;  // null: none that is plain
+  };
+
   // What times the calls on a device.
   struct By {
     std::shared_ptr<Clock> clock;  // null: Python's, or
@@ -136,11 +152,13 @@ class Timer {
   PyObject* site();  // borrowed
   PyObject* path();  // borrowed
   bool busy();       // a tool's own call
-  std::shared_ptr<Row> begin(PyObject* name, int key, const std::shared_ptr<Clock>& clock, uint64_t sequence);
+  const Met* expected() const { return last_ < 0 || met_[last_].next < 0 ? nullptr : &met_[met_[last_].next]; }
+  const Kind* kind_of(const Words& words) const;  // null: it is new
+  std::shared_ptr<Row> begin(PyObject* name, const Kind& kind, const std::shared_ptr<Clock>& clock, uint64_t sequence);
   void finish(Begun& begun, bool brief, PyObject* result);
   void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
-  int group_of(int key, PyObject* name, PyObject* path, PyObject* site);
-  int result_of(Seen& made, PyObject* result);
+  int group_of(const Kind& kind, PyObject* name, PyObject* path, PyObject* site);
+  int result_of(int group, Seen& made, PyObject* result);
   void tell(PyObject* name, const char* what);
   void write(const Done& row, const py::function& cells, std::string& text);
 
@@ -149,6 +167,8 @@ class Timer {
   Numbers<Words, WordsHash> keys_;  // null: not for us
   Numbers<GroupKey, GroupHash> groups_;
   Numbers<Words, WordsHash> results_;
+  std::vector<Met> met_;  // by group
+  int last_ = -1;         // the group of the last call
   std::map<Places, int> grads_of_;
   std::vector<Places> grads_list_;
   struct Code {

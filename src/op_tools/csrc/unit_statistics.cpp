@@ -15,6 +15,7 @@ void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_gathered(py::module_& m);  // unit_gathered.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
+void bind_modules(py::module_& m);   // unit_modules.cpp
 void bind_packed(py::module_& m);    // unit_packed.cpp
 void bind_packer(py::module_& m);    // unit_packer.cpp
 void bind_pairs(py::module_& m);     // unit_pairs.cpp
@@ -51,6 +52,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_gathered(m);
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
+  op_tools::bind_modules(m);
   op_tools::bind_packed(m);
   op_tools::bind_packer(m);
   op_tools::bind_pairs(m);

@@ -43,7 +43,11 @@ void append(std::string& text, double ms) {
   text.append(digits, end);
 }
 
-py::tuple told(const Totals& sums) { return py::make_tuple(sums.count, sums.total, sums.first, sums.least, sums.most, sums.classes); }
+py::tuple told(const Totals& sums) {
+  py::dict classes;
+  for (const auto& [number, count] : sums.classes) classes[py::int_(number)] = count;
+  return py::make_tuple(sums.count, sums.total, sums.first, sums.least, sums.most, classes);
+}
 
 }  // namespace
 
@@ -79,6 +83,8 @@ void Ledger::ask(bool everything) {
     rows.swap(rows_);
   }
   std::vector<Done> done;
+  done.reserve(rows.size());
+  free.reserve(rows.size());
   for (auto& row : rows) {
     const auto found = everything || row->complete() ? resolved(*row, everything) : std::nullopt;
     if (!found.has_value()) {
@@ -99,6 +105,7 @@ void Ledger::ask(bool everything) {
   // a large graph is not gone through again for each call
   settle_at_ = std::max(std::min(kSettle, limit()), 2 * rows_.size());
   for (const Done& row : done) {
+    if (size_t(row.group) >= sums_.size()) sums_.resize(row.group + 1);
     auto& [forward, backward] = sums_[row.group];
     forward.add(row.forward_ms);
     if (row.backward) backward.add(row.backward_ms);
@@ -113,7 +120,7 @@ std::vector<Done> Ledger::take_done() {
   return std::exchange(done_, {});
 }
 
-std::map<int, std::pair<Totals, Totals>> Ledger::take_sums() {
+Sums Ledger::take_sums() {
   std::lock_guard hold(lock_);
   return std::exchange(sums_, {});
 }
@@ -160,7 +167,9 @@ py::bytes Timer::lines(const std::vector<std::pair<int64_t, std::string>>& other
 
 py::dict Timer::sums() {
   py::dict found;
-  for (const auto& [group, pair] : ledger_->take_sums()) found[py::int_(group)] = py::make_tuple(told(pair.first), told(pair.second));
+  const Sums sums = ledger_->take_sums();
+  for (size_t group = 0; group < sums.size(); group++)
+    if (sums[group].first.count > 0) found[py::int_(group)] = py::make_tuple(told(sums[group].first), told(sums[group].second));
   return found;
 }
 
