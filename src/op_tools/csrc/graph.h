@@ -147,10 +147,6 @@ struct Part {
   }
 };
 
-// What a hook was given, as what it gives back: the engine puts that in the place of its own list, so
-// that a copy would only cost. Every hook's list is one of the engine's, never a constant.
-inline variable_list same(const variable_list& given) { return std::move(const_cast<variable_list&>(given)); }
-
 // A hook of one stretch. It holds neither the call nor a tensor: no cycle in the graph.
 struct Hook {
   std::shared_ptr<Row> row;
@@ -175,7 +171,7 @@ struct Enter final : torch::autograd::FunctionPreHook {
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
     }
-    return same(grads);
+    return grads;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not timed there
 };
@@ -192,7 +188,7 @@ struct Leave final : torch::autograd::FunctionPostHook {
       if (stretch.begun && !row.closed) row.leave(stretch);
     } catch (...) {
     }
-    return same(outputs);
+    return outputs;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 };
