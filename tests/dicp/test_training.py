@@ -33,10 +33,10 @@ def gradients(model: nn.Module, run: Any, args: tuple[Any, ...]) -> list[Tensor]
 def test_gradients_are_as_good_as_eager_s(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[Any] = []
     monkeypatch.setattr(layout, "_join", passed.append)
-    monkeypatch.setattr(torch._inductor.config, "fx_graph_cache", False)  # it is to pass
-    monkeypatch.setattr(torch._functorch.config, "enable_autograd_cache", False)
     model, args = make()
-    mine = gradients(model, torch.compile(model, backend=backend), args)
+    kept = torch._inductor.config.patch(fx_graph_cache=False)  # a graph from there is passed by
+    with kept, torch._functorch.config.patch(enable_autograd_cache=False):
+        mine = gradients(model, torch.compile(model, backend=backend), args)
     plain = gradients(model, model, args)
     model.double()
     wide = gradients(model, model, tuple(x.double() for x in args))
