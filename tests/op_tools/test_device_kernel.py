@@ -102,7 +102,7 @@ def test_pairs_that_are_added_at_once_are_those_that_are_added_one_by_one(
     together.add_all(near)
     found = [list(table.started(start, torch.device("cpu"))()) for table in (one, together)]
     for a, b in zip(*found, strict=True):
-        assert asdict(a) == pytest.approx(asdict(b), nan_ok=True)
+        assert asdict(a) == pytest.approx(asdict(b), rel=1e-12, nan_ok=True)
 
 
 def test_nothing_is_launched_for_tensors_without_elements(start: Start) -> None:
