@@ -108,11 +108,18 @@ class OpCapture(Observer):
 
     # A call.
 
-    def _looks(self, plan: Plan) -> bool:
+    def _looks(self, plan: Plan | None = None) -> bool:
         """Whether each call is to be looked at as a record of its own."""
         select = self.started.options.select
         asked = report.verbose() or self._condition is not None or select.first > 0
-        return asked or self._run.limited or names.last(plan.name) in UNCOUNTED
+        counted = plan is None or names.last(plan.name) not in UNCOUNTED
+        return asked or self._run.limited or not counted
+
+    @property
+    def records(self) -> bool:
+        statistics = self._run.statistics
+        native = statistics is not None and statistics.recorder is not None
+        return native and not self.selective and not self._looks()
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         if self.selective or self._looks(plan):

@@ -143,7 +143,7 @@ def _decide_kernel(name: str) -> Any:
     func = kernels.function_of(name)
     with _lock:
         at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
-        plan = _plan("aten", names.name_of(func), at, native=True)
+        plan = _plan("aten", names.name_of(func), at, native=not kernels.is_layered())
         _decided["kernel"][func] = plan
     if plan is None:
         return None
@@ -234,7 +234,8 @@ def _watch_kernels() -> None:
     global _native
     at = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
     host = any("cpu" in tool.started.options.devices for tool in at)
-    _native = kernels.watch(bool(at), host, _decide_kernel, _before_kernel, _after_kernel)
+    layer = len(at) == 1 and at[0].records and kernels.can_layer()
+    _native = kernels.watch(bool(at), layer, host, _decide_kernel, _before_kernel, _after_kernel)
 
 
 def _has_level(level: Level) -> bool:
@@ -251,6 +252,7 @@ def _set_modes(levels: set[Level]) -> None:
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)
+    kernels.set_layer()
 
 
 def _set_handlers(on: bool) -> None:

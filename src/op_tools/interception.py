@@ -108,9 +108,10 @@ class Plan:
         if backward:  # no line of the program is on the stack; in a recomputation, its modules are
             known = modules.forward_of(_current_autograd_node())
             path, site = path or known[0], site or known[1]
+        elif self.level == "aten" and not self.native:
+            modules.remember_made(sequence, path, site)
         else:
-            # a kernel that the dispatch mode sees has its node already
-            modules.remember(sequence - (self.level == "aten" and not self.native), path, site)
+            modules.remember(sequence, path, site)
         return Call(
             next(ids),
             self.name,

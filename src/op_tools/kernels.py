@@ -1,8 +1,9 @@
 """Kernels seen by torch's own observers: in every thread, and with nothing put in their way.
 
-A dispatch mode sees the same calls, but torch takes other formulas for some gradients while one
-is on, and each call costs more. It serves where the native part cannot be built, and for tools
-that do a call in another way.
+Where only this thread, autograd's and those it starts can call them, a layer of torch's dispatcher
+sees the same for half the price: see `can_layer`. A dispatch mode does, too, but torch takes other
+formulas for some gradients while one is on, and each call costs more. It serves where the native
+part cannot be built, and for tools that do a call in another way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
@@ -22,7 +24,8 @@ from deeplink.errors import BuildError
 from op_tools import interception, steps
 
 log = logging.getLogger("op_tools")
-_watching = False
+_watching = _layer = False
+_IDLE = {"op_tools", "torch_dipu", "deeplink", "tqdm"}
 
 
 @cache
@@ -52,21 +55,53 @@ def loaded() -> ModuleType | None:
 
 def watch(
     on: bool,
+    layer: bool,
     host: bool,
     decide: Callable[[str], Any],
     before: Callable[..., Any],
     after: Callable[..., None],
 ) -> bool:
-    """Observes kernels from now on, or no longer; whether it can. `host`: those of the CPU too."""
-    global _watching
+    """Watches kernels from now on, or no longer; whether it can. `host`: those of the CPU too;
+    `layer`: in the threads that `set_layer` is called in and in autograd's.
+    """
+    global _watching, _layer
     if not on and not _watching:
         return True
     module = helper()
     if module is None:
         return False
-    module.watch_kernels(on, host, decide, before, after)
+    _layer = on and layer
+    module.watch_kernels(on, _layer, host, decide, before, after)
     _watching = on
     return True
+
+
+def is_layered() -> bool:
+    """Whether the layer sees them: then autograd has made the node of a call."""
+    return _layer
+
+
+def set_layer() -> None:
+    """This thread has the layer, or has it not, as `watch` said."""
+    if (module := loaded()) is not None:
+        module.layer_thread(_layer)
+
+
+def can_layer() -> bool:
+    """Whether a layer may see kernels: no other thread of the program is there, which it would not
+    see, and torch.compile has made nothing, which it would make again.
+    """
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is not None and getattr(frames, "FRAME_COUNTER", 1):
+        return False
+    own = threading.current_thread()
+    return all(thread is own or _computes_nothing(thread) for thread in threading.enumerate())
+
+
+def _computes_nothing(thread: threading.Thread) -> bool:
+    """A thread of our own, or one that moves a progress bar."""
+    made_by = getattr(getattr(thread, "_target", None), "__module__", None) or ""
+    return {type(thread).__module__.split(".")[0], made_by.split(".")[0]} & _IDLE != set()
 
 
 def function_of(name: str) -> Any:

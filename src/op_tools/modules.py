@@ -38,6 +38,7 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.stack: list[tuple[nn.Module, str]] = []  # with their paths
         self.answer: Answer | None = None
+        self.count = 0  # of nodes that autograd had made at the last call
 
 
 local = _Local()
@@ -129,6 +130,15 @@ def remember(sequence: int, module: str, site: Site | None) -> None:
     _forward[sequence] = known
     if len(_forward) > LIMIT:
         _forward.popitem(last=False)
+
+
+def remember_made(sequence: int, module: str, site: Site | None) -> None:
+    """The same where autograd, whose count this is by now, has made the node, if there is one: a
+    call without leaves the count as it was, and what comes next is as near.
+    """
+    made = sequence != local.count
+    local.count = sequence
+    remember(sequence - made, module, site)
 
 
 def forward_of(node: Any) -> tuple[str, Site | None]:

@@ -73,7 +73,7 @@ class Direct:
             known = modules.forward_of(_current_autograd_node())
             path, site = path or known[0], site or known[1]
         else:
-            modules.remember(_autograd._get_sequence_nr() - 1, path, site)
+            modules.remember_made(_autograd._get_sequence_nr(), path, site)
         direction = "backward" if backward else "forward"
         return line_of(
             next(interception.ids), self._plan.name, direction, steps.current(), path, site

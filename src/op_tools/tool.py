@@ -151,6 +151,11 @@ class Tool:
             return False
         return self.started.selector(call)
 
+    @property
+    def records(self) -> bool:
+        """Whether the calls of kernels are written down natively, as good as all."""
+        return False
+
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
         """What writes a kernel's calls down natively, and what gives the starts of the lines: a
         native part too, or a function of the kind of device. None: it looks at each call itself.

@@ -25,8 +25,8 @@ class Heads {
   ~Heads();
 
   // Of a call that is about to be made; none: not one to write down. With the GIL or without, which is
-  // asked for only where something is seen for the first time.
-  std::optional<Head> head(const std::string* name, c10::DeviceType kind);
+  // asked for only where something is seen for the first time. `below`: autograd has made its node.
+  std::optional<Head> head(const std::string* name, c10::DeviceType kind, bool below = false);
   py::dict counts();  // calls of each name since the last time; under the GIL
 
  private:
@@ -59,6 +59,7 @@ class Heads {
   const std::string* module();
   const std::string* site();
   bool is_programs(PyCodeObject* code);
+  void remember(bool below, const Where& where);
   Where forward_of(uint64_t sequence) const;
 
   py::object modules_, local_;

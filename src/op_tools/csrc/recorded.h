@@ -15,6 +15,8 @@
 
 namespace op_tools {
 
+using Values = c10::ArrayRef<const c10::IValue>;
+
 // What is found out about a kernel while it runs.
 struct Learned {
   mutable std::atomic<bool> nests{false};  // it calls others that torch tells of
@@ -41,7 +43,7 @@ struct Decision {
 
 // While a kernel is watched, torch has no observer in its thread: it would put together the arguments
 // of all that the kernel calls for nothing. Not where another one listens too, such as a profiler. It
-// costs a microsecond: only for kernels that were seen to call others.
+// costs a microsecond: only for kernels that were seen to call others, by an observer of ours.
 class Quiet {
  public:
   Quiet() : on_(at::isRecordFunctionEnabled() && alone()) {
@@ -63,6 +65,7 @@ struct Context : at::ObserverContext {
   enum class Of { python, record, part };
   const Of of;
   explicit Context(Of of) : of(of) {}
+  bool keeps_to_itself() const;  // what the kernel calls is not looked at
 };
 
 // A call that a recorder writes down. What is known of it so far is in the bytes of its thread.
@@ -87,6 +90,8 @@ struct ListedPart : Context {
   std::optional<Quiet> quiet;
 };
 
+bool is_observing();  // by torch's observers
+
 // What a thread is in.
 struct Here {
   int depth = 0;                    // inside a kernel that is watched: what it calls is its own business
@@ -97,8 +102,8 @@ struct Here {
 Here& here();
 
 // The start of a recorded call; false: Python is to look at it. Its end; that of a part.
-bool record(std::shared_ptr<const Decision> decision, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to);
-void recorded(Recorded& call, const std::vector<c10::IValue>& outputs);
-void recorded(ListedPart& part, const std::vector<c10::IValue>& outputs);
+bool record(std::shared_ptr<const Decision> decision, Values inputs, std::unique_ptr<Context>& to);
+void recorded(Recorded& call, Values outputs);
+void recorded(ListedPart& part, Values outputs);
 
 }  // namespace op_tools

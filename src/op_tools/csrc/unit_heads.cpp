@@ -29,14 +29,13 @@ Heads::~Heads() {
   for (auto* function : {&works_, &programs_, &site_, &quoted_}) *function = py::function();
 }
 
-std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
+std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, bool below) {
   Now now;
   if (!look(kind, now)) {
     py::gil_scoped_acquire gil;
     look_up(kind, now);
   }
   if (now.busy || !now.works) return std::nullopt;
-  const uint64_t sequence = at::sequence_number::peek();
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
   Where where = now.where;
   const auto node = backward ? torch::autograd::get_current_node() : nullptr;
@@ -46,7 +45,7 @@ std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind) {
     if (where.module == nullptr) where.module = known.module;
     if (where.site == nullptr) where.site = known.site;
   } else {
-    forward_[sequence % kForward] = {sequence, where};
+    remember(below, where);
   }
   counts_[name]++;
   return Head{next_id.fetch_add(1, std::memory_order_relaxed), current_step.load(), name, where.module, where.site, backward};
@@ -157,6 +156,16 @@ bool Heads::is_programs(PyCodeObject* code) {
   std::lock_guard hold(lock_);
   if (codes_.emplace(key, is).second) Py_INCREF(key);
   return is;
+}
+
+// By the number of the node that autograd makes for the call: the next one. Below autograd it has been
+// given, unless there is none: then no number was given since the last call.
+void Heads::remember(bool below, const Where& where) {
+  static thread_local uint64_t last = 0;
+  const uint64_t next = at::sequence_number::peek();
+  const uint64_t sequence = below && next != last && next > 0 ? next - 1 : next;
+  last = next;
+  forward_[sequence % kForward] = {sequence, where};
 }
 
 // Of the nearest call at or before a node: a function makes several of them.

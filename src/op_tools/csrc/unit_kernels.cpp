@@ -1,7 +1,12 @@
-// Kernels as they are called, in every thread, by torch's own observers: nothing is put in their way.
+// Kernels as they are called. By torch's own observers in every thread, with nothing put in their way;
+// or by a layer of the dispatcher below autograd, for threads that have its key: it costs half as
+// much, for torch puts nothing together for what is not a kernel.
 #include "recorded.h"
 
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/library.h>
 
 #include <array>
 #include <mutex>
@@ -24,6 +29,10 @@ std::shared_mutex decisions_lock;
 std::atomic<uint64_t> generation{1};  // of the decisions
 std::atomic<bool> host_too{false};
 std::optional<at::CallbackHandle> handle;
+std::atomic<bool> layered{false}, observing{false};
+
+// A key between autograd's and those of devices that torch itself has no use for.
+constexpr c10::DispatchKey kLayer = c10::DispatchKey::Fake;
 
 struct Watched : Context {
   PyObject* state;
@@ -44,7 +53,7 @@ bool on_device(const c10::IValue& value) {
   return false;
 }
 
-bool any_on_device(c10::ArrayRef<const c10::IValue> values) {
+bool any_on_device(Values values) {
   for (const auto& value : values)
     if (on_device(value)) return true;
   return false;
@@ -65,9 +74,8 @@ Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
   return made;
 }
 
-Decision decide(const at::RecordFunction& fn) {  // under the GIL
+Decision decide(const std::optional<c10::OperatorName>& name) {  // under the GIL
   Decision made;
-  const auto name = fn.operator_name();
   if (!name) return made;
   const auto op = c10::Dispatcher::singleton().findSchema(*name);
   if (!op || !is_kernel(*op)) return made;
@@ -104,20 +112,31 @@ std::shared_ptr<const Decision> known(const char* name, Asked& own, uint64_t now
   return found->second;
 }
 
+// An operator, as torch's observers and its dispatcher have it.
+struct Named {
+  const char* name;
+  const at::RecordFunction* fn = nullptr;
+  const c10::OperatorHandle* op = nullptr;
+
+  explicit Named(const at::RecordFunction& fn) : name(fn.name()), fn(&fn) {}
+  explicit Named(const c10::OperatorHandle& op) : name(op.schema().name().c_str()), op(&op) {}
+  std::optional<c10::OperatorName> whole() const { return fn != nullptr ? fn->operator_name() : op->operator_name(); }
+};
+
 // Null: nobody wants it. Hot path.
-std::shared_ptr<const Decision> decided(const at::RecordFunction& fn) {
-  Asked& own = asked(fn.name());
+std::shared_ptr<const Decision> decided(const Named& named) {
+  Asked& own = asked(named.name);
   const uint64_t now = generation.load(std::memory_order_acquire);
-  if (own.name == fn.name() && own.generation == now && own.unwanted) return nullptr;
-  if (auto found = known(fn.name(), own, now)) return found;
+  if (own.name == named.name && own.generation == now && own.unwanted) return nullptr;
+  if (auto found = known(named.name, own, now)) return found;
   py::gil_scoped_acquire gil;
-  auto made = std::make_shared<const Decision>(decide(fn));
+  auto made = std::make_shared<const Decision>(decide(named.whole()));
   std::unique_lock lock(decisions_lock);
-  decisions[fn.name()] = made;
+  decisions[named.name] = made;
   return made;
 }
 
-PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs) {  // under the GIL
+PyObject* call_before(const Decision& decision, Values inputs) {  // under the GIL
   const auto& arguments = decision.schema->arguments();
   py::list positional;
   py::dict keywords;
@@ -129,7 +148,9 @@ PyObject* call_before(const Decision& decision, c10::ArrayRef<const c10::IValue>
   return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(), keywords.ptr(), nullptr);
 }
 
-std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
+// Before a call; null: it is not watched.
+template <typename Inputs>
+std::unique_ptr<Context> begin(const Named& named, Inputs&& inputs_of) {
   Here& now = here();
   if (now.depth == 1 && now.listed != nullptr) {
     now.depth++;
@@ -141,13 +162,13 @@ std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
     if (now.inside != nullptr) now.inside->nests = true;
     return nullptr;
   }
-  const auto made = decided(fn);
+  const auto made = decided(named);
   if (made == nullptr || made->function == nullptr) return nullptr;
   const Decision& decision = *made;
-  const auto inputs = fn.inputs();
+  const Values inputs = inputs_of();
   if (!host_too && !any_on_device(inputs)) return nullptr;
   if (decision.recorder != nullptr) {
-    std::unique_ptr<at::ObserverContext> context;
+    std::unique_ptr<Context> context;
     bool done = true;
     now.depth++;
     try {
@@ -193,7 +214,7 @@ c10::IValue stand_in(const c10::IValue& value) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 
-void end_recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
+void end_recorded(Recorded& call, Values outputs) {
   Here& now = here();
   now.listed = nullptr;
   now.inside = nullptr;
@@ -207,19 +228,18 @@ void end_recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
   now.depth--;
 }
 
-void end(const at::RecordFunction& fn, at::ObserverContext* context) {
-  if (context == nullptr) return;
+// After it.
+void finish(const Named& named, Context& context, Values outputs) {
   Here& now = here();
   now.depth--;
-  const auto& outputs = fn.outputs();
-  switch (static_cast<Context*>(context)->of) {
-    case Context::Of::part: return recorded(*static_cast<ListedPart*>(context), outputs);
-    case Context::Of::record: return end_recorded(*static_cast<Recorded*>(context), outputs);
+  switch (context.of) {
+    case Context::Of::part: return recorded(static_cast<ListedPart&>(context), outputs);
+    case Context::Of::record: return end_recorded(static_cast<Recorded&>(context), outputs);
     case Context::Of::python: break;
   }
   py::gil_scoped_acquire gil;
-  PyObject* state = static_cast<Watched*>(context)->state;
-  const auto made = decided(fn);
+  PyObject* state = static_cast<Watched&>(context).state;
+  const auto made = decided(named);
   const bool whole = made != nullptr && made->schema != nullptr && outputs.size() == made->returns;
   if (whole) {  // else the kernel raised
     now.depth++;
@@ -238,7 +258,36 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   Py_DECREF(state);
 }
 
+std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& fn) {
+  return begin(Named(fn), [&] { return fn.inputs(); });
+}
+
+void end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if (context != nullptr) finish(Named(fn), *static_cast<Context*>(context), Values(fn.outputs().data(), fn.outputs().size()));
+}
+
+Values top(const torch::jit::Stack& stack, size_t count) { return Values(stack.data() + (stack.size() - count), count); }
+
+// The layer.
+void pass(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kLayer);
+  const Named named(op);
+  const auto context = layered ? begin(named, [&] { return top(*stack, op.schema().arguments().size()); }) : nullptr;
+  if (context == nullptr) return op.redispatchBoxed(below, stack);
+  try {
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> alone;
+    if (context->keeps_to_itself()) alone.emplace(kLayer);
+    op.redispatchBoxed(below, stack);
+  } catch (...) {
+    finish(named, *context, Values());
+    throw;
+  }
+  finish(named, *context, top(*stack, op.schema().returns().size()));
+}
+
 }  // namespace
+
+bool is_observing() { return observing; }
 
 // Forget what was decided: a tool came or went.
 void forget_kernels() {
@@ -247,18 +296,23 @@ void forget_kernels() {
   generation.fetch_add(1, std::memory_order_release);
 }
 
-void watch_kernels(bool on, bool host, py::object decide, py::object before, py::object after) {
+// By the layer or by torch's observers; `layer_thread` gives it to a thread.
+void watch_kernels(bool on, bool by_layer, bool host, py::object decide, py::object before, py::object after) {
   host_too = host;
   forget_kernels();
-  if (on && !handle) {
+  if (on && decide_call == nullptr) {
     decide_call = decide.release().ptr();
     before_call = before.release().ptr();
     after_call = after.release().ptr();
+  }
+  layered = on && by_layer;
+  observing = on && !by_layer;
+  if (observing && !handle) {
     handle = at::addGlobalCallback(at::RecordFunctionCallback(start, end)
                                        .needsInputs(true)
                                        .needsOutputs(true)
                                        .scopes({at::RecordScope::FUNCTION}));
-  } else if (!on && handle) {
+  } else if (!observing && handle) {
     at::removeCallback(*handle);
     handle.reset();
   }
@@ -266,7 +320,10 @@ void watch_kernels(bool on, bool host, py::object decide, py::object before, py:
 
 void bind_kernels(py::module_& m) {
   m.def("watch_kernels", &watch_kernels);
+  m.def("layer_thread", [](bool on) { c10::impl::tls_set_dispatch_key_included(kLayer, on); });
   m.def("forget_kernels", &forget_kernels);
 }
 
 }  // namespace op_tools
+
+TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&op_tools::pass>()); }

@@ -28,7 +28,7 @@ struct Given {
   std::optional<c10::DeviceType> kind;  // of device, as `call.scan` finds it; an accelerator goes before the CPU
 };
 
-Given given_of(const Decision& decision, c10::ArrayRef<const c10::IValue> inputs) {
+Given given_of(const Decision& decision, Values inputs) {
   Given given;
   for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
     each_tensor(inputs[i], [&](const at::Tensor& tensor) {
@@ -55,7 +55,7 @@ bool is_simple(Recorder& recorder, const Given& given) {
 
 bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
   if (decision.heads != nullptr) {
-    const auto head = decision.heads->head(decision.name, kind);
+    const auto head = decision.heads->head(decision.name, kind, !is_observing());
     if (head) to.head(*head);
     return head.has_value();
   }
@@ -80,9 +80,12 @@ Here& here() {
 }
 
 bool Quiet::alone() {
+  if (!is_observing()) return false;
   const auto found = at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION);
   return found && found->callbacks_.size() == 1;
 }
+
+bool Context::keeps_to_itself() const { return of != Of::record || !static_cast<const Recorded*>(this)->decision->of_lists; }
 
 void Decision::read_schema() {
   for (const auto& argument : schema->arguments()) {
@@ -94,7 +97,7 @@ void Decision::read_schema() {
   of_lists = schema->name().starts_with("aten::_foreach_");
 }
 
-bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValue> inputs, std::unique_ptr<at::ObserverContext>& to) {
+bool record(std::shared_ptr<const Decision> made, Values inputs, std::unique_ptr<Context>& to) {
   const Decision& decision = *made;
   Recorder& recorder = *decision.recorder;
   const Given given = given_of(decision, inputs);
@@ -122,7 +125,7 @@ bool record(std::shared_ptr<const Decision> made, c10::ArrayRef<const c10::IValu
   return true;
 }
 
-void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
+void recorded(Recorded& call, Values outputs) {
   Recorder& recorder = *call.decision->recorder;
   Raw& to = here().raw;
   const auto returns = [&](const at::Tensor& tensor) {
@@ -147,7 +150,7 @@ void recorded(Recorded& call, const std::vector<c10::IValue>& outputs) {
   recorder.add(to);
 }
 
-void recorded(ListedPart&, const std::vector<c10::IValue>& outputs) {
+void recorded(ListedPart&, Values outputs) {
   Recorded* call = std::exchange(here().listed, nullptr);
   Recorder& recorder = *call->decision->recorder;
   try {
