@@ -1,4 +1,4 @@
-"""Kernels seen by a layer of the dispatcher: the same as by torch's observers, and nothing changed."""
+"""Kernels seen by a layer of torch's dispatcher: the same as its observers see."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_kernel_that_raises_ends_its_line_alone(
     monkeypatch.setattr(kernels, "can_layer", lambda: True)
     x = torch.ones(3, 4, device="dipu")
     with OpCapture(mode="statistics", level="aten"):
-        with pytest.raises(RuntimeError, match="size|shape"):
+        with pytest.raises(RuntimeError, match=r"size|shape"):
             torch.mm(x, x)
         x.mul(2)
     assert [line["op"] for line in lines(tmp_path / "op_tools_results")] == ["aten.mul.Tensor"]
@@ -120,10 +120,10 @@ def test_a_profiler_sees_all_below_the_layer(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kernels, "can_layer", lambda: True)
     x = torch.ones(3, device="dipu")
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with OpCapture(mode="statistics", level="aten"):
-        with torch.profiler.profile(activities=activities) as profile:
-            for _ in range(3):
-                x.clone()
+    capture = OpCapture(mode="statistics", level="aten")
+    with capture, torch.profiler.profile(activities=activities) as profile:
+        for _ in range(3):
+            x.clone()
     counts = {event.key: event.count for event in profile.key_averages()}
     assert counts["aten::clone"] == 3
     assert counts["aten::empty_strided"] == 3  # which it calls
