@@ -103,8 +103,21 @@ class Batch {
     State state() const;  // whether it can still be read
   };
   struct Waiting {
+    Place place;
     uint32_t version;
     int64_t number;
+  };
+  // Those that wait, by place. Few are looked through, more have an index.
+  class Places {
+   public:
+    const Waiting* find(const Place& place) const;
+    void put(const Waiting& one);
+    void clear();
+
+   private:
+    static constexpr size_t kFew = 16;
+    std::vector<Waiting> all_;
+    std::unordered_map<Place, size_t, PlaceHash> index_;
   };
   struct Started {
     py::object read;  // or
@@ -117,6 +130,7 @@ class Batch {
 
   std::unique_lock<std::mutex> locked();
   const c10::Stream& current(Hold& hold, c10::Device device) const;
+  const Started* first_started();
   void start_locked();
   void launch(std::vector<Piece>& pieces, Started& to);
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
@@ -138,7 +152,7 @@ class Batch {
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   std::vector<Piece> waiting_;
   ska::flat_hash_set<const c10::StorageImpl*> storages_;
-  std::unordered_map<Place, Waiting, PlaceHash> places_;  // of those that wait
+  Places places_;
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
   std::deque<Started> started_;

@@ -121,10 +121,20 @@ class Unchanged {
   void keep(const Place& place, const at::Tensor& tensor, T made) {
     Known known{place, version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
-    if (known_.size() > sweep_at_) sweep();
-    auto& memory = known_[place.storage];
-    if (memory == nullptr) memory = fresh(tensor);
-    memory->keep(std::move(known));
+    memory_of(place, tensor).keep(std::move(known));
+  }
+
+  // What was made of a tensor, if `holds` says that it still does, or what `make` makes of it. Not where samples are taken.
+  template <typename Holds, typename Make>
+  T found_or(const Place& place, const at::Tensor& tensor, Holds holds, Make make) {
+    const uint32_t version = version_of(tensor);
+    std::lock_guard lock(lock_);
+    Memory& memory = memory_of(place, tensor);
+    const Known* found = memory.find(place);
+    if (found != nullptr && found->version == version && holds(found->made)) return found->made;
+    const T made = make();
+    memory.keep({place, version, {}, made});
+    return made;
   }
 
   // A call has written it: all that was made of its memory is, whatever the view; autograd does not
@@ -176,11 +186,20 @@ class Unchanged {
     }
   };
 
+  Memory& memory_of(const Place& place, const at::Tensor& tensor) {
+    if (known_.size() > sweep_at_) sweep();
+    auto found = known_.find(place.storage);
+    if (found == known_.end()) found = known_.emplace(place.storage, fresh(tensor)).first;
+    return *found->second;
+  }
+
   std::unique_ptr<Memory> fresh(const at::Tensor& tensor) {
     std::unique_ptr<Memory> made;
     if (spare_.empty()) made = std::make_unique<Memory>();
     else made = std::move(spare_.back()), spare_.pop_back();
-    made->storage = Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+    auto* storage = tensor.storage().unsafeGetStorageImpl();
+    c10::raw::weak_intrusive_ptr::incref(storage);
+    made->storage = Weak::reclaim(storage);
     return made;
   }
 

@@ -145,6 +145,26 @@ at::Tensor Batch::without(const Gaps& gaps, const c10::Storage& storage) {
   return copy.copy_(at::Tensor(std::move(view)), true);
 }
 
+const Batch::Waiting* Batch::Places::find(const Place& place) const {
+  if (all_.size() > kFew) {
+    const auto found = index_.find(place);
+    return found == index_.end() ? nullptr : &all_[found->second];
+  }
+  const auto found = std::find_if(all_.rbegin(), all_.rend(), [&](const Waiting& one) { return one.place == place; });
+  return found == all_.rend() ? nullptr : &*found;
+}
+
+void Batch::Places::put(const Waiting& one) {
+  all_.push_back(one);
+  if (all_.size() <= kFew) return;
+  for (size_t at = index_.empty() ? 0 : all_.size() - 1; at < all_.size(); at++) index_[all_[at].place] = at;
+}
+
+void Batch::Places::clear() {
+  all_.clear();
+  if (!index_.empty()) index_.clear();
+}
+
 const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
   if (!hold.stream_ || hold.stream_->device() != device) hold.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return *hold.stream_;
@@ -154,8 +174,8 @@ int64_t Batch::add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, c
   const uint32_t version = place ? version_of(tensor) : 0;
   hold.take();
   if (place) {
-    const auto known = places_.find(*place);
-    if (known != places_.end() && known->second.version == version) return known->second.number;
+    const Waiting* known = places_.find(*place);
+    if (known != nullptr && known->version == version) return known->number;
   }
   int64_t times = 1;
   at::Tensor copy;
@@ -182,7 +202,7 @@ int64_t Batch::add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, c
   if (place) {
     waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter();
     waiting_.back().version = version;
-    places_[*place] = {version, number};
+    places_.put({*place, version, number});
   }
   storages_.insert(storage.unsafeGetStorageImpl());
   bytes_ += flat.nbytes();
@@ -331,6 +351,11 @@ py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& strea
   }
 }
 
+const Batch::Started* Batch::first_started() {
+  const auto lock = locked();
+  return started_.empty() ? nullptr : &started_.front();
+}
+
 void Batch::read(bool everything) {
   std::unique_lock<std::mutex> one(reading_, std::defer_lock);
   if (PyGILState_Check()) {
@@ -339,15 +364,18 @@ void Batch::read(bool everything) {
   } else {
     one.lock();
   }
-  std::deque<Started> groups;
-  {
+  if (everything) {
     const auto lock = locked();
-    if (everything) start_locked();
-    const bool behind = next_ - read_below_ > kKnown / 4;  // then the device is waited for
-    while (!started_.empty() && (everything || started_.front().done() || (behind && groups.empty()))) {
-      groups.push_back(std::move(started_.front()));
-      started_.pop_front();
-    }
+    start_locked();
+  }
+  const int64_t now = next_;
+  const bool behind = now - read_below_ > kKnown / 4;  // then the device is waited for
+  std::deque<Started> groups;
+  while (const Started* first = first_started()) {  // which only we take away
+    if (everything ? first->below > now : !(behind && groups.empty()) && !first->done()) break;
+    const auto lock = locked();
+    groups.push_back(std::move(started_.front()));
+    started_.pop_front();
   }
   bool of_python = false;
   const int64_t below = groups.empty() ? 0 : groups.back().below;

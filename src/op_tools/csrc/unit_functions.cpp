@@ -12,6 +12,8 @@
 namespace op_tools {
 namespace {
 
+constexpr size_t kLine = 512;  // bytes that most calls take
+
 // What a plan calls: `recorded(func, args, kwargs)`, for one operator; `python` does what this does not.
 struct Function {
   PyObject_HEAD
@@ -50,6 +52,7 @@ struct Call {
     const auto found = heads.head(name, kind_of(given.tensors));
     if (!found) return false;
     head = *found;
+    raw.bytes().reserve(kLine);
     raw.head(head);
     if (c10::GradMode::is_enabled()) arguments.emplace(given.tensors);
     return true;

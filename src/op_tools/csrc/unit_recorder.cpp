@@ -139,11 +139,9 @@ int64_t Recorder::deferred(Batch::Hold& hold, const at::Tensor& tensor, const Ty
   if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
   if (sampled_) return batch_->add(hold, tensor, kind, type.parts, place);  // a few elements are not looked at there: only what still waits is known again
   hold.take();
-  int64_t number = 0;
-  if (place && awaited_.use(*place, tensor, [&](int64_t known) { return number = known, batch_->keeps(known); })) return number;
-  number = batch_->add(hold, tensor, kind, type.parts);
-  if (place) awaited_.keep(*place, tensor, number);
-  return number;
+  const auto add = [&] { return batch_->add(hold, tensor, kind, type.parts); };
+  if (!place) return add();
+  return awaited_.found_or(*place, tensor, [&](int64_t known) { return batch_->keeps(known); }, add);
 }
 
 void Recorder::forget(Batch::Hold& hold, const at::Tensor& tensor) {
