@@ -228,12 +228,13 @@ class StatisticsStore:
     def _work(self) -> None:
         """In the background, until the end: what the native part has put into words is written."""
         try:
-            while data := self.recorder.work():
+            while done := self.recorder.work(self._file.fileno()):
                 with self._lock:
-                    self._write(data)
+                    self._wrote(done) if isinstance(done, int) else self._write(done)
         except Exception as error:  # a full disk: a tool must not kill the program that it watches
             diagnostics.add("OpCapture", "statistics", error)
         finally:
+            self.recorder.stop_work()
             self._working = False
 
     def flush(self) -> None:
@@ -256,8 +257,11 @@ class StatisticsStore:
         self._file.write(data)
         if late:
             self._file.close()
-        self.bytes += len(data)
-        results.budget.spend(len(data))
+        self._wrote(len(data))
+
+    def _wrote(self, size: int) -> None:
+        self.bytes += size
+        results.budget.spend(size)
 
     def close(self) -> None:
         """Writes what waits."""

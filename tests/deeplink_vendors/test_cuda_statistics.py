@@ -106,3 +106,29 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
     results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
     library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
     assert (int(results[:, 6].sum()), int(results[:, 7].sum())) == (1, 1)
+
+
+def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctypes.CDLL) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
+        tensor = values((6, 5, 9000), dtype).permute(2, 0, 1)[::2, 1:5, 1:4]
+        dims = [(4500, 2), (3, 9000), (4, 45000)]  # size and stride, the innermost first
+        words = torch.zeros(18, dtype=torch.int64)
+        words[:2] = torch.tensor([tensor.data_ptr(), len(dims)])
+        words[2:8] = torch.tensor(dims).flatten()
+        size, width = tensor.numel() * tensor.itemsize, tensor.itemsize
+        kind, rows = statistics.NATIVE[dtype] + 32, []
+        for start in range(0, size // 8 * 8, reducing.PIECE):
+            bytes = min(reducing.PIECE, size // 8 * 8 - start)
+            rows.append((words.data_ptr(), bytes, kind + (start // width << 8)))
+        if size % 8:
+            rows.append((words.data_ptr(), size % 8, kind + (size // 8 * 8 // width << 8)))
+        table = torch.tensor(rows, dtype=torch.int64)
+        results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+        library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
+        later = Later(flat_of(tensor)[0], 1, False)
+        later.group = reducing.Group(lambda made=results: made), 0, len(rows)
+        later.fill_rows()
+        plain = statistics.of(tensor)
+        assert later.found is not None
+        assert later.found[:3] == plain[:3], dtype
+        assert later.found.norm == pytest.approx(plain.norm, rel=1e-6)

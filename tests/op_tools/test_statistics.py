@@ -663,7 +663,7 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
 
     held = Launch(launch), Capturing(lambda stream, state: 0)
     one, other = (ctypes.cast(function, ctypes.c_void_p).value for function in held)
-    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other))
+    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other, False))
     x = torch.full((3, 50_000), 2.0, device="dipu", requires_grad=True)
     with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
         y = x * 3
@@ -674,6 +674,73 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
     (given, *_), (made,) = product["inputs"], product["outputs"]  # type: ignore[misc, has-type]
     assert (given["max"], made["max"]) == (2.0, 6.0)
     assert made["hash"] == statistics.of(torch.full((3, 50_000), 6.0)).hex
+
+
+def _dense(row: tuple[int, ...], held: list[torch.Tensor]) -> tuple[int, ...]:
+    """A row of the table whose values lie one after the other, of one that tells of gaps."""
+    address, size, kind = row
+    if not kind & 32:
+        return row
+    words = (ctypes.c_int64 * 18).from_address(address)
+    start, host, _ = torch.dipu.host_window(torch.dipu.current_device())
+    width = {dtype.itemsize for dtype, code in statistics.NATIVE.items() if code == kind % 16}.pop()
+    rest, offset = (kind >> 8) + np.arange(size // width), np.zeros(size // width, np.int64)
+    for dim in range(words[1]):
+        offset += rest % words[2 + 2 * dim] * words[3 + 2 * dim]
+        rest //= words[2 + 2 * dim]
+    torch.accelerator.synchronize()
+    span = (ctypes.c_uint8 * ((int(offset.max()) + 1) * width)).from_address(
+        words[0] - start + host
+    )
+    found = np.frombuffer(span, np.uint8).reshape(-1, width)[offset]
+    held.append(torch.from_numpy(found.copy()).to("dipu"))
+    return held[-1].data_ptr(), size, kind % 32
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+@pytest.mark.parametrize("can", [True, False])
+def test_values_with_gaps_are_not_copied_for_a_kernel_that_reads_them(
+    can: bool, level: str, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[int] = []
+    held: list[torch.Tensor] = []
+
+    def launch(kernel: int, rows: int, *rest: Any) -> int:
+        table, results = (rest[-2][at].contents.value for at in range(2))
+        given = list((ctypes.c_int64 * (3 * rows)).from_address(table))
+        pieces = [tuple(given[at : at + 3]) for at in range(0, 3 * rows, 3)]
+        kinds.extend(kind for _, _, kind in pieces)
+        start = reducing.starter("dipu")
+        assert start is not None
+        device = torch.device("dipu", torch.dipu.current_device())
+        made = start(torch.tensor([_dense(row, held) for row in pieces]), device)()
+        (ctypes.c_int64 * (8 * rows)).from_address(results)[:] = made.flatten().tolist()
+        return 0
+
+    functions = Launch(launch), Capturing(lambda stream, state: 0)
+    one, other = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other, can))
+    bases = [torch.randn(6, 5, 9000).to(dtype) for dtype in (torch.float32, torch.bfloat16)]
+    bases += [torch.randn(6, 5, 90).to(torch.complex64), torch.randn(6, 5, 91) > 0]
+    for base in bases:
+        on_device = base.to("dipu")
+        torch.accelerator.synchronize()
+        ways = [
+            lambda x: x[1:5, 1:4, ::2],
+            lambda x: x[:, 1:4].permute(2, 1, 0),
+            lambda x: x[:, :1, 3:].expand(6, 3, x.shape[2] - 3),
+            lambda x: x[2:3, 2:3, 3:4].expand(2, 3, 4),
+        ]
+        for way in ways:
+            view, folder = way(on_device), tmp_path / f"{len(held)}{len(kinds)}"
+            monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder / "op_tools_results"))
+            with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
+                torch.isfinite(view) if base.dtype != torch.bool else torch.logical_not(view)
+            line = next(
+                line for line in lines(folder) if line["inputs"][0]["shape"] == list(view.shape)
+            )  # type: ignore[index]
+            assert line["inputs"][0]["hash"] == statistics.of(way(base)).hex  # type: ignore[index]
+    assert any(kind & 32 for kind in kinds) == can
 
 
 def test_training_is_written_down_as_where_the_host_sees(

@@ -5,6 +5,7 @@ each other within a backward pass, and what is written of them is what they were
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -108,25 +109,35 @@ def test_a_tensor_is_reduced_once_where_a_call_has_it_twice(
 def test_what_cannot_be_written_does_not_stop_what_comes_later(
     starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, tried = StatisticsStore._write, []
+    full, asked = os.open("/dev/full", os.O_WRONLY), []
 
-    def fails_first(self: StatisticsStore, data: bytes) -> None:
-        tried.append(len(data))
-        if len(tried) == 1:
-            raise OSError("no space left")
-        write(self, data)
+    class File:
+        """Where the first write fails."""
 
-    monkeypatch.setattr(StatisticsStore, "_write", fails_first)
+        def __init__(self, own: Any) -> None:
+            self.own = own
+
+        def fileno(self) -> int:
+            asked.append(1)
+            number: int = self.own.fileno() if len(asked) > 1 else full
+            return number
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.own, name)
+
     x = torch.ones(3, device="dipu")
-    with OpCapture(mode="statistics", level="aten"):
-        for _ in range(4000):
+    with OpCapture(mode="statistics", level="aten") as tool:
+        store = tool._run.statistics
+        assert isinstance(store, StatisticsStore)
+        monkeypatch.setattr(store, "_file", File(store._file))
+        until = time.monotonic() + 30
+        while len(asked) < 3 and time.monotonic() < until:  # by a thread, which goes on
             x.neg()
-        until = time.monotonic() + 20
-        while len(tried) < 2 and time.monotonic() < until:  # by the thread, which goes on
-            x.neg()
-    assert len(tried) > 2
+    os.close(full)
+    assert len(asked) > 2
     assert lines(tmp_path)[-1]["outputs"][0]["max"] == -1.0
-    assert "no space left" in diagnostics.problems("OpCapture")[0].message
+    assert store.bytes == store.place.stat().st_size
+    assert "No space left" in diagnostics.problems("OpCapture")[0].message
 
 
 def test_calls_are_numbered_in_one_count(tmp_path: Path) -> None:

@@ -6,10 +6,20 @@
 typedef unsigned long long word_t;
 typedef long long whole_t;
 
+const whole_t kHashOnly = 16, kGaps = 32, kDims = 8;
+const int kFirst = 8;  // bits of the kind before the number of the first element
+
 struct Row {  // of the table
   word_t address;
   whole_t bytes, kind;
 };
+
+struct Gaps {  // values that do not lie one after the other; the innermost dimension first
+  word_t address;
+  whole_t dims;
+  whole_t sizes_strides[2 * kDims];
+};
+const int kGapsWords = sizeof(Gaps) / sizeof(whole_t);
 
 struct Found {
   word_t sum, upper;  // of the hash
@@ -92,32 +102,55 @@ struct Bounds<whole_t> {
   static __device__ whole_t most() { return 0x7fffffffffffffffll; }
 };
 
-// The word at a place: memory may lie on the boundary of an element alone.
 template <typename Bits>
-__device__ word_t word_at(const Bits* data, whole_t place, whole_t elements, bool aligned) {
-  const int each = 8 / sizeof(Bits);
-  const whole_t first = place * each;
-  if (aligned && first + each <= elements) return ((const word_t*)data)[place];
-  word_t made = 0;
-  for (int i = 0; i < each && first + i < elements; i++) made |= (word_t)data[first + i] << (8 * sizeof(Bits) * i);
-  return made;
-}
+struct Values {
+  const Bits* data;
+  const Gaps* gaps;  // null: there are none
+  whole_t first;
+
+  __device__ Values(const Row& row, const Gaps* gaps)
+      : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {}
+
+  __device__ Bits at(whole_t place) const {
+    if (!gaps) return data[place];
+    word_t rest = (word_t)(first + place);
+    whole_t offset = 0;
+    for (whole_t dim = 0; dim < gaps->dims; dim++) {
+      const word_t size = (word_t)gaps->sizes_strides[2 * dim];
+      const bool small = ((rest | size) >> 32) == 0;  // a division by half the bits is much faster
+      const word_t next = small ? (unsigned int)rest / (unsigned int)size : rest / size;
+      offset += (whole_t)(rest - next * size) * gaps->sizes_strides[2 * dim + 1];
+      rest = next;
+    }
+    return data[offset];
+  }
+
+  // The word at a place: memory may lie on the boundary of an element alone.
+  __device__ word_t word_at(whole_t place, whole_t elements, bool aligned) const {
+    const int each = 8 / sizeof(Bits);
+    const whole_t from = place * each;
+    if (aligned && from + each <= elements) return ((const word_t*)data)[place];
+    word_t made = 0;
+    for (int i = 0; i < each && from + i < elements; i++) made |= (word_t)at(from + i) << (8 * sizeof(Bits) * i);
+    return made;
+  }
+};
 
 template <typename Kind>
-__device__ void add(Found& found, const Row& row, bool numbers) {
+__device__ void add(Found& found, const Row& row, const Gaps* gaps, bool numbers) {
   typedef typename Kind::Bits Bits;
   typedef typename Kind::Value Value;
-  const Bits* data = (const Bits*)row.address;
+  const Values<Bits> values(row, gaps);
   const whole_t elements = row.bytes / (whole_t)sizeof(Bits), words = (row.bytes + 7) / 8;
   const int each = 8 / sizeof(Bits);
-  const bool aligned = row.address % 8 == 0;
+  const bool aligned = !gaps && row.address % 8 == 0;
   Value low = Bounds<Value>::most(), high = Bounds<Value>::least();
   double total = 0, squares = 0;
   word_t sum = 0, upper = 0;
   whole_t finite = 0, nans = 0;
 #pragma unroll 1
   for (whole_t place = threadIdx.x; place < words; place += blockDim.x) {
-    const word_t word = word_at(data, place, elements, aligned), key = key_of((word_t)place);
+    const word_t word = values.word_at(place, elements, aligned), key = key_of((word_t)place);
     sum += word * key;
     upper += (word >> 32) * key;
     if (!numbers) continue;
@@ -149,8 +182,8 @@ __device__ void merge(Found& to, const Found& from) {
 }
 
 template <typename Kind>
-__device__ void reduce(Found* shared, const Row& row, bool numbers) {
-  add<Kind>(shared[threadIdx.x], row, numbers);
+__device__ void reduce(Found* shared, const Row& row, const Gaps* gaps, bool numbers) {
+  add<Kind>(shared[threadIdx.x], row, gaps, numbers);
   for (unsigned int half = blockDim.x / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) merge<typename Kind::Value>(shared[threadIdx.x], shared[threadIdx.x + half]);
@@ -159,18 +192,24 @@ __device__ void reduce(Found* shared, const Row& row, bool numbers) {
 
 extern "C" __global__ void reduce_pieces(const Row* table, Found* results) {
   __shared__ Found shared[256];
+  __shared__ Gaps described;
   const Row row = table[blockIdx.x];
-  const bool numbers = row.kind < 16;
+  const bool numbers = !(row.kind & kHashOnly);
+  const Gaps* gaps = row.kind & kGaps ? &described : 0;
+  if (gaps) {  // the host's memory is far
+    for (int i = threadIdx.x; i < kGapsWords; i += blockDim.x) ((whole_t*)&described)[i] = ((const whole_t*)row.address)[i];
+    __syncthreads();
+  }
   switch (row.kind % 16) {
-    case 0: reduce<Float32>(shared, row, numbers); break;
-    case 1: reduce<Float64>(shared, row, numbers); break;
-    case 2: reduce<BFloat16>(shared, row, numbers); break;
-    case 3: reduce<Float16>(shared, row, numbers); break;
-    case 4: reduce<Whole<word_t, whole_t>>(shared, row, numbers); break;
-    case 5: reduce<Whole<unsigned int, int>>(shared, row, numbers); break;
-    case 6: reduce<Whole<unsigned short, short>>(shared, row, numbers); break;
-    case 7: reduce<Whole<unsigned char, signed char>>(shared, row, numbers); break;
-    default: reduce<Whole<unsigned char, unsigned char>>(shared, row, numbers);
+    case 0: reduce<Float32>(shared, row, gaps, numbers); break;
+    case 1: reduce<Float64>(shared, row, gaps, numbers); break;
+    case 2: reduce<BFloat16>(shared, row, gaps, numbers); break;
+    case 3: reduce<Float16>(shared, row, gaps, numbers); break;
+    case 4: reduce<Whole<word_t, whole_t>>(shared, row, gaps, numbers); break;
+    case 5: reduce<Whole<unsigned int, int>>(shared, row, gaps, numbers); break;
+    case 6: reduce<Whole<unsigned short, short>>(shared, row, gaps, numbers); break;
+    case 7: reduce<Whole<unsigned char, signed char>>(shared, row, gaps, numbers); break;
+    default: reduce<Whole<unsigned char, unsigned char>>(shared, row, gaps, numbers);
   }
   if (threadIdx.x > 0) return;
   Found& found = results[blockIdx.x];

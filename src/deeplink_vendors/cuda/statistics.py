@@ -22,6 +22,6 @@ def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
     return Launched(SOURCE, "reduce_pieces", table, FOUND, device).read
 
 
-def launcher(index: int) -> tuple[int, int, int, int]:
+def launcher(index: int) -> tuple[int, int, int, int, bool]:
     """What the native part of op_tools needs to start it; see op_tools/reducing.py."""
-    return addresses(SOURCE, "reduce_pieces", index)
+    return *addresses(SOURCE, "reduce_pieces", index), True

@@ -28,11 +28,29 @@ class Batch {
   static std::shared_ptr<Batch> make(bool hash_only, py::function starter, py::function launcher, py::function problem);
   ~Batch();
 
+  // A batch held by one thread for several tensors of a call: whoever takes it is not to ask for Python meanwhile.
+  class Hold {
+   public:
+    explicit Hold(Batch& batch) : batch_(batch) {}
+    void take() {
+      if (!lock_.owns_lock()) lock_ = batch_.locked();
+    }
+    void free() {
+      if (lock_.owns_lock()) lock_.unlock();
+    }
+
+   private:
+    friend class Batch;
+    Batch& batch_;
+    std::unique_lock<std::mutex> lock_;
+    std::optional<c10::Stream> stream_;  // the current one of the device that was asked for last
+  };
+
   bool takes(const at::Tensor& tensor);
   // The number of what is waited for. With a place: that of one that waits already and is of the same
   // place, and what autograd counts as written meanwhile is not read.
-  int64_t add(const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place = std::nullopt);
-  void before_write(const at::Tensor& tensor);  // of what waits, in the order of its stream
+  int64_t add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place = std::nullopt);
+  void before_write(Hold& hold, const at::Tensor& tensor);  // of what waits, in the order of its stream
   void start();                                 // on all that waits
   void read(bool everything);                   // fills in what the device is done with, or starts and waits for all
   int64_t read_below() const { return read_below_; }  // the numbers that are filled in
@@ -59,6 +77,16 @@ class Batch {
   };
   using Chunk = std::array<Result, kChunk>;
 
+  // Where values that do not lie one after the other are.
+  struct Gaps {
+    at::ScalarType type;
+    c10::DispatchKeySet keys;
+    int64_t offset;                                         // in the storage, in values of the type
+    c10::SmallVector<std::pair<int64_t, int64_t>, 4> dims;  // stride and size, the outermost first
+  };
+  static std::unique_ptr<Gaps> gaps_in(const at::Tensor& tensor, int64_t& times);
+  static at::Tensor without(const Gaps& gaps, const c10::Storage& storage);  // a copy
+
   struct Piece {
     Result* to;
     c10::Storage storage;  // held, so that it is not used again
@@ -70,12 +98,26 @@ class Batch {
     c10::VariableVersion counter = {};  // of writes, where it tells
     uint32_t version = 0;
     int64_t rows = 0;  // of the table
+    std::unique_ptr<Gaps> gaps = nullptr;
 
     State state() const;  // whether it can still be read
   };
   struct Waiting {
+    Place place;
     uint32_t version;
     int64_t number;
+  };
+  // Those that wait, by place. Few are looked through, more have an index.
+  class Places {
+   public:
+    const Waiting* find(const Place& place) const;
+    void put(const Waiting& one);
+    void clear();
+
+   private:
+    static constexpr size_t kFew = 16;
+    std::vector<Waiting> all_;
+    std::unordered_map<Place, size_t, PlaceHash> index_;
   };
   struct Started {
     py::object read;  // or
@@ -87,11 +129,18 @@ class Batch {
   };
 
   std::unique_lock<std::mutex> locked();
+  const c10::Stream& current(Hold& hold, c10::Device device) const;
+  const Started* first_started();
   void start_locked();
   void launch(std::vector<Piece>& pieces, Started& to);
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
-  int64_t sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
-  void tabulate(const std::vector<Piece>& pieces, int64_t* row) const;
+  struct Size {
+    int64_t rows = 0, gaps = 0;
+  };
+  Size sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
+  void tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const;
+  static int64_t* described(int64_t* to, const Piece& piece);
+  static void close_gaps(std::vector<Piece>& pieces);
   void fill(Started& group);
   void fill(Piece& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
@@ -103,7 +152,7 @@ class Batch {
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   std::vector<Piece> waiting_;
   ska::flat_hash_set<const c10::StorageImpl*> storages_;
-  std::unordered_map<Place, Waiting, PlaceHash> places_;  // of those that wait
+  Places places_;
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
   std::deque<Started> started_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "raw.h"
+#include "reach.h"
 
 namespace op_tools {
 
@@ -39,9 +40,8 @@ class Heads {
     Where where;
   };
   struct CodeHash {
-    size_t operator()(const std::pair<PyObject*, int>& at) const {
-      return reinterpret_cast<size_t>(at.first) * 31 + static_cast<size_t>(at.second);
-    }
+    using hash_policy = ska::power_of_two_hash_policy;
+    size_t operator()(const std::pair<PyObject*, int>& at) const { return AddressHash()(at.first) + static_cast<size_t>(at.second) / 2; }
   };
   struct TextHash {
     using is_transparent = void;
@@ -69,10 +69,11 @@ class Heads {
   std::mutex lock_;  // of all that follows; never held where Python is asked
   std::map<c10::DeviceType, bool> kinds_;
   std::unordered_map<std::string, const std::string*, TextHash, std::equal_to<>> quotes_;
-  std::unordered_map<PyObject*, bool> codes_;  // whether it is the program's; they are held
-  std::unordered_map<std::pair<PyObject*, int>, const std::string*, CodeHash> sites_;
+  ska::flat_hash_map<PyObject*, bool, AddressHash> codes_;  // whether it is the program's; they are held
+  ska::flat_hash_map<std::pair<PyObject*, int>, const std::string*, CodeHash> sites_;
   std::vector<Remembered> forward_;
-  std::unordered_map<const std::string*, int64_t> counts_;
+  using Counts = ska::flat_hash_map<const std::string*, int64_t, AddressHash>;
+  Counts counts_;
 };
 
 void bind_heads(py::module_& m);

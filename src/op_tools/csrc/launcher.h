@@ -13,27 +13,31 @@
 namespace op_tools {
 
 constexpr int64_t kGiven = 3, kFields = 8;  // numbers of each piece: in the table, in the results
+constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of what tells where values with gaps lie, behind the results
 
 // What was started: the results come into page-locked memory, row by row.
 struct Launched {
-  at::Tensor memory;  // the table, then the results
+  at::Tensor memory;  // the table, then the results, then what tells of gaps
   int64_t rows = 0;
   std::optional<c10::Stream> stream;
+  int64_t* start = nullptr;  // of the memory
 
-  int64_t* table() const { return memory.data_ptr<int64_t>(); }
-  int64_t* results() const { return table() + kGiven * rows; }
+  int64_t* table() const { return start; }
+  int64_t* results() const { return start + kGiven * rows; }
+  int64_t* gaps() const { return results() + kFields * rows; }
   bool done() const;
   void wait() const;  // raises where the device has failed
 };
 
 class Launchers {
  public:
-  // launcher(kind of device, index) -> four numbers, or None
+  // launcher(kind of device, index) -> four numbers and whether it reads values with gaps, or None
   explicit Launchers(py::function launcher) : launcher_(std::move(launcher)) {}
   void close() { launcher_ = py::function(); }
 
   bool has(const c10::Stream& stream);  // for it
-  Launched prepared(const c10::Stream& stream, int64_t rows);  // its table is to be written
+  bool reads_gaps(const c10::Stream& stream) { return has(stream) && of(stream.device()).gaps; }
+  Launched prepared(const c10::Stream& stream, int64_t rows, int64_t gaps);  // its table is to be written
   bool launch(const Launched& made);    // false: it cannot, now
   void free(Launched& done);            // it is used again
 
@@ -44,6 +48,7 @@ class Launchers {
     void* kernel = nullptr;
     unsigned threads = 0;
     int (*capturing)(void* stream, int* state) = nullptr;
+    bool gaps = false;
   };
   const Launcher& of(c10::Device device);
 

@@ -53,7 +53,7 @@ class Raw {
     for (const int64_t size : tensor.sizes()) put(size);
   }
   void known(std::string_view numbers) { put(Tag::known), put(numbers); }
-  void awaited(int64_t number) { put(Tag::awaited), put(number); }
+  void awaited(const at::Tensor& tensor, int64_t number);  // both, of one that is waited for; hot path
 
   // As lines of JSON: number(to, which) writes the numbers that were waited for, text(to, line) a line in words.
   template <typename Number, typename Text>
@@ -91,6 +91,22 @@ class Raw {
 
   std::string bytes_;
 };
+
+inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
+  constexpr size_t kDims = 8;
+  const auto sizes = tensor.sizes();
+  if (sizes.size() > kDims) {
+    this->tensor(tensor), put(Tag::awaited), put(number);
+    return;
+  }
+  char made[2 * sizeof(Tag) + sizeof(at::ScalarType) + 1 + (kDims + 1) * sizeof(int64_t)];
+  char* at = made;
+  const auto add = [&](const auto& value) { std::memcpy(at, &value, sizeof value), at += sizeof value; };
+  add(Tag::tensor), add(tensor.scalar_type()), add(static_cast<uint8_t>(sizes.size()));
+  for (const int64_t size : sizes) add(size);
+  add(Tag::awaited), add(number);
+  bytes_.append(made, static_cast<size_t>(at - made));
+}
 
 void put_number(std::string& to, int64_t value);
 void put_head(std::string& to, const Head& head);

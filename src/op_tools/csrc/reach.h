@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -74,9 +75,20 @@ class Reach {
   std::mutex lock_;
 };
 
+// The lock of what is guarded by another one.
+struct Unlocked {
+  void lock() {}
+  void unlock() {}
+};
+
+struct AddressHash {
+  using hash_policy = ska::power_of_two_hash_policy;
+  size_t operator()(const void* address) const { return (reinterpret_cast<uint64_t>(address) * 0x9E3779B97F4A7C15ull) >> 24; }
+};
+
 // What was made of tensors, for as long as their memory holds the same values; see op_tools/snapshot.py.
 // Memory is held weakly, so that no other has its address meanwhile.
-template <typename T>
+template <typename T, typename Lock = std::mutex>
 class Unchanged {
  public:
   Unchanged(bool sampled, Reach& reach) : sampled_(sampled), reach_(reach) {}
@@ -90,10 +102,10 @@ class Unchanged {
   // Calls `take` with what was made of a tensor, if anything was; whether it could use it. Not to come back to this object.
   template <typename Take>
   bool use(const Place& place, const at::Tensor& tensor, Take take) {
-    std::unique_lock lock(lock_);
+    std::unique_lock<Lock> lock(lock_);
     const auto memory = known_.find(place.storage);
     if (memory == known_.end()) return false;
-    const Known* found = memory->second.find(place);
+    const Known* found = memory->second->find(place);
     if (found == nullptr || found->version != version_of(tensor)) return false;
     if (!sampled_) return take(found->made);
     const Known known = *found;
@@ -109,10 +121,20 @@ class Unchanged {
   void keep(const Place& place, const at::Tensor& tensor, T made) {
     Known known{place, version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
-    if (known_.size() > sweep_at_) sweep();
-    auto [memory, fresh] = known_.try_emplace(place.storage);
-    if (fresh) memory->second.storage = Weak(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
-    memory->second.keep(std::move(known));
+    memory_of(place, tensor).keep(std::move(known));
+  }
+
+  // What was made of a tensor, if `holds` says that it still does, or what `make` makes of it. Not where samples are taken.
+  template <typename Holds, typename Make>
+  T found_or(const Place& place, const at::Tensor& tensor, Holds holds, Make make) {
+    const uint32_t version = version_of(tensor);
+    std::lock_guard lock(lock_);
+    Memory& memory = memory_of(place, tensor);
+    const Known* found = memory.find(place);
+    if (found != nullptr && found->version == version && holds(found->made)) return found->made;
+    const T made = make();
+    memory.keep({place, version, {}, made});
+    return made;
   }
 
   // A call has written it: all that was made of its memory is, whatever the view; autograd does not
@@ -120,8 +142,9 @@ class Unchanged {
   void forget(const at::Tensor& tensor) {
     if (!is_plain(tensor)) return;
     std::lock_guard lock(lock_);
+    if (known_.empty()) return;
     const auto memory = known_.find(tensor.storage().unsafeGetStorageImpl());
-    if (memory != known_.end()) memory->second.clear();
+    if (memory != known_.end()) memory->second->clear();
   }
 
  private:
@@ -163,8 +186,33 @@ class Unchanged {
     }
   };
 
+  Memory& memory_of(const Place& place, const at::Tensor& tensor) {
+    if (known_.size() > sweep_at_) sweep();
+    auto found = known_.find(place.storage);
+    if (found == known_.end()) found = known_.emplace(place.storage, fresh(tensor)).first;
+    return *found->second;
+  }
+
+  std::unique_ptr<Memory> fresh(const at::Tensor& tensor) {
+    std::unique_ptr<Memory> made;
+    if (spare_.empty()) made = std::make_unique<Memory>();
+    else made = std::move(spare_.back()), spare_.pop_back();
+    auto* storage = tensor.storage().unsafeGetStorageImpl();
+    c10::raw::weak_intrusive_ptr::incref(storage);
+    made->storage = Weak::reclaim(storage);
+    return made;
+  }
+
   void sweep() {
-    std::erase_if(known_, [](const auto& memory) { return memory.second.storage.use_count() == 0; });
+    for (auto at = known_.begin(); at != known_.end();) {
+      if (at->second->storage.use_count() > 0) {
+        ++at;
+        continue;
+      }
+      at->second->clear(), at->second->storage.reset();
+      if (spare_.size() < kSweep) spare_.push_back(std::move(at->second));
+      at = known_.erase(at);
+    }
     sweep_at_ = known_.size() + kSweep;
   }
 
@@ -172,9 +220,10 @@ class Unchanged {
   static constexpr size_t kFew = 16;
   const bool sampled_;
   Reach& reach_;
-  std::unordered_map<const void*, Memory> known_;
+  ska::flat_hash_map<const void*, std::unique_ptr<Memory>, AddressHash> known_;
+  std::vector<std::unique_ptr<Memory>> spare_;  // used again
   size_t sweep_at_ = kSweep;
-  std::mutex lock_;
+  Lock lock_;
 };
 
 }  // namespace op_tools

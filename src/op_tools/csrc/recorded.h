@@ -77,6 +77,8 @@ struct Recorded : Context {
   };
 
   Recorded() : Context(Of::record) {}
+  static void* operator new(size_t size);  // a few are kept for the next calls of a thread
+  static void operator delete(void* memory);
   std::shared_ptr<const Decision> decision;
   c10::SmallVector<Held, 2> held;  // the arguments that it may write
   Warm warm;

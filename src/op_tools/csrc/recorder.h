@@ -31,17 +31,25 @@ class Recorder {
            py::function launcher, py::function flush, py::function problem);
   ~Recorder();
 
-  // Of one tensor; any thread, without the GIL.
+  // How the values of a tensor are found: it is none for a recorder, Python tells it, the host reads it, its device reduces it.
+  enum class Way : uint8_t { none, python, host, device };
+  Way way(const at::Tensor& tensor);
+
+  // Of one tensor; any thread, without the GIL. With a hold, for several of a call.
   void tensor(Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr);
+  void tensor(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr);
+  Batch::Hold hold() { return Batch::Hold(*batch_); }
   std::string text(const at::Tensor& tensor);  // in words
   void warm(Warm& to, const at::Tensor& tensor);
   bool reaches(const at::Tensor& tensor) { return reach_.reaches(tensor); }  // whether its memory can be read here
-  bool handles(const at::Tensor& tensor);  // or it is reduced on its device
-  void before_write(const at::Tensor& tensor) { batch_->before_write(tensor); }
+  bool handles(const at::Tensor& tensor) { return way(tensor) != Way::none; }
+  void before_write(Batch::Hold& hold, const at::Tensor& tensor) { batch_->before_write(hold, tensor); }
   void settle();  // tensors may be written from now on, unseen
+  bool settles() const { return sampled_; }  // or that does nothing: every write is seen
+  void forget(Batch::Hold& hold, const at::Tensor& tensor);
   void forget(const at::Tensor& tensor) {
-    known_.forget(tensor);
-    awaited_.forget(tensor);
+    auto held = hold();
+    forget(held, tensor);
   }
 
   std::atomic<size_t> limit;  // of lines that wait
@@ -52,9 +60,11 @@ class Recorder {
   void add(std::string_view line);
   py::bytes take();  // all of them
 
-  // The same for a thread that does nothing else: what there is to write, once that is worth it.
-  // Empty: `end_work` was called, and the rest is to be taken.
-  py::bytes work();
+  // For a thread that does nothing else, until it stops: writes what there is to a file, once that is
+  // worth it, and says how many bytes; or what there is, for Python to fill in. Nothing: `end_work` was
+  // called, and the rest is to be taken.
+  py::object work(int file);
+  void stop_work();
   void end_work();
 
   // An error of ours, about a call.
@@ -62,18 +72,17 @@ class Recorder {
 
  private:
   void numbers(Raw& to, const at::Tensor& tensor, const Warm* warm);
-  int64_t deferred(const at::Tensor& tensor, const Type& type);
+  int64_t deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type);
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
   template <typename Put>
   void append(Put put);
-  void stop_work();
   void put_into_words(bool everything);  // but those that a device is still asked for
 
   const bool hash_only_, sampled_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  Unchanged<int64_t> awaited_;  // of tensors out of reach
+  Unchanged<int64_t, Unlocked> awaited_;  // of tensors out of reach; whoever holds the batch
   std::shared_ptr<Batch> batch_;
   Raw lines_;
   size_t waiting_ = 0;

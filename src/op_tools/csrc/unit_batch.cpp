@@ -2,7 +2,7 @@
 #include "batch.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
 constexpr size_t kWaiting = 4096;          // tensors
 constexpr int64_t kPiece = 8 * kBlock;     // bytes
-constexpr int kHashOnly = 16;
+constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;  // of kinds: see op_tools/reducing.py
 constexpr char kMark = '\x02';
 
 thread_local bool at_work = false;
@@ -40,21 +40,6 @@ double double_of(int64_t bits) {
   double value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
-}
-
-// The values in the order of memory, each once; how often each is: as `snapshot.ordered`.
-at::Tensor ordered(const at::Tensor& tensor, int64_t& times) {
-  std::vector<int64_t> order(tensor.dim());
-  at::Tensor flat = tensor.detach();
-  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
-    order[dim] = dim;
-    if (tensor.size(dim) > 1 && tensor.stride(dim) == 0) {
-      times *= tensor.size(dim);
-      flat = flat.narrow(dim, 0, 1);
-    }
-  }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
-  return flat.permute(order).contiguous();
 }
 
 }  // namespace
@@ -136,36 +121,88 @@ void Batch::put_mark(std::string& to, int64_t number) {
   to += kMark;
 }
 
-int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place) {
+// The values in the order of memory, each once; how often each is: as `snapshot.ordered`.
+std::unique_ptr<Batch::Gaps> Batch::gaps_in(const at::Tensor& tensor, int64_t& times) {
+  auto made = std::make_unique<Gaps>(Gaps{tensor.scalar_type(), tensor.key_set(), tensor.storage_offset(), {}});
+  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+    const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
+    if (size > 1 && stride == 0) times *= size;
+    else if (size != 1) made->dims.emplace_back(stride, size);
+  }
+  std::stable_sort(made->dims.begin(), made->dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return made;
+}
+
+at::Tensor Batch::without(const Gaps& gaps, const c10::Storage& storage) {
   AtWork guard;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::impl::ExcludeDispatchKeyGuard modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  for (const auto& [stride, size] : gaps.dims) sizes.push_back(size), strides.push_back(stride);
+  auto view = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), gaps.keys, c10::scalarTypeToTypeMeta(gaps.type));
+  view->set_sizes_and_strides(sizes, strides, gaps.offset);
+  at::Tensor copy = at::empty(sizes, at::TensorOptions().dtype(gaps.type).device(storage.device()));
+  return copy.copy_(at::Tensor(std::move(view)), true);
+}
+
+const Batch::Waiting* Batch::Places::find(const Place& place) const {
+  if (all_.size() > kFew) {
+    const auto found = index_.find(place);
+    return found == index_.end() ? nullptr : &all_[found->second];
+  }
+  const auto found = std::find_if(all_.rbegin(), all_.rend(), [&](const Waiting& one) { return one.place == place; });
+  return found == all_.rend() ? nullptr : &*found;
+}
+
+void Batch::Places::put(const Waiting& one) {
+  all_.push_back(one);
+  if (all_.size() <= kFew) return;
+  for (size_t at = index_.empty() ? 0 : all_.size() - 1; at < all_.size(); at++) index_[all_[at].place] = at;
+}
+
+void Batch::Places::clear() {
+  all_.clear();
+  if (!index_.empty()) index_.clear();
+}
+
+const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
+  if (!hold.stream_ || hold.stream_->device() != device) hold.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  return *hold.stream_;
+}
+
+int64_t Batch::add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place) {
   const uint32_t version = place ? version_of(tensor) : 0;
+  hold.take();
   if (place) {
-    const auto lock = locked();
-    const auto known = places_.find(*place);
-    if (known != places_.end() && known->second.version == version) return known->second.number;
+    const Waiting* known = places_.find(*place);
+    if (known != nullptr && known->version == version) return known->number;
   }
   int64_t times = 1;
   at::Tensor copy;
-  if (!tensor.is_contiguous() && !tensor.is_non_overlapping_and_dense()) {
-    at::NoGradGuard no_grad;
-    copy = ordered(tensor, times);
+  std::unique_ptr<Gaps> gaps;
+  const c10::Stream& stream = current(hold, tensor.device());
+  if (!is_dense(tensor)) {
+    gaps = gaps_in(tensor, times);
+    if (static_cast<int64_t>(gaps->dims.size()) >= kDims || !launchers_.reads_gaps(stream)) {
+      hold.free();  // torch may ask for anything
+      copy = without(*std::exchange(gaps, nullptr), tensor.storage());
+      hold.take();
+    }
   }
   const at::Tensor& flat = copy.defined() ? copy : tensor;
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  const c10::Stream stream = device.getStream(tensor.device());
-  const auto lock = locked();
   if (stream_ && *stream_ != stream) start_locked();
   stream_ = stream;
   const int64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   if (number % kChunk == 0) known_.push_back(std::make_unique<Chunk>());
   const auto& storage = flat.storage();
-  const auto count = static_cast<size_t>(flat.numel()) * parts;
+  const auto count = static_cast<size_t>(flat.numel() / (gaps ? times : 1)) * parts;
   auto* to = &(*known_.back())[number % kChunk];
   waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(flat.const_data_ptr()), count, kind, times});
+  waiting_.back().gaps = std::move(gaps);
   if (place) {
     waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter();
     waiting_.back().version = version;
-    places_[*place] = {version, number};
+    places_.put({*place, version, number});
   }
   storages_.insert(storage.unsafeGetStorageImpl());
   bytes_ += flat.nbytes();
@@ -173,14 +210,13 @@ int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const std::op
   return number;
 }
 
-void Batch::before_write(const at::Tensor& tensor) {
+void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
   if (at_work || !tensor.has_storage()) return;
-  const auto lock = locked();
-  if (storages_.count(tensor.storage().unsafeGetStorageImpl()) == 0) return;
+  hold.take();
+  if (waiting_.empty() || storages_.count(tensor.storage().unsafeGetStorageImpl()) == 0) return;
   const c10::Stream stream = *stream_;
   start_locked();
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  const c10::Stream writes = device.getStream(tensor.device());
+  const c10::Stream& writes = current(hold, tensor.device());
   if (writes == stream) return;
   c10::Event event(stream.device_type());
   event.record(stream);
@@ -218,20 +254,31 @@ void Batch::start_locked() {
 
 void Batch::launch(std::vector<Piece>& pieces, Started& group) {
   const c10::Stream stream = *stream_;
-  const int64_t rows = sized(pieces, stream);
+  const Size size = sized(pieces, stream);
   const c10::DeviceGuard on(stream.device());
-  if (rows > 0 && launchers_.has(stream)) {
-    group.native = launchers_.prepared(stream, rows);
-    tabulate(pieces, group.native.table());
+  if (size.rows > 0 && launchers_.has(stream)) {
+    group.native = launchers_.prepared(stream, size.rows, size.gaps);
+    tabulate(pieces, group.native.table(), group.native.gaps());
     if (!launchers_.launch(group.native)) launchers_.free(group.native);
   }
-  if (rows > 0 && !group.native.memory.defined()) {
-    std::vector<int64_t> table(static_cast<size_t>(kGiven * rows));
-    tabulate(pieces, table.data());
-    group.read = started(table.data(), rows, stream);
+  if (size.rows > 0 && !group.native.memory.defined()) {
+    if (size.gaps > 0) close_gaps(pieces);
+    std::vector<int64_t> table(static_cast<size_t>(kGiven * size.rows));
+    tabulate(pieces, table.data(), nullptr);
+    group.read = started(table.data(), size.rows, stream);
   }
   for (auto& piece : pieces) piece.storage = c10::Storage();
   group.pieces = std::move(pieces);
+}
+
+// For a vendor that does not read them.
+void Batch::close_gaps(std::vector<Piece>& pieces) {
+  for (auto& piece : pieces) {
+    if (piece.rows == 0 || piece.gaps == nullptr) continue;
+    const at::Tensor copy = without(*std::exchange(piece.gaps, nullptr), piece.storage);
+    piece.storage = copy.storage();
+    piece.data = static_cast<const uint8_t*>(copy.const_data_ptr());
+  }
 }
 
 Batch::State Batch::Piece::state() const {
@@ -241,9 +288,9 @@ Batch::State Batch::Piece::state() const {
 }
 
 // How many rows of the table each of them takes; all of them.
-int64_t Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) const {
+Batch::Size Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) const {
   const c10::impl::VirtualGuardImpl device(stream.device_type());
-  int64_t rows = 0;
+  Size all;
   for (auto& piece : pieces) {
     if (const State state = piece.state(); state != State::awaited) {
       piece.to->set(state);
@@ -252,21 +299,40 @@ int64_t Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) cons
     device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
     const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind));
     piece.rows = (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0);
-    rows += piece.rows;
+    all.rows += piece.rows;
+    all.gaps += piece.rows > 0 && piece.gaps != nullptr;
   }
-  return rows;
+  return all;
 }
 
-void Batch::tabulate(const std::vector<Piece>& pieces, int64_t* row) const {
+void Batch::tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const {
   const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
   for (const auto& piece : pieces) {
     if (piece.rows == 0) continue;
-    const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind)), whole = size / 8 * 8;
-    const auto from = reinterpret_cast<int64_t>(piece.data);
+    const auto width = static_cast<int64_t>(width_of(piece.kind));
+    const auto size = static_cast<int64_t>(piece.count) * width, whole = size / 8 * 8;
+    const int64_t from = reinterpret_cast<int64_t>(piece.gaps ? reinterpret_cast<const uint8_t*>(gaps) : piece.data);
     const int64_t kind = static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0);
-    for (int64_t at = 0; at < whole; at += kPiece) add(from + at, std::min(kPiece, whole - at), kind);
-    if (size % 8) add(from + whole, size % 8, kind);
+    const auto part = [&](int64_t at, int64_t bytes) {
+      if (piece.gaps) add(from, bytes, kind + kGaps + (at / width << kFirst));
+      else add(from + at, bytes, kind);
+    };
+    for (int64_t at = 0; at < whole; at += kPiece) part(at, std::min(kPiece, whole - at));
+    if (size % 8) part(whole, size % 8);
+    if (piece.gaps) gaps = described(gaps, piece);
   }
+}
+
+// Where its values are, the innermost dimension first; a complex number is two.
+int64_t* Batch::described(int64_t* to, const Piece& piece) {
+  const auto parts = static_cast<int64_t>(c10::elementSize(piece.gaps->type) / width_of(piece.kind));
+  int64_t* at = to + 2;
+  if (parts > 1) *at++ = parts, *at++ = 1;
+  const auto& dims = piece.gaps->dims;
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) *at++ = dim->second, *at++ = dim->first * parts;
+  to[0] = reinterpret_cast<int64_t>(piece.data);
+  to[1] = (at - to) / 2 - 1;
+  return to + kGapsWords;
 }
 
 py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& stream) {
@@ -285,6 +351,11 @@ py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& strea
   }
 }
 
+const Batch::Started* Batch::first_started() {
+  const auto lock = locked();
+  return started_.empty() ? nullptr : &started_.front();
+}
+
 void Batch::read(bool everything) {
   std::unique_lock<std::mutex> one(reading_, std::defer_lock);
   if (PyGILState_Check()) {
@@ -293,15 +364,18 @@ void Batch::read(bool everything) {
   } else {
     one.lock();
   }
-  std::deque<Started> groups;
-  {
+  if (everything) {
     const auto lock = locked();
-    if (everything) start_locked();
-    const bool behind = next_ - read_below_ > kKnown / 4;  // then the device is waited for
-    while (!started_.empty() && (everything || started_.front().done() || (behind && groups.empty()))) {
-      groups.push_back(std::move(started_.front()));
-      started_.pop_front();
-    }
+    start_locked();
+  }
+  const int64_t now = next_;
+  const bool behind = now - read_below_ > kKnown / 4;  // then the device is waited for
+  std::deque<Started> groups;
+  while (const Started* first = first_started()) {  // which only we take away
+    if (everything ? first->below > now : !(behind && groups.empty()) && !first->done()) break;
+    const auto lock = locked();
+    groups.push_back(std::move(started_.front()));
+    started_.pop_front();
   }
   bool of_python = false;
   const int64_t below = groups.empty() ? 0 : groups.back().below;

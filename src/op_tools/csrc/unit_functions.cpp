@@ -12,6 +12,8 @@
 namespace op_tools {
 namespace {
 
+constexpr size_t kLine = 512;  // bytes that most calls take
+
 // What a plan calls: `recorded(func, args, kwargs)`, for one operator; `python` does what this does not.
 struct Function {
   PyObject_HEAD
@@ -50,6 +52,7 @@ struct Call {
     const auto found = heads.head(name, kind_of(given.tensors));
     if (!found) return false;
     head = *found;
+    raw.bytes().reserve(kLine);
     raw.head(head);
     if (c10::GradMode::is_enabled()) arguments.emplace(given.tensors);
     return true;
@@ -59,10 +62,12 @@ struct Call {
   void look(bool now) {
     early = now;
     py::gil_scoped_release release;
+    auto hold = recorder.hold();
     for (const at::Tensor* tensor : given.tensors) {
-      recorder.tensor(raw, *tensor);
+      recorder.tensor(hold, recorder.way(*tensor), raw, *tensor);
       versions.push_back(version_of(*tensor));
     }
+    hold.free();
     if (now) recorder.settle();
   }
 
@@ -84,11 +89,14 @@ struct Call {
       py::gil_scoped_release release;
       if (written && !early) look_again();
       raw.outputs();
-      for (const at::Tensor* tensor : made.tensors) recorder.tensor(raw, *tensor);
+      auto hold = recorder.hold();
+      const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), raw, tensor); };
+      for (const at::Tensor* tensor : made.tensors) put(*tensor);
       for (const size_t place : changed) {
         raw.mutated(static_cast<uint32_t>(place));
-        recorder.tensor(raw, *given.tensors[place]);
+        put(*given.tensors[place]);
       }
+      hold.free();
       raw.end();
       recorder.settle();
       recorder.add(raw);

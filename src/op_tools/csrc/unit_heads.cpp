@@ -178,7 +178,7 @@ Heads::Where Heads::forward_of(uint64_t sequence) const {
 }
 
 py::dict Heads::counts() {
-  std::unordered_map<const std::string*, int64_t> found;
+  Counts found;
   {
     std::lock_guard hold(lock_);
     found.swap(counts_);

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kNotYet = INT64_MIN;  // in the last field of a row, which the kernel writes last
 constexpr int64_t kFew = 64, kMany = 4096;  // rows
+constexpr int64_t kRow = kGiven + kFields;  // numbers
 constexpr int kLooks = 400;                 // before the device is waited for
 
 bool is_there(const int64_t* row) { return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1])).load(std::memory_order_acquire) != kNotYet; }
@@ -46,11 +47,12 @@ const Launchers::Launcher& Launchers::of(c10::Device device) {
     py::gil_scoped_acquire gil;
     const py::object found = launcher_(c10::DeviceTypeName(device.type(), true), device.index());
     if (!found.is_none()) {
-      const auto [launch, kernel, threads, capturing] = found.cast<std::tuple<uintptr_t, uintptr_t, unsigned, uintptr_t>>();
+      const auto [launch, kernel, threads, capturing, gaps] = found.cast<std::tuple<uintptr_t, uintptr_t, unsigned, uintptr_t, bool>>();
       made.launch = reinterpret_cast<decltype(made.launch)>(launch);
       made.kernel = reinterpret_cast<void*>(kernel);
       made.threads = threads;
       made.capturing = reinterpret_cast<decltype(made.capturing)>(capturing);
+      made.gaps = gaps;
     }
   }
   std::lock_guard hold(lock_);
@@ -60,23 +62,26 @@ const Launchers::Launcher& Launchers::of(c10::Device device) {
 // The driver knows the default stream of the current device as null; others are left to Python.
 bool Launchers::has(const c10::Stream& stream) { return stream.id() == 0 && of(stream.device()).launch != nullptr; }
 
-Launched Launchers::prepared(const c10::Stream& stream, int64_t rows) {
+Launched Launchers::prepared(const c10::Stream& stream, int64_t rows, int64_t gaps) {
   Launched made;
   made.rows = rows;
   made.stream = stream;
+  const int64_t need = rows + (gaps * kGapsWords + kRow - 1) / kRow;  // as if they were rows
   {
     std::lock_guard hold(lock_);
-    auto& free = rows <= kFew ? few_ : many_;
-    if (rows <= kMany && !free.empty()) {
+    auto& free = need <= kFew ? few_ : many_;
+    if (need <= kMany && !free.empty()) {
       made.memory = std::move(free.back());
       free.pop_back();
     }
   }
   if (!made.memory.defined()) {
-    const int64_t room = rows <= kFew ? kFew : std::max(rows, kMany);
-    made.memory = at::empty({room * (kGiven + kFields)}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
+    const int64_t room = need <= kFew ? kFew : std::max(need, kMany);
+    made.memory = at::empty({room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
   }
-  for (int64_t row = 0; row < rows; row++) made.results()[kFields * row + kFields - 1] = kNotYet;
+  made.start = made.memory.data_ptr<int64_t>();
+  int64_t* last = made.results() + kFields - 1;
+  for (int64_t row = 0; row < rows; row++) last[kFields * row] = kNotYet;
   return made;
 }
 
@@ -91,7 +96,7 @@ bool Launchers::launch(const Launched& made) {
 
 void Launchers::free(Launched& done) {
   if (!done.memory.defined()) return;
-  const int64_t room = done.memory.numel() / (kGiven + kFields);
+  const int64_t room = done.memory.numel() / kRow;
   std::lock_guard hold(lock_);
   if (room <= kMany) (room <= kFew ? few_ : many_).push_back(std::move(done.memory));
   done.memory = at::Tensor();

@@ -36,15 +36,22 @@ uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
 }
 
+// Of shape and strides in the order of memory: a view of the same values with its dimensions in another order is the same.
+static uint64_t gaps_of(const at::Tensor& tensor) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 8> dims;
+  for (int64_t dim = 0; dim < tensor.dim(); dim++)
+    if (tensor.size(dim) != 1) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
+  std::stable_sort(dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  uint64_t mixed = kP3;
+  for (const auto& [stride, size] : dims)
+    for (const int64_t value : {stride, size}) mixed = avalanche(mixed + static_cast<uint64_t>(value) * kP1);
+  return mixed | 1;
+}
+
 std::optional<Place> place_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
   Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()), 0};
-  if (!is_dense(tensor)) {
-    uint64_t mixed = kP3;
-    for (const auto part : {tensor.sizes(), tensor.strides()})
-      for (const int64_t value : part) mixed = avalanche(mixed + static_cast<uint64_t>(value) * kP1);
-    place.gaps = mixed | 1;
-  }
+  if (!is_dense(tensor)) place.gaps = gaps_of(tensor);
   return place;
 }
 

@@ -23,17 +23,29 @@ void each_tensor(const c10::IValue& value, Take&& take) {
 }
 
 struct Given {
-  c10::SmallVector<const at::Tensor*, 16> tensors;
-  c10::SmallVector<bool, 16> declared;
+  struct One {
+    const at::Tensor* tensor;
+    Recorder::Way way;
+    bool declared, held;  // the kernel says that it writes it; or it may
+  };
+  c10::SmallVector<One, 16> all;
+  size_t held = 0;
   std::optional<c10::DeviceType> kind;  // of device, as `call.scan` finds it; an accelerator goes before the CPU
+  bool simple = true;                   // a recorder may look at it by itself: plain memory within its reach, and a count of writes
+  bool reached = false;                 // the host reads some of it
 };
 
 Given given_of(const Decision& decision, Values inputs) {
   Given given;
+  Recorder& recorder = *decision.recorder;
   for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
+    const bool declared = decision.writes[i], held = declared || !decision.of_torch;
     each_tensor(inputs[i], [&](const at::Tensor& tensor) {
-      given.tensors.push_back(&tensor);
-      given.declared.push_back(decision.writes[i]);
+      const auto way = tensor.is_inference() ? Recorder::Way::none : recorder.way(tensor);
+      given.all.push_back({&tensor, way, declared, held});
+      given.held += held;
+      given.simple = given.simple && way != Recorder::Way::none;
+      given.reached = given.reached || way != Recorder::Way::device;
       if (!given.kind || *given.kind == c10::DeviceType::CPU) given.kind = tensor.device().type();
     });
   }
@@ -43,14 +55,10 @@ Given given_of(const Decision& decision, Values inputs) {
   return given;
 }
 
-// Whether a recorder may look at it by itself: plain memory within its reach, and a count of writes.
-bool is_simple(Recorder& recorder, const Given& given) {
+bool is_under_mode() {
   using c10::DispatchKey;
   const auto on = c10::impl::tls_local_dispatch_key_set().included_;
-  if (on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) return false;
-  return std::all_of(given.tensors.begin(), given.tensors.end(), [&](const at::Tensor* tensor) {
-    return !tensor->is_inference() && recorder.handles(*tensor);
-  });
+  return on.has(DispatchKey::Python) || on.has(DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
@@ -66,10 +74,10 @@ bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
 }
 
 // What still waits to be reduced is, before a call that writes it; what is not torch's own may write all.
-void before_write(const Decision& decision, const Given& given) {
-  for (size_t i = 0; i < given.tensors.size(); i++) {
-    if (given.declared[i] || !decision.of_torch) decision.recorder->before_write(*given.tensors[i]);
-  }
+void before_write(Recorder& recorder, Batch::Hold& hold, const Given& given) {
+  if (given.held == 0) return;
+  for (const auto& one : given.all)
+    if (one.held) recorder.before_write(hold, *one.tensor);
 }
 
 }  // namespace
@@ -77,6 +85,29 @@ void before_write(const Decision& decision, const Given& given) {
 Here& here() {
   static thread_local Here found;
   return found;
+}
+
+namespace {
+
+struct Spare {
+  c10::SmallVector<void*, 4> all;
+  ~Spare() {
+    for (void* memory : all) ::operator delete(memory);
+  }
+};
+thread_local Spare spare;
+
+}  // namespace
+
+void* Recorded::operator new(size_t size) {
+  if (spare.all.empty()) return ::operator new(size);
+  void* memory = spare.all.back();
+  return spare.all.pop_back(), memory;
+}
+
+void Recorded::operator delete(void* memory) {
+  if (spare.all.size() < 4) spare.all.push_back(memory);
+  else ::operator delete(memory);
 }
 
 bool Quiet::alone() {
@@ -101,25 +132,28 @@ bool record(std::shared_ptr<const Decision> made, Values inputs, std::unique_ptr
   const Decision& decision = *made;
   Recorder& recorder = *decision.recorder;
   const Given given = given_of(decision, inputs);
-  if (!given.kind || !is_simple(recorder, given)) return false;
+  if (!given.kind || !given.simple || is_under_mode()) return false;
   Here& now = here();
   now.raw.clear();
+  auto hold = recorder.hold();
   if (!put_head(now.raw, decision, *given.kind)) {
-    before_write(decision, given);
+    before_write(recorder, hold, given);
     return true;
   }
   auto call = std::make_unique<Recorded>();
-  for (size_t i = 0; i < given.tensors.size(); i++) {
-    const at::Tensor& tensor = *given.tensors[i];
-    recorder.tensor(now.raw, tensor);
+  call->held.reserve(given.held);
+  for (size_t i = 0; i < given.all.size(); i++) {
+    const auto& one = given.all[i];
+    recorder.tensor(hold, one.way, now.raw, *one.tensor);
     // torch's own say what they write; of others, autograd's count is compared
-    if (given.declared[i] || !decision.of_torch) call->held.push_back({tensor, static_cast<uint32_t>(i), version_of(tensor), given.declared[i]});
+    if (one.held) call->held.push_back({*one.tensor, static_cast<uint32_t>(i), version_of(*one.tensor), one.declared});
   }
-  recorder.settle();
-  before_write(decision, given);
+  if (recorder.settles()) hold.free(), recorder.settle();
+  before_write(recorder, hold, given);
+  hold.free();
   call->decision = std::move(made);
   now.inside = &call->decision->learned;
-  if (call->decision->of_lists) now.listed = call.get();
+  if (call->decision->of_lists && given.reached) now.listed = call.get();
   else if (now.inside->nests) call->quiet.emplace();
   to = std::move(call);
   return true;
@@ -128,6 +162,8 @@ bool record(std::shared_ptr<const Decision> made, Values inputs, std::unique_ptr
 void recorded(Recorded& call, Values outputs) {
   Recorder& recorder = *call.decision->recorder;
   Raw& to = here().raw;
+  auto hold = recorder.hold();
+  const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), to, tensor, &call.warm); };
   const auto returns = [&](const at::Tensor& tensor) {
     bool found = false;
     for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& other) { found = found || other.is_same(tensor); });
@@ -136,16 +172,17 @@ void recorded(Recorded& call, Values outputs) {
   c10::SmallVector<const Recorded::Held*, 4> changed;
   for (const auto& one : call.held) {
     if (!one.declared && version_of(one.tensor) == one.version) continue;
-    recorder.forget(one.tensor);
+    recorder.forget(hold, one.tensor);
     if (!returns(one.tensor)) changed.push_back(&one);
   }
   to.outputs();
-  for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { recorder.tensor(to, tensor, &call.warm); });
+  for (const auto& output : outputs) each_tensor(output, put);
   for (const auto* one : changed) {
     to.mutated(one->place);
-    recorder.tensor(to, one->tensor, &call.warm);
+    put(one->tensor);
   }
   to.end();
+  hold.free();
   recorder.settle();
   recorder.add(to);
 }

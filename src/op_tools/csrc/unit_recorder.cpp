@@ -1,7 +1,10 @@
 // The statistics of calls as lines of JSON, without Python.
 #include "recorder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -14,6 +17,7 @@ constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
 constexpr size_t kWorth = size_t{1} << 19;   // bytes of words that are worth to be written
 constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread may be behind,
 constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
+constexpr char kOfPython = '\x01';  // around a mark that Python fills in: see op_tools/statistics_views.py
 
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
   if (!std::isfinite(value)) {
@@ -24,6 +28,17 @@ void put(std::string& to, double value) {  // as Python's repr, so far as JSON t
   const std::string_view text(digits, std::to_chars(digits, digits + sizeof digits, value).ptr - digits);
   to += text;
   if (text.find_first_of(".e") == std::string_view::npos) to += ".0";
+}
+
+// The error; none: all of it is written.
+int write_to(int file, std::string_view data) {
+  while (!data.empty()) {
+    const ssize_t done = ::write(file, data.data(), data.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return errno;
+    data.remove_prefix(static_cast<size_t>(done));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -68,17 +83,31 @@ Recorder::~Recorder() {
   for (auto* function : {&described_, &flush_, &problem_}) *function = py::function();
 }
 
+Recorder::Way Recorder::way(const at::Tensor& tensor) {
+  if (!is_plain(tensor)) return Way::none;
+  const bool named = type_of(tensor.scalar_type()).name != nullptr;
+  if (reach_.sees(tensor)) return named ? Way::host : Way::python;
+  return named && batch_->takes(tensor) ? Way::device : Way::none;
+}
+
 void Recorder::tensor(Raw& to, const at::Tensor& tensor, const Warm* warm) {
-  const Type type = type_of(tensor.scalar_type());
-  const bool plain = type.name != nullptr && is_plain(tensor), reached = plain && reach_.sees(tensor);
-  if (!reached && !(plain && batch_->takes(tensor))) {
+  auto held = hold();
+  this->tensor(held, way(tensor), to, tensor, warm);
+}
+
+void Recorder::tensor(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm) {
+  if (way == Way::device) {
+    to.awaited(tensor, deferred(hold, tensor, type_of(tensor.scalar_type())));
+    return;
+  }
+  hold.free();
+  if (way != Way::host) {
     py::gil_scoped_acquire gil;
     to.words(described_(tensor).cast<std::string>());
     return;
   }
   to.tensor(tensor);
-  if (reached) numbers(to, tensor, warm);
-  else to.awaited(deferred(tensor, type));
+  numbers(to, tensor, warm);
 }
 
 std::string Recorder::text(const at::Tensor& tensor) {
@@ -104,19 +133,21 @@ void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
 }
 
 // The number of what is reduced on the device, and read when the lines are taken.
-int64_t Recorder::deferred(const at::Tensor& tensor, const Type& type) {
+int64_t Recorder::deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type) {
   const auto place = place_of(tensor);
   const auto kind = static_cast<Kind>(type.kind);
-  if (sampled_) {  // a few elements are not looked at there: only what still waits is known again
-    deferring_.store(true, std::memory_order_relaxed);
-    return batch_->add(tensor, kind, type.parts, place);
-  }
-  int64_t number = 0;
-  if (place && awaited_.use(*place, tensor, [&](int64_t known) { return number = known, batch_->keeps(known); })) return number;
-  deferring_.store(true, std::memory_order_relaxed);
-  number = batch_->add(tensor, kind, type.parts);
-  if (place) awaited_.keep(*place, tensor, number);
-  return number;
+  if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
+  if (sampled_) return batch_->add(hold, tensor, kind, type.parts, place);  // a few elements are not looked at there: only what still waits is known again
+  hold.take();
+  const auto add = [&] { return batch_->add(hold, tensor, kind, type.parts); };
+  if (!place) return add();
+  return awaited_.found_or(*place, tensor, [&](int64_t known) { return batch_->keeps(known); }, add);
+}
+
+void Recorder::forget(Batch::Hold& hold, const at::Tensor& tensor) {
+  known_.forget(tensor);
+  hold.take();
+  awaited_.forget(tensor);
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -139,11 +170,6 @@ void Recorder::warm(Warm& to, const at::Tensor& tensor) {
   to[{data, tensor.numel(), static_cast<int>(tensor.scalar_type())}] = measured(tensor, data);
 }
 
-bool Recorder::handles(const at::Tensor& tensor) {
-  if (!is_plain(tensor)) return false;
-  return reach_.sees(tensor) || (type_of(tensor.scalar_type()).name != nullptr && batch_->takes(tensor));
-}
-
 void Recorder::settle() {
   if (sampled_) batch_->start();
 }
@@ -161,10 +187,11 @@ void Recorder::append(Put put) {
     std::unique_lock lock(lines_lock_);
     if (working_) {
       ready_ = true;
-      wake_.notify_one();
       const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
-      if (is_room()) return;
+      const bool room = is_room();
       lock.unlock();
+      wake_.notify_one();
+      if (room) return;
       std::optional<py::gil_scoped_release> release;  // the one who works may ask for it
       if (PyGILState_Check()) release.emplace();
       lock.lock();
@@ -216,11 +243,13 @@ py::bytes Recorder::take() {
   return py::bytes(made);
 }
 
-py::bytes Recorder::work() {
+py::object Recorder::work(int file) {
   std::string made;
-  py::gil_scoped_release release;
-  try {
-    for (bool on = true; on && made.empty();) {
+  bool on = true, whole = false;
+  int failed = 0;
+  {
+    py::gil_scoped_release release;
+    while (on && made.empty()) {
       {
         std::unique_lock lock(lines_lock_);
         working_ = true;
@@ -232,13 +261,15 @@ py::bytes Recorder::work() {
       std::lock_guard one(words_lock_);
       if (!on || words_.size() >= kWorth) std::swap(made, words_);
     }
-  } catch (...) {
-    stop_work();
-    throw;
+    whole = on && made.find(kOfPython) == std::string::npos;
+    if (whole) failed = write_to(file, made);
   }
-  stop_work();  // until the next time: the one who writes may fail
-  py::gil_scoped_acquire gil;
-  return py::bytes(made);
+  if (failed != 0) {
+    errno = failed;
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+  return whole ? py::object(py::int_(made.size())) : py::object(py::bytes(made));
 }
 
 void Recorder::stop_work() {
@@ -263,10 +294,11 @@ void bind_recorder(py::module_& m) {
       .def(py::init<bool, bool, size_t, py::function, py::function, py::function, py::function, py::function, py::function>())
       .def("text", &Recorder::text, py::call_guard<py::gil_scoped_release>())
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
-      .def("forget", &Recorder::forget, py::call_guard<py::gil_scoped_release>())
+      .def("forget", [](Recorder& self, const at::Tensor& tensor) { self.forget(tensor); }, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
       .def("work", &Recorder::work)
+      .def("stop_work", &Recorder::stop_work, py::call_guard<py::gil_scoped_release>())
       .def("end_work", &Recorder::end_work, py::call_guard<py::gil_scoped_release>())
       .def_property("limit", [](Recorder& self) { return self.limit.load(); }, [](Recorder& self, size_t limit) { self.limit = limit; })
       .def_property_readonly("defers", &Recorder::defers);
