@@ -60,7 +60,7 @@ class NativeTimer:
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""
         # a plan of its own: one that holds what it is held by would stay for ever
-        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        python = partial(interception.run, plan.again())
         admit = partial(self._admit, plan.name)
         view = plan.name.startswith("torch.") and names.last(plan.name) in names.NEVER_COPY
         return self._timer.timed(plan.name, is_brief(plan.name), view, admit, python)  # type: ignore[no-any-return]

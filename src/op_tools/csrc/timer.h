@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "graph.h"
+#include "modes.h"
 
 #include <cmath>
 #include <map>
@@ -97,7 +98,14 @@ class Timer {
   Timer(py::object host, size_t limit);
   ~Timer() { close(); }
 
-  PyObject* run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
+  // One operator, as its plan knows it.
+  struct Of {
+    PyObject *name, *admit, *python;
+    bool brief, view;
+  };
+
+  PyObject* run(const Of& of, PyObject* func, PyObject* args, PyObject* kwargs);
+  bool run_on_its_way(const Of& of, const Way& way, PyObject*& result);  // see modes.h
 
   void settle(bool everything);
 
@@ -146,7 +154,11 @@ class Timer {
     bool nobody = false;           // the tool does not work there
   };
 
-  struct Begun;  // what is known of a call before it is made
+  struct Begun;   // what is known of a call before it is made
+  struct Passed;  // its arguments
+
+  // Whose a call is: timed here, by Python, by Python as the first of its kind, by nobody.
+  enum class Whose { ours, pythons, first, nobodys };
 
   const By& by(c10::Device device);
   PyObject* site();  // borrowed
@@ -154,6 +166,9 @@ class Timer {
   bool busy();       // a tool's own call
   const Met* expected() const { return last_ < 0 || met_[last_].next < 0 ? nullptr : &met_[met_[last_].next]; }
   const Kind* kind_of(const Words& words) const;  // null: it is new
+  Whose look(const Of& of, const Passed& passed, Seen& seen, Begun& begun);
+  PyObject* sized_up(const Of& of, const Seen& seen, PyObject* func, PyObject* args, PyObject* kwargs);
+  void end(const Of& of, Begun& begun, PyObject* result);
   std::shared_ptr<Row> begin(PyObject* name, const Kind& kind, const std::shared_ptr<Clock>& clock, uint64_t sequence);
   void finish(Begun& begun, bool brief, PyObject* result);
   void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
