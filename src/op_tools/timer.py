@@ -56,6 +56,7 @@ class NativeTimer:
     def close(self) -> None:
         """After it, nobody asks it."""
         modules.elsewhere.remove(self._timer.made)
+        self._timer.stop_asking()
 
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""

@@ -6,7 +6,9 @@
 #include "modes.h"
 
 #include <cmath>
+#include <condition_variable>
 #include <map>
+#include <thread>
 
 namespace op_tools {
 
@@ -58,11 +60,12 @@ struct Done {
   double forward_ms, backward_ms;
 };
 
-// The calls that are timed, and what came of those that are over. Their times are asked for by the
-// thread that calls: a thread beside it and the program's launches would wait for each other.
+// The calls that are timed, and what came of those that are over. A thread of its own asks for their times: to ask takes
+// as long as to launch a kernel.
 class Ledger {
  public:
   explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
+  ~Ledger() { close(); }
 
   std::shared_ptr<Row> new_row();
   void add(std::shared_ptr<Row> row);
@@ -77,18 +80,29 @@ class Ledger {
   size_t waiting();
   size_t limit() const { return limit_; }
   void set_limit(size_t limit) { limit_ = limit; }
+  void close();  // the thread ends
 
  private:
-  void ask(bool everything);  // who settles
+  void ask(bool everything, bool aside);  // who settles; aside: in the thread
+  void tell(const std::vector<Done>& done);
+  void wake();
+  void work();
 
-  static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
+  static constexpr size_t kSettle = 128;  // rows: few enough that their events are soon used again
   std::atomic<size_t> limit_, over_{0};
-  std::mutex settling_, lock_;              // the second is of what follows
+  std::mutex settling_;
+  std::mutex lock_;  // of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
   std::vector<std::shared_ptr<Row>> free_;  // to be used again
   size_t settle_at_;                        // when there are so many
+  std::mutex told_;  // of what follows
   std::vector<Done> done_;
   Sums sums_;
+  std::mutex waking_;  // of what follows
+  std::condition_variable woken_;
+  bool wanted_ = false, closed_ = false;
+  std::thread thread_;
+  pid_t process_ = 0;  // whose thread it is
 };
 
 // Everything but the hooks and the ledger is done under the GIL.
@@ -126,6 +140,7 @@ class Timer {
   size_t limit() const { return ledger_->limit(); }
   void set_limit(size_t limit) { ledger_->set_limit(limit); }
   void close();
+  void stop_asking() { ledger_->close(); }
 
  private:
   struct GroupKey {

@@ -137,7 +137,7 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
     const auto& [first, last, idle] = stretches[i];
     row->stretches[i].still = idle && !row->clock->is_host();
     first->add_pre_hook(std::make_unique<Enter>(row, i));
-    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i));
+    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i, first == last));
   }
 }
 
@@ -230,7 +230,7 @@ Timer::Whose Timer::look(const Of& of, const Passed& passed, Seen& seen, Begun& 
     begun.row = begin(of.name, *known, timed_by.clock, begun.sequence);
     begun.row->still = of.view && !timed_by.clock->is_host();
     cost_ += now() - entered;
-    begun.row->start = begun.row->mark();
+    begun.row->start = begun.row->mark(true);
     return Whose::ours;
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
     PyErr_Clear();
@@ -355,6 +355,7 @@ void bind_timing(py::module_& m) {
       .def(py::init<py::object, size_t>())
       .def("timed", &timed)
       .def("settle", &Timer::settle)
+      .def("stop_asking", &Timer::stop_asking, py::call_guard<py::gil_scoped_release>())
       .def("lines", &Timer::lines)
       .def("sums", &Timer::sums)
       .def("made", &Timer::made)
