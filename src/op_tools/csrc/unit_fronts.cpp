@@ -8,10 +8,35 @@
 namespace op_tools {
 namespace {
 
+struct Packed {  // arguments as a tuple, and a dict or nothing
+  py::tuple args;
+  py::object kwargs;
+
+  explicit Packed(const Way& way) : args(PyVectorcall_NARGS(way.count)) {
+    const Py_ssize_t count = PyVectorcall_NARGS(way.count), named = way.names == nullptr ? 0 : PyTuple_GET_SIZE(way.names);
+    for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(args.ptr(), i, Py_NewRef(way.args[i]));
+    if (named > 0) kwargs = py::dict();
+    for (Py_ssize_t i = 0; i < named; i++)
+      if (PyDict_SetItem(kwargs.ptr(), PyTuple_GET_ITEM(way.names, i), way.args[count + i]) != 0) throw py::error_already_set();
+  }
+};
+
+// How Python calls a function that has no quicker way.
+PyObject* by_type(PyObject* callable, PyObject* const* args, size_t count, PyObject* names) {
+  try {
+    const Packed packed(Way{nullptr, callable, args, count, names});
+    return Py_TYPE(callable)->tp_call(callable, packed.args.ptr(), packed.kwargs.ptr());
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+}
+
 // One function. It stays in the table for good: a call of it may be under way.
 struct Front {
   vectorcallfunc plain;
   vectorcallfunc* place;
+  vectorcallfunc before;  // what was there: null where Python goes by the type
   PyObject *func = nullptr, *direct = nullptr;  // what the mode is told was called, and what does it; null: nobody wants it
   bool on = false;
   bool soft = false;  // an operator of Python's: where its arguments are of no use to it, the other one's is asked
@@ -22,7 +47,7 @@ std::unordered_map<PyObject*, Front>& fronts() {
   return *all;
 }
 
-PyObject *mode = nullptr, *compiler = nullptr;  // held: whose calls they are, what torch.compiler holds
+PyObject *mode = nullptr, *compiler = nullptr;  // whose calls they are, what torch.compiler holds: both stay for good
 
 bool is_compiling() {
   static PyObject* const flag = PyUnicode_InternFromString("_is_compiling_flag");
@@ -31,15 +56,16 @@ bool is_compiling() {
 
 // As the mode's method does it.
 PyObject* by_direct(const Way& way, PyObject* func, PyObject* direct) {
-  const Py_ssize_t count = PyVectorcall_NARGS(way.count);
-  const py::tuple args(count);
-  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(args.ptr(), i, Py_NewRef(way.args[i]));
-  const py::dict kwargs;
-  for (Py_ssize_t i = 0; way.names != nullptr && i < PyTuple_GET_SIZE(way.names); i++)
-    if (PyDict_SetItem(kwargs.ptr(), PyTuple_GET_ITEM(way.names, i), way.args[count + i]) != 0) return nullptr;
-  PyObject* const given[] = {func, args.ptr(), kwargs.ptr()};
-  const ModeAside aside;
-  return PyObject_Vectorcall(direct, given, 3, nullptr);
+  try {
+    Packed packed(way);
+    if (!packed.kwargs) packed.kwargs = py::dict();
+    PyObject* const given[] = {func, packed.args.ptr(), packed.kwargs.ptr()};
+    const ModeAside aside;
+    return PyObject_Vectorcall(direct, given, 3, nullptr);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
 }
 
 PyObject* met(PyObject* callable, PyObject* const* args, size_t count, PyObject* names) {
@@ -60,20 +86,19 @@ PyObject* met(PyObject* callable, PyObject* const* args, size_t count, PyObject*
 }
 
 vectorcallfunc* place_of(PyObject* callable) {
-  vectorcallfunc* place = nullptr;
-  if (Py_IS_TYPE(callable, &PyMethodDescr_Type)) place = &reinterpret_cast<PyMethodDescrObject*>(callable)->vectorcall;
-  else if (PyCFunction_CheckExact(callable)) place = &reinterpret_cast<PyCFunctionObject*>(callable)->vectorcall;
-  return place == nullptr || *place == nullptr ? nullptr : place;
+  if (Py_IS_TYPE(callable, &PyMethodDescr_Type)) return &reinterpret_cast<PyMethodDescrObject*>(callable)->vectorcall;
+  if (PyCFunction_CheckExact(callable)) return &reinterpret_cast<PyCFunctionObject*>(callable)->vectorcall;
+  return nullptr;
 }
 
 // Whether the function is one that can be met.
 bool meet(py::object callable, py::object func, py::object direct, bool soft) {
   vectorcallfunc* place = place_of(callable.ptr());
   if (place == nullptr || mode == nullptr) return false;
-  const auto [at, fresh] = fronts().try_emplace(callable.ptr(), Front{*place, place});
+  const auto [at, fresh] = fronts().try_emplace(callable.ptr(), Front{*place == nullptr ? by_type : *place, place, *place});
   Front& front = at->second;
   if (fresh) callable.release();
-  else if (*place != met && *place != front.plain) return false;  // another one's by now
+  else if (*place != met && *place != front.before) return false;  // another one's by now
   Py_XDECREF(front.func), Py_XDECREF(front.direct);
   front.func = func.release().ptr();
   front.direct = direct.is_none() ? nullptr : direct.release().ptr();
@@ -86,17 +111,14 @@ bool meet(py::object callable, py::object func, py::object direct, bool soft) {
 void leave_all() {
   std::vector<PyObject*> held;
   for (auto& [_, front] : fronts()) {
-    if (*front.place == met) *front.place = front.plain;
+    if (*front.place == met) *front.place = front.before;
     front.on = false;
     held.push_back(std::exchange(front.func, nullptr)), held.push_back(std::exchange(front.direct, nullptr));
   }
   for (PyObject* one : held) Py_XDECREF(one);
 }
 
-void meet_for(py::object whose, py::dict flags) {
-  Py_XSETREF(mode, whose.release().ptr());
-  Py_XSETREF(compiler, flags.release().ptr());
-}
+void meet_for(py::handle whose, py::handle flags) { mode = whose.ptr(), compiler = flags.ptr(); }
 
 }  // namespace
 
