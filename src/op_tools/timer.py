@@ -46,7 +46,6 @@ class NativeTimer:
             problem=_problem,
             local=interception.local,
             paths=modules.local,
-            ids=interception.ids,
         )
         self._admits = admits
         self._timer = helper.Timer(host, limit)

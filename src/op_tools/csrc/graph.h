@@ -177,17 +177,28 @@ struct Enter final : torch::autograd::FunctionPreHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not timed there
 };
 
-// Whether a node gave on what it got, as that of a sum does.
+// Whether a node of torch's own gave on what it got, or a view of it, as that of a sum does.
 inline bool gave_on(const variable_list& outputs, const variable_list& inputs) {
   return std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
-    const auto is_it = [&](const at::Tensor& input) { return input.is_same(output); };
+    const auto is_it = [&](const at::Tensor& input) {
+      return input.is_same(output) || (input.defined() && input.has_storage() && output.has_storage() && input.is_alias_of(output));
+    };
     return !output.defined() || std::any_of(inputs.begin(), inputs.end(), is_it);
   });
 }
 
+// Whether torch has made its kind from a formula: such a node writes nothing that it is given. AddBackward0, …
+inline bool is_of_a_formula(const Node& node) {
+  thread_local std::unordered_map<const std::type_info*, bool> known;
+  const auto found = known.find(&typeid(node));
+  if (found != known.end()) return found->second;
+  const std::string name = node.name();
+  return known[&typeid(node)] = !name.empty() && name.back() >= '0' && name.back() <= '9';
+}
+
 struct Leave final : torch::autograd::FunctionPostHook {
   Hook hook;
-  bool alone;  // the stretch is this node
+  bool alone;  // the stretch is this node, which writes nothing that it is given
   Leave(std::shared_ptr<Row> row, size_t at, bool alone) : hook(std::move(row), at), alone(alone) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {

@@ -192,7 +192,7 @@ class Timer {
   void tell(PyObject* name, const char* what);
   void write(const Done& row, const py::function& cells, std::string& text);
 
-  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_, ids_;
+  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_;
   std::map<std::pair<int, int>, By> clocks_;
   Numbers<Words, WordsHash> keys_;  // null: not for us
   Numbers<GroupKey, GroupHash> groups_;

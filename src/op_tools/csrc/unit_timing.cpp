@@ -1,5 +1,6 @@
 // OpTimeMeasure around a call, for the calls that are like one that Python has seen: device, shapes
 // and where they are made are known by comparison, and nothing is put into words before the end.
+#include "counting.h"
 #include "frames.h"
 #include "threads.h"
 #include "timer.h"
@@ -20,7 +21,7 @@ namespace op_tools {
 Timer::Timer(py::object host, size_t limit)
     : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_unique<Ledger>(limit)) {}
+      paths_(host.attr("paths")), ledger_(std::make_unique<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -137,7 +138,7 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
     const auto& [first, last, idle] = stretches[i];
     row->stretches[i].still = idle && !row->clock->is_host();
     first->add_pre_hook(std::make_unique<Enter>(row, i));
-    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i, first == last));
+    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i, first == last && is_of_a_formula(*first)));
   }
 }
 
@@ -191,8 +192,7 @@ std::shared_ptr<Row> Timer::begin(PyObject* name, const Kind& kind, const std::s
   row->clock = clock;
   row->group = group_of(kind, name, path(), site());
   made_[sequence % kRemembered] = {sequence, row->group};
-  Owned id(PyIter_Next(ids_.ptr()));
-  row->id = PyLong_AsLongLong(id.object);
+  row->id = next_id.fetch_add(1, std::memory_order_relaxed);
   counted_++;
   return row;
 }
@@ -306,8 +306,8 @@ PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObje
     PyErr_SetString(PyExc_TypeError, "a function, its arguments and those by name");
     return nullptr;
   }
-  auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run(timed->of, args[0], args[1], args[2]);
+  const Owned held(Py_NewRef(self));  // it may be stopped meanwhile
+  return (*timed->timer)->run(timed->of, args[0], args[1], args[2]);
 }
 
 void timed_free(PyObject* self) {
@@ -345,9 +345,9 @@ py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, bool
 bool is_timed(PyObject* direct) { return Py_IS_TYPE(direct, reinterpret_cast<PyTypeObject*>(timed_type())); }
 
 bool timed_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
+  const Owned held(Py_NewRef(direct));  // it may be stopped meanwhile
   auto* timed = reinterpret_cast<Timed*>(direct);
-  const auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run_on_its_way(timed->of, way, result);
+  return (*timed->timer)->run_on_its_way(timed->of, way, result);
 }
 
 void bind_timing(py::module_& m) {
