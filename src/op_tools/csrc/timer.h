@@ -76,7 +76,8 @@ class Ledger {
 
   std::vector<Done> take_done();
   Sums take_sums();
-  bool is_full() const { return over_ >= limit_; }  // so many are to be written
+  // Whether so many are to be written; said once for each `take_done`.
+  bool is_full() { return over_ >= limit_ && !said_.exchange(true); }
   size_t waiting();
   size_t limit() const { return limit_; }
   void set_limit(size_t limit) { limit_ = limit; }
@@ -90,6 +91,7 @@ class Ledger {
 
   static constexpr size_t kSettle = 128;  // rows: few enough that their events are soon used again
   std::atomic<size_t> limit_, over_{0};
+  std::atomic<bool> said_{false};
   std::mutex settling_;
   std::mutex lock_;  // of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
@@ -190,7 +192,8 @@ class Timer {
   int group_of(const Kind& kind, PyObject* name, PyObject* path, PyObject* site);
   int result_of(int group, Seen& made, PyObject* result);
   void tell(PyObject* name, const char* what);
-  void write(const Done& row, const py::function& cells, std::string& text);
+  using Cells = std::pair<std::string, std::string>;  // of a line: before and after its times
+  const Cells& cells_of(const Done& row, const py::function& cells);
 
   py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_;
   std::map<std::pair<int, int>, By> clocks_;
@@ -211,7 +214,7 @@ class Timer {
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
 
   std::unique_ptr<Ledger> ledger_;
-  std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
+  std::map<std::tuple<int, int, int>, Cells> cells_;
   int64_t counted_ = 0;
   int64_t cost_ = 0;  // nanoseconds
 };

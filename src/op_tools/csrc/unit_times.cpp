@@ -45,6 +45,18 @@ void append(std::string& text, double ms) {
   text.append(digits, end);
 }
 
+void write(const Done& row, const std::pair<std::string, std::string>& cells, std::string& text) {
+  text += cells.first;
+  text += ',' + std::to_string(row.id) + ',';
+  append(text, row.forward_ms);
+  text += ',';
+  if (row.backward) append(text, row.backward_ms);
+  else text += '-';
+  text += ",ms,";
+  text += cells.second;
+  text += "\r\n";
+}
+
 py::tuple told(const Totals& sums) {
   py::dict classes;
   for (const auto& [number, count] : sums.classes) classes[py::int_(number)] = count;
@@ -176,7 +188,7 @@ void Ledger::tell(const std::vector<Done>& done) {
 
 std::vector<Done> Ledger::take_done() {
   std::lock_guard hold(told_);
-  over_ = 0;
+  over_ = 0, said_ = false;
   return std::exchange(done_, {});
 }
 
@@ -195,33 +207,34 @@ void Timer::settle(bool everything) {
   ledger_->settle(everything);
 }
 
-void Timer::write(const Done& row, const py::function& cells, std::string& text) {
+const Timer::Cells& Timer::cells_of(const Done& row, const py::function& cells) {
   const auto [at, fresh] = cells_.try_emplace({row.group, row.result, row.backward ? row.grads : -1});
   if (fresh) {
     py::object grads = row.backward ? py::object(py::int_(row.grads)) : py::object(py::none());
-    at->second = cells(row.group, row.result, grads).cast<std::pair<std::string, std::string>>();
+    at->second = cells(row.group, row.result, grads).cast<Cells>();
   }
-  text += at->second.first;
-  text += ',' + std::to_string(row.id) + ',';
-  append(text, row.forward_ms);
-  text += ',';
-  if (row.backward) append(text, row.backward_ms);
-  else text += '-';
-  text += ",ms,";
-  text += at->second.second;
-  text += "\r\n";
+  return at->second;
 }
 
 py::bytes Timer::lines(const std::vector<std::pair<int64_t, std::string>>& others, const py::function& cells) {
   std::vector<Done> done = ledger_->take_done();
-  std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
+  std::vector<const Cells*> texts;
   std::string text;
-  auto other = others.begin();
-  for (const Done& row : done) {
-    for (; other != others.end() && other->first < row.id; ++other) text += other->second;
-    write(row, cells, text);
+  {
+    py::gil_scoped_release release;
+    std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
   }
-  for (; other != others.end(); ++other) text += other->second;
+  texts.reserve(done.size());
+  for (const Done& row : done) texts.push_back(&cells_of(row, cells));
+  {
+    py::gil_scoped_release release;
+    auto other = others.begin();
+    for (size_t i = 0; i < done.size(); i++) {
+      for (; other != others.end() && other->first < done[i].id; ++other) text += other->second;
+      write(done[i], *texts[i], text);
+    }
+    for (; other != others.end(); ++other) text += other->second;
+  }
   return py::bytes(text);
 }
 
