@@ -23,7 +23,17 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from op_tools import diagnostics, kernels, modules, names, optimizers, report, steps, watching
+from op_tools import (
+    diagnostics,
+    fronts,
+    kernels,
+    modules,
+    names,
+    optimizers,
+    report,
+    steps,
+    watching,
+)
 from op_tools.call import Call, Level
 from op_tools.interception import Plan, after, before, local, run, selected, unseen
 
@@ -121,6 +131,8 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
         if plan is not None and len(plan.tools) == 1:
             plan.direct = plan.tools[0].direct(plan)
         _decided[level][func] = plan
+        if level == "api":
+            fronts.meet(func, plan)
     return plan
 
 
@@ -211,8 +223,13 @@ def active() -> list[Tool]:
 def changed() -> None:
     """Decisions are made anew: a list has changed."""
     with _lock:
-        for decided in _decided.values():
-            decided.clear()
+        _undecide()
+
+
+def _undecide() -> None:
+    fronts.leave()
+    for decided in _decided.values():
+        decided.clear()
 
 
 def _changed() -> None:
@@ -264,6 +281,7 @@ def _set_handlers(on: bool) -> None:
         watching.set_handler(None)
     else:
         vars(_function_mode)["__torch_function__"] = native
+        fronts.expect(helper, _function_mode)
         watching.set_handler(helper.handler(native, torch.overrides.handle_torch_function))
 
 
@@ -344,8 +362,7 @@ def _forget() -> None:
     """In a forked child (a DataLoader's worker) the parent's tools are not at work."""
     global _tools
     _tools = []
-    for decided in _decided.values():
-        decided.clear()
+    _undecide()
     local.busy = True  # whatever mode the parent had passes everything on
 
 

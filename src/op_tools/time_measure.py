@@ -19,6 +19,7 @@ from deeplink.errors import SettingError
 from op_tools import (
     collectives,
     cost,
+    diagnostics,
     gradients,
     interception,
     kernels,
@@ -105,8 +106,10 @@ class OpTimeMeasure(Observer):
             return key in run.work and (together is None or not together.asynchronous)
 
         def collect() -> None:
-            with interception.unseen():
+            try:
                 self._collect(run)
+            except Exception as error:  # a tool must not kill the program that it watches
+                diagnostics.add("OpTimeMeasure", "its file", error)
 
         return NativeTimer(works_on, admits, collect, run.limit)
 

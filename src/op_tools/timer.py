@@ -15,6 +15,7 @@ import torch
 
 from deeplink import settings
 from op_tools import call, diagnostics, interception, kernels, modules, names
+from op_tools.background import Background
 from op_tools.interception import Plan
 from op_tools.shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
 from op_tools.time_tables import line_of
@@ -37,16 +38,16 @@ class NativeTimer:
     ) -> None:
         helper = kernels.helper()
         assert helper is not None  # by the caller
+        self._collecting = _Aside(collect)
         host = SimpleNamespace(
             works_on=works_on,
             places_of=call.places_of,
             new_site=call.new_site,
             shape_of=shape_of,
-            collect=collect,
+            collect=self._collecting,
             problem=_problem,
             local=interception.local,
             paths=modules.local,
-            ids=interception.ids,
         )
         self._admits = admits
         self._timer = helper.Timer(host, limit)
@@ -55,12 +56,14 @@ class NativeTimer:
 
     def close(self) -> None:
         """After it, nobody asks it."""
+        self._collecting.close()
         modules.elsewhere.remove(self._timer.made)
+        self._timer.stop_asking()
 
     def timed(self, plan: Plan) -> Callable[..., Any]:
         """What stands for the plan: `timed(func, args, kwargs)`."""
         # a plan of its own: one that holds what it is held by would stay for ever
-        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        python = partial(interception.run, plan.again())
         admit = partial(self._admit, plan.name)
         view = plan.name.startswith("torch.") and names.last(plan.name) in names.NEVER_COPY
         return self._timer.timed(plan.name, is_brief(plan.name), view, admit, python)  # type: ignore[no-any-return]
@@ -113,6 +116,23 @@ class NativeTimer:
             _, key, module, site = self._timer.group(number)
             self._groups[number] = group_of(key, module, site)
         return self._groups[number]
+
+
+class _Aside:
+    """Something that a thread does, for which the program does not wait."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._thread: Background | None = None
+
+    def __call__(self) -> None:
+        if self._thread is None:
+            self._thread = Background()
+        self._thread.put(self._work)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
 
 
 def _cells(*texts: str) -> str:

@@ -28,7 +28,8 @@ struct Given {
     for (size_t place = 0; place < tensors.size(); place++) {
       const at::Tensor& tensor = *tensors[place];
       if (!tensor.requires_grad()) continue;
-      const auto& node = tensor.grad_fn();
+      const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+      const auto& node = meta->is_view_ ? tensor.grad_fn() : meta->grad_fn_;  // a view's may have to be made anew
       if (node == nullptr) leaves.emplace_back(tensor, int(place));
       else edges.emplace_back(Edge(node, uint32_t(tensor.output_nr())), int(place));
     }
@@ -166,8 +167,8 @@ struct Enter final : torch::autograd::FunctionPreHook {
       std::lock_guard hold(row.lock);
       if (!row.closed) {
         auto& stretch = row.stretches[hook.at];
-        if (stretch.still) row.leave(stretch);  // there is no hook after it
-        else stretch.start = row.clock->mark(), stretch.begun = true;
+        if (stretch.still) row.leave(stretch, true);  // there is no hook after it
+        else stretch.start = row.clock->mark(true), stretch.begun = true;
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
     }
@@ -176,16 +177,36 @@ struct Enter final : torch::autograd::FunctionPreHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not timed there
 };
 
+// Whether a node of torch's own gave on what it got, or a view of it, as that of a sum does.
+inline bool gave_on(const variable_list& outputs, const variable_list& inputs) {
+  return std::all_of(outputs.begin(), outputs.end(), [&](const at::Tensor& output) {
+    const auto is_it = [&](const at::Tensor& input) {
+      return input.is_same(output) || (input.defined() && input.has_storage() && output.has_storage() && input.is_alias_of(output));
+    };
+    return !output.defined() || std::any_of(inputs.begin(), inputs.end(), is_it);
+  });
+}
+
+// Whether torch has made its kind from a formula: such a node writes nothing that it is given. AddBackward0, …
+inline bool is_of_a_formula(const Node& node) {
+  thread_local std::unordered_map<const std::type_info*, bool> known;
+  const auto found = known.find(&typeid(node));
+  if (found != known.end()) return found->second;
+  const std::string name = node.name();
+  return known[&typeid(node)] = !name.empty() && name.back() >= '0' && name.back() <= '9';
+}
+
 struct Leave final : torch::autograd::FunctionPostHook {
   Hook hook;
-  Leave(std::shared_ptr<Row> row, size_t at) : hook(std::move(row), at) {}
+  bool alone;  // the stretch is this node, which writes nothing that it is given
+  Leave(std::shared_ptr<Row> row, size_t at, bool alone) : hook(std::move(row), at), alone(alone) {}
 
-  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+  variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
     try {
       Row& row = *hook.row;
       std::lock_guard hold(row.lock);
       auto& stretch = row.stretches[hook.at];
-      if (stretch.begun && !row.closed) row.leave(stretch);
+      if (stretch.begun && !row.closed) row.leave(stretch, alone && !row.clock->is_host() && gave_on(outputs, inputs));
     } catch (...) {
     }
     return outputs;

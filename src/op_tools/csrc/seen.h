@@ -49,15 +49,15 @@ inline void see_tensor(PyObject* value, Seen& seen) {
   words.push_back(uint64_t(device.type()) << 32 | uint64_t(uint8_t(device.index())) << 8 | uint64_t(tensor.requires_grad()));
 }
 
-inline void see_list(PyObject* list, Seen& seen) {
-  const Py_ssize_t size = PySequence_Fast_GET_SIZE(list);
-  PyObject** items = PySequence_Fast_ITEMS(list);
+inline void see_items(PyObject* const* items, Py_ssize_t size, Seen& seen) {
   seen.words.insert(seen.words.end(), {7, uint64_t(size)});
   for (Py_ssize_t i = 0; i < size && seen.plain; i++) {
     if (!seen.brief || i == 0 || i == size - 1) see(items[i], seen);
     else if (!THPVariable_CheckExact(items[i])) see(items[i], seen);
   }
 }
+
+inline void see_list(PyObject* list, Seen& seen) { see_items(PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), seen); }
 
 inline void see_number(PyObject* value, Seen& seen) {
   uint64_t bits = 0;

@@ -3,9 +3,12 @@
 #include <pybind11/pybind11.h>
 
 #include "graph.h"
+#include "modes.h"
 
 #include <cmath>
+#include <condition_variable>
 #include <map>
+#include <thread>
 
 namespace op_tools {
 
@@ -57,11 +60,12 @@ struct Done {
   double forward_ms, backward_ms;
 };
 
-// The calls that are timed, and what came of those that are over. Their times are asked for by the
-// thread that calls: a thread beside it and the program's launches would wait for each other.
+// The calls that are timed, and what came of those that are over. A thread of its own asks for their times: to ask takes
+// as long as to launch a kernel.
 class Ledger {
  public:
   explicit Ledger(size_t limit) : limit_(limit), settle_at_(std::min(kSettle, limit)) {}
+  ~Ledger() { close(); }
 
   std::shared_ptr<Row> new_row();
   void add(std::shared_ptr<Row> row);
@@ -72,22 +76,35 @@ class Ledger {
 
   std::vector<Done> take_done();
   Sums take_sums();
-  bool is_full() const { return over_ >= limit_; }  // so many are to be written
+  // Whether so many are to be written; said once for each `take_done`.
+  bool is_full() { return over_ >= limit_ && !said_.exchange(true); }
   size_t waiting();
   size_t limit() const { return limit_; }
   void set_limit(size_t limit) { limit_ = limit; }
+  void close();  // the thread ends
 
  private:
-  void ask(bool everything);  // who settles
+  void ask(bool everything, bool aside);  // who settles; aside: in the thread
+  void tell(const std::vector<Done>& done);
+  void wake();
+  void work();
 
-  static constexpr size_t kSettle = 256;  // rows: few enough that their events are soon used again
+  static constexpr size_t kSettle = 128;  // rows: few enough that their events are soon used again
   std::atomic<size_t> limit_, over_{0};
-  std::mutex settling_, lock_;              // the second is of what follows
+  std::atomic<bool> said_{false};
+  std::mutex settling_;
+  std::mutex lock_;  // of what follows
   std::vector<std::shared_ptr<Row>> rows_;  // of calls that are not over, or not asked yet
   std::vector<std::shared_ptr<Row>> free_;  // to be used again
   size_t settle_at_;                        // when there are so many
+  std::mutex told_;  // of what follows
   std::vector<Done> done_;
   Sums sums_;
+  std::mutex waking_;  // of what follows
+  std::condition_variable woken_;
+  bool wanted_ = false, closed_ = false;
+  std::thread thread_;
+  pid_t process_ = 0;  // whose thread it is
 };
 
 // Everything but the hooks and the ledger is done under the GIL.
@@ -97,7 +114,14 @@ class Timer {
   Timer(py::object host, size_t limit);
   ~Timer() { close(); }
 
-  PyObject* run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs);
+  // One operator, as its plan knows it.
+  struct Of {
+    PyObject *name, *admit, *python;
+    bool brief, view;
+  };
+
+  PyObject* run(const Of& of, PyObject* func, PyObject* args, PyObject* kwargs);
+  bool run_on_its_way(const Of& of, const Way& way, PyObject*& result);  // see modes.h
 
   void settle(bool everything);
 
@@ -118,6 +142,7 @@ class Timer {
   size_t limit() const { return ledger_->limit(); }
   void set_limit(size_t limit) { ledger_->set_limit(limit); }
   void close();
+  void stop_asking() { ledger_->close(); }
 
  private:
   struct GroupKey {
@@ -146,7 +171,11 @@ class Timer {
     bool nobody = false;           // the tool does not work there
   };
 
-  struct Begun;  // what is known of a call before it is made
+  struct Begun;   // what is known of a call before it is made
+  struct Passed;  // its arguments
+
+  // Whose a call is: timed here, by Python, by Python as the first of its kind, by nobody.
+  enum class Whose { ours, pythons, first, nobodys };
 
   const By& by(c10::Device device);
   PyObject* site();  // borrowed
@@ -154,15 +183,19 @@ class Timer {
   bool busy();       // a tool's own call
   const Met* expected() const { return last_ < 0 || met_[last_].next < 0 ? nullptr : &met_[met_[last_].next]; }
   const Kind* kind_of(const Words& words) const;  // null: it is new
+  Whose look(const Of& of, const Passed& passed, Seen& seen, Begun& begun);
+  PyObject* sized_up(const Of& of, const Seen& seen, PyObject* func, PyObject* args, PyObject* kwargs);
+  void end(const Of& of, Begun& begun, PyObject* result);
   std::shared_ptr<Row> begin(PyObject* name, const Kind& kind, const std::shared_ptr<Clock>& clock, uint64_t sequence);
   void finish(Begun& begun, bool brief, PyObject* result);
   void follow(const Given& given, Seen& made, uint64_t sequence, const std::shared_ptr<Row>& row);
   int group_of(const Kind& kind, PyObject* name, PyObject* path, PyObject* site);
   int result_of(int group, Seen& made, PyObject* result);
   void tell(PyObject* name, const char* what);
-  void write(const Done& row, const py::function& cells, std::string& text);
+  using Cells = std::pair<std::string, std::string>;  // of a line: before and after its times
+  const Cells& cells_of(const Done& row, const py::function& cells);
 
-  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_, ids_;
+  py::object works_on_, places_of_, new_site_, shape_of_, collect_, problem_, local_, paths_;
   std::map<std::pair<int, int>, By> clocks_;
   Numbers<Words, WordsHash> keys_;  // null: not for us
   Numbers<GroupKey, GroupHash> groups_;
@@ -181,7 +214,7 @@ class Timer {
   std::vector<std::pair<uint64_t, int>> made_{kRemembered, {~uint64_t(0), 0}};  // by sequence: a node's number and the group of its call
 
   std::unique_ptr<Ledger> ledger_;
-  std::map<std::tuple<int, int, int>, std::pair<std::string, std::string>> cells_;
+  std::map<std::tuple<int, int, int>, Cells> cells_;
   int64_t counted_ = 0;
   int64_t cost_ = 0;  // nanoseconds
 };

@@ -1,11 +1,7 @@
 // What the function mode does with a call, without a line of Python where all is decided.
-#include <pybind11/pybind11.h>
+#include "modes.h"
+
 #include <structmember.h>
-
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <torch/csrc/PyInterpreter.h>
-
-namespace py = pybind11;
 
 namespace op_tools {
 namespace {
@@ -93,21 +89,6 @@ py::object function_mode(py::handle mode, py::dict decided, py::dict compiler, p
   return py::reinterpret_steal<py::object>(made);
 }
 
-using Modes = at::impl::PythonTorchFunctionTLS;
-
-// The mode on top, put aside.
-struct Aside {
-  std::shared_ptr<c10::SafePyObject> mode = Modes::pop_stack();
-  Aside() = default;
-  Aside(const Aside&) = delete;
-  ~Aside() { Modes::push_onto_stack(std::move(mode)); }
-};
-
-bool is_on_top(PyObject* mode) {
-  const int64_t depth = at::impl::torch_function_mode_enabled() ? Modes::stack_len() : 0;
-  return depth > 0 && Modes::get_stack_at(depth - 1)->ptr(getPyInterpreter()) == mode;
-}
-
 // torch.overrides.handle_torch_function(func, relevant_args, *args, **kwargs), for functions that are written in Python.
 PyObject* handle(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   PyObject *mode = PyTuple_GET_ITEM(self, 0), *method = PyTuple_GET_ITEM(self, 1), *plain = PyTuple_GET_ITEM(self, 2);
@@ -119,7 +100,7 @@ PyObject* handle(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObj
     if (PyDict_SetItem(kwargs.ptr(), PyTuple_GET_ITEM(names, i), given[count + i]) != 0) return nullptr;
   static PyObject* const types = PyTuple_New(0);  // nobody asks for them
   PyObject* const all[] = {given[0], types, args.ptr(), kwargs.ptr()};
-  const Aside aside;
+  const ModeAside aside;
   PyObject* result = PyObject_Vectorcall(method, all, 4, nullptr);
   if (result != Py_NotImplemented) return result;
   Py_DECREF(result);  // the arguments' own handlers are asked next

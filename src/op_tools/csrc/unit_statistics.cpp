@@ -11,6 +11,7 @@ namespace op_tools {
 void bind_calls(py::module_& m);     // unit_calls.cpp
 void bind_compare(py::module_& m);   // unit_compare.cpp
 void bind_counting(py::module_& m);  // unit_counting.cpp
+void bind_fronts(py::module_& m);     // unit_fronts.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_gathered(py::module_& m);  // unit_gathered.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
@@ -48,6 +49,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_calls(m);
   op_tools::bind_compare(m);
   op_tools::bind_counting(m);
+  op_tools::bind_fronts(m);
   op_tools::bind_functions(m);
   op_tools::bind_gathered(m);
   op_tools::bind_heads(m);

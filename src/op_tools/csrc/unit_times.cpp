@@ -3,6 +3,8 @@
 
 #include <pybind11/stl.h>
 
+#include <unistd.h>
+
 #include <charconv>
 #include <optional>
 
@@ -10,7 +12,7 @@ namespace op_tools {
 namespace {
 
 // Nothing where the device has not come to its last mark, unless it is waited for.
-std::optional<Done> resolved(Row& row, bool wait) {
+std::optional<Done> resolved(Row& row, bool wait, Clock::Moments& free) {
   std::lock_guard hold(row.lock);
   Clock& clock = *row.clock;
   Done done{row.id, row.group, row.result, row.grads, !row.spans.empty(), 0, 0};
@@ -22,8 +24,8 @@ std::optional<Done> resolved(Row& row, bool wait) {
   done.forward_ms = clock.between(row.start, row.end, wait);
   if (done.forward_ms < 0) return std::nullopt;
   row.closed = true;  // a second backward pass has nobody to tell
-  for (const auto& [start, end] : row.spans) clock.free(start), clock.free(end);
-  clock.free(row.start), clock.free(row.end);
+  for (const auto& [start, end] : row.spans) Clock::leave(start, free), Clock::leave(end, free);
+  Clock::leave(row.start, free), Clock::leave(row.end, free);
   return done;
 }
 
@@ -43,6 +45,18 @@ void append(std::string& text, double ms) {
   text.append(digits, end);
 }
 
+void write(const Done& row, const std::pair<std::string, std::string>& cells, std::string& text) {
+  text += cells.first;
+  text += ',' + std::to_string(row.id) + ',';
+  append(text, row.forward_ms);
+  text += ',';
+  if (row.backward) append(text, row.backward_ms);
+  else text += '-';
+  text += ",ms,";
+  text += cells.second;
+  text += "\r\n";
+}
+
 py::tuple told(const Totals& sums) {
   py::dict classes;
   for (const auto& [number, count] : sums.classes) classes[py::int_(number)] = count;
@@ -60,33 +74,83 @@ std::shared_ptr<Row> Ledger::new_row() {
 }
 
 void Ledger::add(std::shared_ptr<Row> row) {
-  bool many;
+  size_t waiting, many;
   {
     std::lock_guard hold(lock_);
     rows_.push_back(std::move(row));
-    many = rows_.size() >= settle_at_;
+    waiting = rows_.size(), many = settle_at_;
   }
-  // no waiting here, where Python is held: who settles now may need it
-  std::unique_lock settling(settling_, std::defer_lock);
-  if (many && settling.try_lock()) ask(false);
+  if (waiting < many) return;
+  if (waiting == many) return wake();
+  if (waiting < 4 * many) return;
+  // the thread does not keep up, or has none; no waiting here, where Python is held: who settles now may need it
+  std::unique_lock settling(settling_, std::try_to_lock);
+  if (settling.owns_lock()) ask(false, false);
+}
+
+void Ledger::wake() {
+  std::lock_guard hold(waking_);
+  if (closed_) return;
+  if (!thread_.joinable()) {
+    process_ = getpid();
+    thread_ = std::thread([this] { work(); });
+  }
+  wanted_ = true;
+  woken_.notify_one();
+}
+
+void Ledger::work() {
+  while (true) {
+    {
+      std::unique_lock hold(waking_);
+      woken_.wait(hold, [this] { return wanted_ || closed_; });
+      if (closed_) return;
+      wanted_ = false;
+    }
+    std::lock_guard settling(settling_);
+    try {
+      ask(false, true);
+    } catch (const std::exception&) {  // a device whose events fail: who settles everything meets it as well
+    }
+  }
+}
+
+void Ledger::close() {
+  if (process_ != 0 && process_ != getpid()) {  // a fork has no such thread, and may have its locks
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    std::lock_guard hold(waking_);
+    closed_ = true;
+    woken_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
 }
 
 void Ledger::settle(bool everything) {
   std::lock_guard settling(settling_);
-  ask(everything);
+  ask(everything, false);
 }
 
-void Ledger::ask(bool everything) {
+void Ledger::ask(bool everything, bool aside) {
   std::vector<std::shared_ptr<Row>> rows, kept, free;
   {
     std::lock_guard hold(lock_);
     rows.swap(rows_);
   }
   std::vector<Done> done;
+  Clock::Moments moments;
+  std::shared_ptr<Clock> clock;  // of those
   done.reserve(rows.size());
   free.reserve(rows.size());
   for (auto& row : rows) {
-    const auto found = everything || row->complete() ? resolved(*row, everything) : std::nullopt;
+    if (row->clock != clock) {
+      if (clock != nullptr) clock->free(moments);
+      clock = row->clock;
+      if (aside) clock->go_to();
+    }
+    const auto found = everything || row->complete() ? resolved(*row, everything, moments) : std::nullopt;
     if (!found.has_value()) {
       kept.push_back(std::move(row));
       continue;
@@ -97,13 +161,21 @@ void Ledger::ask(bool everything) {
     row->clear();
     free.push_back(std::move(row));
   }
+  if (clock != nullptr) clock->free(moments);
   rows.clear();
-  std::lock_guard hold(lock_);
-  free_.insert(free_.end(), std::make_move_iterator(free.begin()), std::make_move_iterator(free.end()));
-  kept.insert(kept.end(), rows_.begin(), rows_.end());
-  rows_.swap(kept);
-  // a large graph is not gone through again for each call
-  settle_at_ = std::max(std::min(kSettle, limit()), 2 * rows_.size());
+  {
+    std::lock_guard hold(lock_);
+    free_.insert(free_.end(), std::make_move_iterator(free.begin()), std::make_move_iterator(free.end()));
+    kept.insert(kept.end(), rows_.begin(), rows_.end());
+    rows_.swap(kept);
+    // a large graph is not gone through again for each call
+    settle_at_ = std::max(std::min(kSettle, limit()), 2 * rows_.size());
+  }
+  tell(done);
+}
+
+void Ledger::tell(const std::vector<Done>& done) {
+  std::lock_guard hold(told_);
   for (const Done& row : done) {
     if (size_t(row.group) >= sums_.size()) sums_.resize(row.group + 1);
     auto& [forward, backward] = sums_[row.group];
@@ -115,13 +187,13 @@ void Ledger::ask(bool everything) {
 }
 
 std::vector<Done> Ledger::take_done() {
-  std::lock_guard hold(lock_);
-  over_ = 0;
+  std::lock_guard hold(told_);
+  over_ = 0, said_ = false;
   return std::exchange(done_, {});
 }
 
 Sums Ledger::take_sums() {
-  std::lock_guard hold(lock_);
+  std::lock_guard hold(told_);
   return std::exchange(sums_, {});
 }
 
@@ -135,33 +207,34 @@ void Timer::settle(bool everything) {
   ledger_->settle(everything);
 }
 
-void Timer::write(const Done& row, const py::function& cells, std::string& text) {
+const Timer::Cells& Timer::cells_of(const Done& row, const py::function& cells) {
   const auto [at, fresh] = cells_.try_emplace({row.group, row.result, row.backward ? row.grads : -1});
   if (fresh) {
     py::object grads = row.backward ? py::object(py::int_(row.grads)) : py::object(py::none());
-    at->second = cells(row.group, row.result, grads).cast<std::pair<std::string, std::string>>();
+    at->second = cells(row.group, row.result, grads).cast<Cells>();
   }
-  text += at->second.first;
-  text += ',' + std::to_string(row.id) + ',';
-  append(text, row.forward_ms);
-  text += ',';
-  if (row.backward) append(text, row.backward_ms);
-  else text += '-';
-  text += ",ms,";
-  text += at->second.second;
-  text += "\r\n";
+  return at->second;
 }
 
 py::bytes Timer::lines(const std::vector<std::pair<int64_t, std::string>>& others, const py::function& cells) {
   std::vector<Done> done = ledger_->take_done();
-  std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
+  std::vector<const Cells*> texts;
   std::string text;
-  auto other = others.begin();
-  for (const Done& row : done) {
-    for (; other != others.end() && other->first < row.id; ++other) text += other->second;
-    write(row, cells, text);
+  {
+    py::gil_scoped_release release;
+    std::sort(done.begin(), done.end(), [](const Done& a, const Done& b) { return a.id < b.id; });
   }
-  for (; other != others.end(); ++other) text += other->second;
+  texts.reserve(done.size());
+  for (const Done& row : done) texts.push_back(&cells_of(row, cells));
+  {
+    py::gil_scoped_release release;
+    auto other = others.begin();
+    for (size_t i = 0; i < done.size(); i++) {
+      for (; other != others.end() && other->first < done[i].id; ++other) text += other->second;
+      write(done[i], *texts[i], text);
+    }
+    for (; other != others.end(); ++other) text += other->second;
+  }
   return py::bytes(text);
 }
 

@@ -1,5 +1,6 @@
 // OpTimeMeasure around a call, for the calls that are like one that Python has seen: device, shapes
 // and where they are made are known by comparison, and nothing is put into words before the end.
+#include "counting.h"
 #include "frames.h"
 #include "threads.h"
 #include "timer.h"
@@ -20,7 +21,7 @@ namespace op_tools {
 Timer::Timer(py::object host, size_t limit)
     : works_on_(host.attr("works_on")), places_of_(host.attr("places_of")), new_site_(host.attr("new_site")),
       shape_of_(host.attr("shape_of")), collect_(host.attr("collect")), problem_(host.attr("problem")), local_(host.attr("local")),
-      paths_(host.attr("paths")), ids_(host.attr("ids")), ledger_(std::make_unique<Ledger>(limit)) {}
+      paths_(host.attr("paths")), ledger_(std::make_unique<Ledger>(limit)) {}
 
 void Timer::close() {
   keys_.clear();
@@ -137,7 +138,7 @@ void Timer::follow(const Given& given, Seen& made, uint64_t sequence, const std:
     const auto& [first, last, idle] = stretches[i];
     row->stretches[i].still = idle && !row->clock->is_host();
     first->add_pre_hook(std::make_unique<Enter>(row, i));
-    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i));
+    if (!row->stretches[i].still) last->add_post_hook(std::make_unique<Leave>(row, i, first == last && is_of_a_formula(*first)));
   }
 }
 
@@ -151,21 +152,34 @@ void Timer::tell(PyObject* name, const char* what) {
 
 namespace {
 bool inside_functorch() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode); }
+}  // namespace
 
-// The arguments; and the device, that of the first tensor that is not the CPU's.
-c10::Device see_call(PyObject* name, PyObject* args, PyObject* kwargs, Seen& seen) {
-  seen.words.push_back(uint64_t(name));  // held by the plan
-  see(args, seen);
-  PyObject *key, *value;
-  for (Py_ssize_t at = 0; seen.plain && PyDict_Next(kwargs, &at, &key, &value);) {
+// By place; and by name, in a dict or beside them, as Python passes them.
+struct Timer::Passed {
+  PyObject* const* items;
+  Py_ssize_t count;
+  PyObject *dict, *names;
+
+  Passed(PyObject* args, PyObject* kwargs) : items(&PyTuple_GET_ITEM(args, 0)), count(PyTuple_GET_SIZE(args)), dict(kwargs), names(nullptr) {}
+  explicit Passed(const Way& way) : items(way.args), count(PyVectorcall_NARGS(way.count)), dict(nullptr), names(way.names) {}
+
+  // The device: that of the first tensor that is not the CPU's.
+  c10::Device see_all(Seen& seen) const {
+    see_items(items, count, seen);
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; dict != nullptr && seen.plain && PyDict_Next(dict, &at, &key, &value);) see_named(key, value, seen);
+    for (Py_ssize_t i = 0; names != nullptr && seen.plain && i < PyTuple_GET_SIZE(names); i++)
+      see_named(PyTuple_GET_ITEM(names, i), items[count + i], seen);
+    for (const at::Tensor* tensor : seen.tensors)
+      if (!tensor->is_cpu()) return tensor->device();
+    return c10::kCPU;
+  }
+
+  static void see_named(PyObject* key, PyObject* value, Seen& seen) {
     see_hashed(key, 10, seen);
     see(value, seen);
   }
-  for (const at::Tensor* tensor : seen.tensors)
-    if (!tensor->is_cpu()) return tensor->device();
-  return c10::kCPU;
-}
-}  // namespace
+};
 
 struct Timer::Begun {
   std::shared_ptr<Row> row;
@@ -178,8 +192,7 @@ std::shared_ptr<Row> Timer::begin(PyObject* name, const Kind& kind, const std::s
   row->clock = clock;
   row->group = group_of(kind, name, path(), site());
   made_[sequence % kRemembered] = {sequence, row->group};
-  Owned id(PyIter_Next(ids_.ptr()));
-  row->id = PyLong_AsLongLong(id.object);
+  row->id = next_id.fetch_add(1, std::memory_order_relaxed);
   counted_++;
   return row;
 }
@@ -197,64 +210,84 @@ void Timer::finish(Begun& begun, bool brief, PyObject* result) {
   if (ledger_->is_full()) collect_();
 }
 
-PyObject* Timer::run(PyObject* name, bool brief, bool view, PyObject* admit, PyObject* python, PyObject* func, PyObject* args, PyObject* kwargs) {
+Timer::Whose Timer::look(const Of& of, const Passed& passed, Seen& seen, Begun& begun) {
   const int64_t entered = now();
-  Begun begun;
   try {
-    if (busy()) return PyObject_Call(func, args, kwargs);
-    Seen seen;
-    seen.brief = brief;
-    const c10::Device device = see_call(name, args, kwargs, seen);
-    const bool by_python = !seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() ||
-                           torch::autograd::get_current_graph_task_id() != -1;
-    const By* const timed_by = by_python ? nullptr : &by(device);
-    if (timed_by != nullptr && timed_by->nobody) return PyObject_Call(func, args, kwargs);
-    if (timed_by != nullptr && timed_by->clock != nullptr) {
-      const std::shared_ptr<Clock>& marks = timed_by->clock;  // it stays: so does its place in a map
-      const Kind* known = kind_of(seen.words);
-      if (known == nullptr) {  // the first of its kind goes through Python, which sizes it up
-        Owned all(PyTuple_Pack(3, func, args, kwargs));
-        PyObject* result = PyObject_Call(python, all.object, nullptr);
-        if (result == nullptr) return nullptr;
-        Owned kind(PyObject_CallFunctionObjArgs(admit, args, kwargs, nullptr));
-        if (kind.object == nullptr) PyErr_WriteUnraisable(admit);
-        const bool ours = kind.object != nullptr && kind.object != Py_None;
-        keys_.add(seen.words, ours ? (Py_INCREF(kind.object), kind.object) : nullptr);
-        return result;
-      }
-      if (keys_.values[known->second] != nullptr) {  // else Python's, always
-        begun.sequence = at::sequence_number::peek();
-        if (!brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
-        begun.row = begin(name, *known, marks, begun.sequence);
-        begun.row->still = view && !marks->is_host();
-        cost_ += now() - entered;
-        begun.row->start = begun.row->mark();
-      }
-    }
+    if (busy()) return Whose::nobodys;
+    seen.brief = of.brief;
+    seen.words.push_back(uint64_t(of.name));  // held by the plan
+    const c10::Device device = passed.see_all(seen);
+    if (!seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() || torch::autograd::get_current_graph_task_id() != -1)
+      return Whose::pythons;
+    const By& timed_by = by(device);
+    if (timed_by.nobody) return Whose::nobodys;
+    if (timed_by.clock == nullptr) return Whose::pythons;
+    const Kind* known = kind_of(seen.words);
+    if (known == nullptr) return Whose::first;
+    if (keys_.values[known->second] == nullptr) return Whose::pythons;
+    begun.sequence = at::sequence_number::peek();
+    if (!of.brief && c10::GradMode::is_enabled()) begun.given.emplace(seen.tensors);
+    begun.row = begin(of.name, *known, timed_by.clock, begun.sequence);
+    begun.row->still = of.view && !timed_by.clock->is_host();
+    cost_ += now() - entered;
+    begun.row->start = begun.row->mark(true);
+    return Whose::ours;
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
     PyErr_Clear();
-    tell(name, error.what());
-    return PyObject_Call(func, args, kwargs);
+    tell(of.name, error.what());
+    return Whose::nobodys;
   }
-  if (begun.row == nullptr) {
-    Owned all(PyTuple_Pack(3, func, args, kwargs));
-    return PyObject_Call(python, all.object, nullptr);
-  }
-  PyObject* result = PyObject_Call(func, args, kwargs);
-  if (result == nullptr) {
-    begun.row->clock->free(begun.row->start);
-    return nullptr;
-  }
+}
+
+void Timer::end(const Of& of, Begun& begun, PyObject* result) {
+  if (result == nullptr || result == Py_NotImplemented) return begun.row->clock->free(begun.row->start);
   try {
     begun.row->end = begun.row->mark();
     const int64_t returned = now();
-    finish(begun, brief, result);
+    finish(begun, of.brief, result);
     cost_ += now() - returned;
   } catch (std::exception& error) {
     PyErr_Clear();
-    tell(name, error.what());
+    tell(of.name, error.what());
   }
+}
+
+// The first of its kind goes through Python, which sizes it up.
+PyObject* Timer::sized_up(const Of& of, const Seen& seen, PyObject* func, PyObject* args, PyObject* kwargs) {
+  PyObject* const all[] = {func, args, kwargs};
+  PyObject* result = PyObject_Vectorcall(of.python, all, 3, nullptr);
+  if (result == nullptr) return nullptr;
+  Owned kind(PyObject_CallFunctionObjArgs(of.admit, args, kwargs, nullptr));
+  if (kind.object == nullptr) PyErr_WriteUnraisable(of.admit);
+  const bool ours = kind.object != nullptr && kind.object != Py_None;
+  keys_.add(seen.words, ours ? Py_NewRef(kind.object) : nullptr);
   return result;
+}
+
+PyObject* Timer::run(const Of& of, PyObject* func, PyObject* args, PyObject* kwargs) {
+  Seen seen;
+  Begun begun;
+  PyObject* const all[] = {func, args, kwargs};
+  switch (look(of, Passed(args, kwargs), seen, begun)) {
+    case Whose::nobodys: return PyObject_Call(func, args, kwargs);
+    case Whose::pythons: return PyObject_Vectorcall(of.python, all, 3, nullptr);
+    case Whose::first: return sized_up(of, seen, func, args, kwargs);
+    case Whose::ours: break;
+  }
+  PyObject* result = PyObject_Call(func, args, kwargs);
+  end(of, begun, result);
+  return result;
+}
+
+bool Timer::run_on_its_way(const Of& of, const Way& way, PyObject*& result) {
+  Seen seen;
+  Begun begun;
+  const Whose whose = look(of, Passed(way), seen, begun);
+  if (whose == Whose::pythons || whose == Whose::first) return false;
+  const ModeAside aside;
+  result = way();
+  if (whose == Whose::ours) end(of, begun, result);
+  return true;
 }
 
 namespace {
@@ -264,8 +297,7 @@ struct Timed {
   PyObject_HEAD
   vectorcallfunc call;
   std::shared_ptr<Timer>* timer;
-  PyObject *name, *admit, *python;
-  bool brief, view;
+  Timer::Of of;
 };
 
 PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
@@ -274,17 +306,15 @@ PyObject* timed_call(PyObject* self, PyObject* const* args, size_t count, PyObje
     PyErr_SetString(PyExc_TypeError, "a function, its arguments and those by name");
     return nullptr;
   }
-  auto timer = *timed->timer;  // it may be stopped meanwhile
-  return timer->run(timed->name, timed->brief, timed->view, timed->admit, timed->python, args[0], args[1], args[2]);
+  const Owned held(Py_NewRef(self));  // it may be stopped meanwhile
+  return (*timed->timer)->run(timed->of, args[0], args[1], args[2]);
 }
 
 void timed_free(PyObject* self) {
   auto* timed = reinterpret_cast<Timed*>(self);
   PyTypeObject* type = Py_TYPE(self);
   delete timed->timer;
-  Py_XDECREF(timed->name);
-  Py_XDECREF(timed->admit);
-  Py_XDECREF(timed->python);
+  for (PyObject* held : {timed->of.name, timed->of.admit, timed->of.python}) Py_XDECREF(held);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -306,21 +336,26 @@ py::object timed(std::shared_ptr<Timer> timer, py::object name, bool brief, bool
   auto* own = reinterpret_cast<Timed*>(made);
   own->call = timed_call;
   own->timer = new std::shared_ptr<Timer>(std::move(timer));
-  own->name = name.release().ptr();
-  own->admit = admit.release().ptr();
-  own->python = python.release().ptr();
-  own->brief = brief;
-  own->view = view;
+  own->of = {name.release().ptr(), admit.release().ptr(), python.release().ptr(), brief, view};
   return py::reinterpret_steal<py::object>(made);
 }
 
 }  // namespace
+
+bool is_timed(PyObject* direct) { return Py_IS_TYPE(direct, reinterpret_cast<PyTypeObject*>(timed_type())); }
+
+bool timed_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
+  const Owned held(Py_NewRef(direct));  // it may be stopped meanwhile
+  auto* timed = reinterpret_cast<Timed*>(direct);
+  return (*timed->timer)->run_on_its_way(timed->of, way, result);
+}
 
 void bind_timing(py::module_& m) {
   py::class_<Timer, std::shared_ptr<Timer>>(m, "Timer")
       .def(py::init<py::object, size_t>())
       .def("timed", &timed)
       .def("settle", &Timer::settle)
+      .def("stop_asking", &Timer::stop_asking, py::call_guard<py::gil_scoped_release>())
       .def("lines", &Timer::lines)
       .def("sums", &Timer::sums)
       .def("made", &Timer::made)
