@@ -97,7 +97,7 @@ class OpAutoCompare(Observer):
         self._there: DeviceReference | None = None
         if self._how.on_device and self._accepted is not None:
             always = self._how.reference == "device"
-            given = self._accepted, self._look, self._right, self._skip
+            given = self._accepted, self._look, self._right, self._told, self._skip
             self._there = DeviceReference(self, always, *given)
         self._known = helper and helper.Known(interception.local, interception.ids)
         if self._how.mode == "every":
@@ -109,7 +109,7 @@ class OpAutoCompare(Observer):
         """Natively, where a call of a signature that has been seen is none of our business."""
         if self._known is None or self._how.recheck or self.picks:
             return None
-        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        python = partial(interception.run, plan.again())
         return self._known.once(plan.name, python)  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
@@ -306,6 +306,13 @@ class OpAutoCompare(Observer):
             self.compared += found is None
             self.items += len(items)
             self._rows.add(call, "forward" if found is None else "backward", items)
+
+    def _told(self, portion: Any) -> None:
+        """Calls that their device found right, by the native part."""
+        with self._lock:
+            self.compared += portion.calls
+            self.items += portion.items
+        self._rows.add_lines(portion.lines, portion.details)
 
     # Comparing; in the thread of the call, or in the background.
 

@@ -7,6 +7,7 @@ narrower type is changed by that.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,26 +46,27 @@ class Flats:
     def __init__(self) -> None:
         self._free: dict[Hashable, list[Flat]] = {}
         self._kept, self._room = 0, KEPT
+        self._lock = threading.Lock()  # they are given back by another thread
 
     def allow(self, room: int) -> None:
         """So many bytes may be kept from now on, where that is more; what is over it goes."""
-        if self._room:
-            self._room = max(KEPT, room)
-            if self._kept > self._room:
-                self._free, self._kept = {}, 0
+        with self._lock:
+            if self._room:
+                self._room = max(KEPT, room)
+                if self._kept > self._room:
+                    self._free, self._kept = {}, 0
 
     def close(self) -> None:
         """Keeps nothing any more."""
-        self._free.clear()
-        self._room = 0
+        with self._lock:
+            self._free, self._kept, self._room = {}, 0, 0
 
     def take(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Flat:
-        try:
-            flat = self._free[shapes, dtype, device].pop()
-            self._kept -= flat.memory.nbytes
-            return flat
-        except LookupError:  # there is none, or another thread was faster
-            pass
+        with self._lock:
+            free = self._free.get((shapes, dtype, device))
+            if free:
+                self._kept -= free[-1].memory.nbytes
+                return free.pop()
         sizes = [shape.numel() for shape in shapes]
         memory = torch.empty(sum(sizes), dtype=dtype, device=device)
         # not split(): its pieces share a count of writes
@@ -77,9 +79,10 @@ class Flats:
         return flat
 
     def give(self, flat: Flat) -> None:
-        if self._kept + flat.memory.nbytes <= self._room:
-            self._kept += flat.memory.nbytes
-            self._free.setdefault(flat.key, []).append(flat)
+        with self._lock:
+            if self._kept + flat.memory.nbytes <= self._room:
+                self._kept += flat.memory.nbytes
+                self._free.setdefault(flat.key, []).append(flat)
 
 
 @dataclass

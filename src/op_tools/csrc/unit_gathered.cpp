@@ -39,10 +39,10 @@ at::Tensor widened(const at::Tensor& tensor) {
 class Gathered;
 
 // One call's gradients while they come in, and then. Holds no tensor of the graph: no cycle, no leak.
-class Flown {
+class Flown : public Flowed {
  public:
   Flown(py::object of, std::shared_ptr<Gathered> owner, size_t results, size_t arguments, bool views)
-      : outputs(results), inputs(arguments), of_(std::move(of)), owner_(std::move(owner)), views_(views) {}
+      : Flowed(results, arguments), of_(std::move(of)), owner_(std::move(owner)), views_(views) {}
   ~Flown() {
     if (!Py_IsInitialized()) {  // after the end of Python nothing of it can be given back
       of_.release();
@@ -65,10 +65,7 @@ class Flown {
     return made;
   }
 
-  std::vector<at::Tensor> outputs, inputs;
-  size_t waiting = 0;     // nodes
-  bool complete = true;
-  std::string error;
+  size_t waiting = 0;  // nodes
 
  private:
   void end(const std::shared_ptr<Flown>& self);
@@ -323,11 +320,12 @@ void finish_gathered() {
 
 void bind_gathered(py::module_& m) {
   m.def("leaves_of", &leaves_of);
-  py::class_<Flown, std::shared_ptr<Flown>>(m, "Flown")
-      .def_property_readonly("outputs", [](const Flown& flown) { return Flown::listed(flown.outputs); })
-      .def_property_readonly("inputs", [](const Flown& flown) { return Flown::listed(flown.inputs); })
-      .def_readonly("complete", &Flown::complete)
-      .def_readonly("error", &Flown::error);
+  py::class_<Flowed, std::shared_ptr<Flowed>>(m, "Flowed")
+      .def_property_readonly("outputs", [](const Flowed& flown) { return Flown::listed(flown.outputs); })
+      .def_property_readonly("inputs", [](const Flowed& flown) { return Flown::listed(flown.inputs); })
+      .def_readonly("complete", &Flowed::complete)
+      .def_readonly("error", &Flowed::error);
+  py::class_<Flown, Flowed, std::shared_ptr<Flown>>(m, "Flown");
   py::class_<Gathered, std::shared_ptr<Gathered>>(m, "Gathered")
       .def(py::init<py::object>())
       .def("limit", &Gathered::limit)
