@@ -164,7 +164,7 @@ class OpAutoCompare(Observer):
         given = self._arguments(call, there) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
-        if names.last(call.name) in names.VIEWS:
+        if names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         reread = self._rereads(call)
@@ -190,7 +190,7 @@ class OpAutoCompare(Observer):
                 self._skip(call, "it wrote an argument, which it did not do before")
                 return
         if state.is_view:
-            if wrote or call.operator.endswith("_"):
+            if wrote or names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
             if state.on_device and memory.is_mere_view(result, call):
                 with self._lock:
@@ -234,11 +234,12 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             reread = self._rereads(call) if state.reread is None else state.reread
-            kept = set() if reread else reference.unwritten(call, state.versions, now)
             given = call.given
-            if state.on_device and len(kept) == len(given) and isinstance(result, Tensor):
-                taken.result, taken.after = _copy_there(result), (None,) * len(given)  # hot path
+            alone = state.on_device and not reread and isinstance(result, Tensor)
+            if alone and reference.wrote_nothing(call, state.versions, now):  # hot path
+                taken.result, taken.after = _copy_there(result), (None,) * len(given)
             else:
+                kept = set() if reread else reference.unwritten(call, state.versions, now)
                 read = [t for at, t in enumerate(given) if at not in kept]
                 copies = kept_before.copies_of(state.on_device, result, read)
                 taken.result = copies.of(result)

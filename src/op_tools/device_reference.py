@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch._C import _current_graph_task_id
 
-from deeplink.judge.formats import FORMATS
 from op_tools import (
     device_copies,
     device_kinds,
@@ -96,17 +95,8 @@ class DeviceReference:
             return False
         if not device_kinds.is_judged(call.name):
             return False
-        size = 0
-        widened = False
-        for tensor in call.given:
-            if tensor.device != device and tensor.dim():
-                return False
-            if tensor.dtype in FORMATS:
-                if tensor.is_complex() or tensor.dtype == torch.float64:
-                    return False
-                widened = True
-            size += tensor.nbytes
-        return widened and self.has_room(device, 4 * size)
+        size = device_kinds.size_to_widen(call)
+        return size >= 0 and self.has_room(device, 4 * size)
 
     def judges(self, device: torch.device) -> bool:
         """Whether a device is asked at all."""
@@ -161,7 +151,9 @@ class DeviceReference:
         entry = Waiting(taken, None, guards=kept)
         if not self._is_for_host(entry) and self._has_run(entry):
             # the less waits, the less often Python's collector runs: hot path
-            self.wait(entry if kept else taken, tensor_list(taken.result, taken.after))
+            result, after = taken.result, taken.after
+            plain = type(result) is Tensor and not device_parts.any_read(taken)
+            self.wait(entry if kept else taken, [result] if plain else tensor_list(result, after))
 
     def backward(self, taken: Taken, found: Gradients) -> None:
         """Its backward pass; the reference's comes later, for many calls at once."""
