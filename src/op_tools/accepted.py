@@ -81,10 +81,10 @@ class Accepted:
         if verdict.share > 0.0:
             times = max(LARGER, min(WITHIN / verdict.share, MOST))
         with self._lock:
-            self.changes += 1
             known = self._known.setdefault(kind, _Errors())
-            known.largest = max(known.largest, times * largest)
-            known.mean = max(known.mean, times * mean)
+            limits = max(known.largest, times * largest), max(known.mean, times * mean)
+            self.changes += limits != (known.largest, known.mean)
+            known.largest, known.mean = limits
 
 
 def _errors(result: Tensor, reference: Tensor) -> tuple[float, float]:

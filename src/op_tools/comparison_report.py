@@ -180,8 +180,9 @@ def texts(
     before and after the number of the step.
     """
     backward = is_pass or call.direction == "backward"
-    name, *others = _texts(call.name, label, backward, call.module, call.site, dtype, shape)
-    return _lines([(name,)]).rstrip("\n"), *others
+    about = call.name, label, backward, call.module, call.site, dtype, shape
+    name, first, second = _texts(*about)
+    return _lines([(name,)]).rstrip("\n"), first, second
 
 
 _ZERO = f"{0.0:.9f}"

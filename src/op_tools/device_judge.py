@@ -177,7 +177,9 @@ class Judge:
                 found = next(made)
                 rule = device_verdicts.one_step(mine.dtype, unit, found)  # hot path
                 if not rule:
-                    rule = device_verdicts.rule_of(self._result(entry, part), found, self._owner.accepted)
+                    rule = device_verdicts.rule_of(
+                        self._result(entry, part), found, self._owner.accepted
+                    )
                     good = good and bool(rule)
                 items.append(Right(part.label, mine.shape, mine.dtype, rule, found))
         return items if good else None
@@ -223,7 +225,7 @@ def _type_of(dtype: torch.dtype) -> tuple[Tensor, tuple[int, ...], tuple[float, 
 
 def _wait_for(place: torch.device, waited: set[torch.device], beside: bool) -> None:
     if beside:
-        torch.accelerator.set_device_index(place)
+        torch.accelerator.set_device_index(place.index)
     if place not in waited:
         torch.accelerator.synchronize(place)  # they may come from several of its streams
         waited.add(place)

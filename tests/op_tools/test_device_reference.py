@@ -16,7 +16,6 @@ from op_tools import (
     device_judge,
     device_kinds,
     device_parts,
-    device_reference,
     diagnostics,
     kept_before,
     memory,

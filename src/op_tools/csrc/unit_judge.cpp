@@ -24,6 +24,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 constexpr size_t kMaxima = 5, kFound = 10;  // the fields of `Figures`
+constexpr size_t kKnown = 1 << 14;           // parts of calls of which it is known what is told of them
 enum Field { steps, largest, gap, relative, beyond, steps_squared, squared, size, mine, off };
 
 // A type that results may be of: what its rows of the table begin with, and what is allowed next to the right value.
@@ -136,6 +137,7 @@ class Judge {
     const auto [name, first, second, largest, mean] =
         describe_(taken, place < 0, std::max<int64_t>(0, place), own).cast<std::tuple<std::string, std::string, std::string, double, double>>();
     auto made = std::make_shared<About>(About{name, first, second, largest, mean, kind, site});
+    if (about_.size() >= kKnown) about_.clear();
     about_.emplace(std::move(key), made);
     return made;
   }
