@@ -77,8 +77,8 @@ class Judge:
         if helper is None or not self.is_native(place):
             return waiting
         portion = helper.Portion(self._judge_of(helper))
-        entered = [at for at, entry in enumerate(waiting) if _entered(portion, entry)]
         try:
+            entered = [at for at, entry in enumerate(waiting) if _entered(portion, entry)]
             with host.no_autocast(place):
                 portion.gradients()
             found = device_kernel.measured(portion.table(device_kernel.PIECE), place)
