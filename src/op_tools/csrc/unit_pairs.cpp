@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <unordered_set>
 #include <vector>
@@ -119,6 +120,18 @@ bool lie_in(const py::list& made, const py::list& given) {
   return inside && any;
 }
 
+// Shapes and types of tensors, in bytes.
+py::bytes shapes_of(const py::list& tensors) {
+  std::string made;
+  const auto put = [&](int64_t number) { made.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  all_of(tensors, [&](const at::Tensor& tensor) {
+    put(tensor.dim() << 8 | static_cast<int64_t>(tensor.scalar_type()));
+    for (const int64_t size : tensor.sizes()) put(size);
+    return true;
+  });
+  return py::bytes(made);
+}
+
 }  // namespace
 
 void bind_pairs(py::module_& m) {
@@ -127,6 +140,7 @@ void bind_pairs(py::module_& m) {
   m.def("versions_of", &versions_of);
   m.def("size_to_widen", &size_to_widen);
   m.def("lie_in", &lie_in);
+  m.def("shapes_of", &shapes_of);
   m.def(
       "rows_of_pairs",
       [](const Tensors& mine, const Tensors& theirs, const std::vector<size_t>& which, const std::vector<Kind>& kinds, int64_t most) {
