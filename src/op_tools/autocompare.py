@@ -56,8 +56,6 @@ from op_tools.options import Options
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
-AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
-
 
 class OpAutoCompare(Observer):
     """Compares arguments, results and gradients of each call with the CPU's in float64.
@@ -87,7 +85,7 @@ class OpAutoCompare(Observer):
         self._calls: Counter[str] = Counter()
         self._rereads = kept_before.Rereads()
         self._writers: set[str] = set()  # operators that have written an argument
-        self._differs: Counter[str] = Counter()
+        self._tried = bitwise.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
@@ -358,16 +356,7 @@ class OpAutoCompare(Observer):
             return None
         if self._there is not None and self._there.judges(torch.device(taken.device)):
             return None
-        name = taken.call.name
-        with self._lock:
-            self._differs[name] -= 1
-            if self._differs[name] > 0:
-                return None
-        found = look()
-        if found is None:
-            with self._lock:
-                self._differs[name] = AGAIN
-        return found
+        return self._tried.found(taken.call.name, look)
 
     def _record(
         self,
