@@ -56,21 +56,15 @@ struct Key {
   }
 };
 
-std::string shortest(double value) {  // as Python's repr
-  char text[40];
-  const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific).ptr;
-  const char* e = std::find(text, end, 'e');
-  int power = 0;
-  std::from_chars(e[1] == '+' ? e + 2 : e + 1, end, power);
-  if (power < -4 || power >= 16) return std::string(text, end);
-  const auto plain = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed).ptr;
-  std::string made(text, plain);
-  return made.find('.') == std::string::npos ? made + ".0" : made;
+std::string shortest(double value) {  // as Python's repr, so far as JSON tells them apart
+  char digits[40];
+  const std::string text(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
-std::string number(const char* how, double value) {
-  char text[64];
-  return std::string(text, static_cast<size_t>(std::snprintf(text, sizeof text, how, value)));
+std::string number(double value, std::chars_format how) {  // "%.9f" or "%.9g", in any locale
+  char digits[400];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value, how, 9).ptr);
 }
 
 double cosine(const double* found) {  // as `Figures.cosine`
@@ -350,10 +344,10 @@ class Portion {
 
   // As `Rows` in op_tools/comparison_report.py.
   void write(const Entry& entry, const About& about, const double* found) {
-    static const std::string zero = number("%.9f", 0.0);
-    const auto text = [](double value) { return value == 0.0 ? zero : number("%.9g", value); };
+    static const std::string zero = number(0.0, std::chars_format::fixed);
+    const auto text = [](double value) { return value == 0.0 ? zero : number(value, std::chars_format::general); };
     const std::string id = std::to_string(entry.id);
-    lines += id + "," + about.name + ",True," + number("%.9f", cosine(found)) + "," + text(found[gap]) + "," + text(found[relative]) + "," + zero + "," + zero + ",\n";
+    lines += id + "," + about.name + ",True," + number(cosine(found), std::chars_format::fixed) + "," + text(found[gap]) + "," + text(found[relative]) + "," + zero + "," + zero + ",\n";
     details += "{\"id\": " + id + about.first + std::to_string(entry.step) + about.second + shortest(found[gap]) + ", \"message\": \"\"}\n";
     items++;
   }
