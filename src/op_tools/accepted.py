@@ -39,6 +39,7 @@ class Accepted:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _Errors] = {}
+        self.changes = 0  # of what is accepted
         self._lock = threading.Lock()
 
     def verdict(self, kind: Hashable, result: Tensor, reference: Tensor) -> Verdict | None:
@@ -60,11 +61,14 @@ class Accepted:
 
     def allows(self, kind: Hashable, largest: float, mean: float) -> bool:
         """Whether errors are like accepted ones; it is not counted as a look."""
+        limits = self.limits(kind)
+        return largest <= limits[0] and mean <= limits[1]  # a nan is not
+
+    def limits(self, kind: Hashable) -> tuple[float, float]:
+        """The largest and the mean error that pass; nothing does where none was accepted."""
         with self._lock:
             known = self._known.get(kind)
-        if known is None:
-            return False
-        return largest <= known.largest and mean <= known.mean  # a nan is not
+            return (-1.0, -1.0) if known is None else (known.largest, known.mean)
 
     def add(self, kind: Hashable, result: Tensor, reference: Tensor, verdict: Verdict) -> None:
         """Remembers the errors of a result that passed only after a long look."""
@@ -78,8 +82,9 @@ class Accepted:
             times = max(LARGER, min(WITHIN / verdict.share, MOST))
         with self._lock:
             known = self._known.setdefault(kind, _Errors())
-            known.largest = max(known.largest, times * largest)
-            known.mean = max(known.mean, times * mean)
+            limits = max(known.largest, times * largest), max(known.mean, times * mean)
+            self.changes += limits != (known.largest, known.mean)
+            known.largest, known.mean = limits
 
 
 def _errors(result: Tensor, reference: Tensor) -> tuple[float, float]:

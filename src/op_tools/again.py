@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -113,6 +113,16 @@ class Again:
     def type_of(self, argument: Tensor) -> torch.dtype:
         """The type that an argument had in the call."""
         return self.narrow.get(id(argument), argument.dtype)
+
+    @property
+    def alike(self) -> Hashable:
+        """What arguments of calls have in common whose errors are alike."""
+        typed = [(t, self.type_of(t)) for t in self.call.given]
+        if not self.call.operator.startswith("_foreach"):
+            return tuple([(t.shape, dtype) for t, dtype in typed])
+        # those of many tensors are in fewer bytes; see device_lists.py
+        own = (t if t.dtype is dtype else t.to("meta", dtype) for t, dtype in typed)
+        return bulk.alike_of(list(own))
 
     @property
     def stored(self) -> torch.dtype:

@@ -56,8 +56,6 @@ from op_tools.options import Options
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
-AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
-
 
 class OpAutoCompare(Observer):
     """Compares arguments, results and gradients of each call with the CPU's in float64.
@@ -87,7 +85,7 @@ class OpAutoCompare(Observer):
         self._calls: Counter[str] = Counter()
         self._rereads = kept_before.Rereads()
         self._writers: set[str] = set()  # operators that have written an argument
-        self._differs: Counter[str] = Counter()
+        self._tried = bitwise.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
@@ -97,7 +95,7 @@ class OpAutoCompare(Observer):
         self._there: DeviceReference | None = None
         if self._how.on_device and self._accepted is not None:
             always = self._how.reference == "device"
-            given = self._accepted, self._look, self._right, self._skip
+            given = self._accepted, self._look, self._right, self._told, self._skip
             self._there = DeviceReference(self, always, *given)
         self._known = helper and helper.Known(interception.local, interception.ids)
         if self._how.mode == "every":
@@ -109,7 +107,7 @@ class OpAutoCompare(Observer):
         """Natively, where a call of a signature that has been seen is none of our business."""
         if self._known is None or self._how.recheck or self.picks:
             return None
-        python = partial(interception.run, Plan(plan.level, plan.name, plan.tools))
+        python = partial(interception.run, plan.again())
         return self._known.once(plan.name, python)  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
@@ -164,7 +162,7 @@ class OpAutoCompare(Observer):
         given = self._arguments(call, there) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
-        if names.last(call.name) in names.VIEWS:
+        if names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
         reread = self._rereads(call)
@@ -190,7 +188,7 @@ class OpAutoCompare(Observer):
                 self._skip(call, "it wrote an argument, which it did not do before")
                 return
         if state.is_view:
-            if wrote or call.operator.endswith("_"):
+            if wrote or names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
             if state.on_device and memory.is_mere_view(result, call):
                 with self._lock:
@@ -234,11 +232,12 @@ class OpAutoCompare(Observer):
         else:
             memory.wait_for_host(device, result)
             reread = self._rereads(call) if state.reread is None else state.reread
-            kept = set() if reread else reference.unwritten(call, state.versions, now)
             given = call.given
-            if state.on_device and len(kept) == len(given) and isinstance(result, Tensor):
-                taken.result, taken.after = _copy_there(result), (None,) * len(given)  # hot path
+            alone = state.on_device and not reread and isinstance(result, Tensor)
+            if alone and reference.wrote_nothing(call, state.versions, now):  # hot path
+                taken.result, taken.after = _copy_there(result), (None,) * len(given)
             else:
+                kept = set() if reread else reference.unwritten(call, state.versions, now)
                 read = [t for at, t in enumerate(given) if at not in kept]
                 copies = kept_before.copies_of(state.on_device, result, read)
                 taken.result = copies.of(result)
@@ -307,6 +306,13 @@ class OpAutoCompare(Observer):
             self.items += len(items)
             self._rows.add(call, "forward" if found is None else "backward", items)
 
+    def _told(self, portion: Any) -> None:
+        """Calls that their device found right, by the native part."""
+        with self._lock:
+            self.compared += portion.calls
+            self.items += portion.items
+        self._rows.add_lines(portion.lines, portion.details)
+
     # Comparing; in the thread of the call, or in the background.
 
     def _forward(self, taken: Taken, overrun: str) -> None:
@@ -350,16 +356,7 @@ class OpAutoCompare(Observer):
             return None
         if self._there is not None and self._there.judges(torch.device(taken.device)):
             return None
-        name = taken.call.name
-        with self._lock:
-            self._differs[name] -= 1
-            if self._differs[name] > 0:
-                return None
-        found = look()
-        if found is None:
-            with self._lock:
-                self._differs[name] = AGAIN
-        return found
+        return self._tried.found(taken.call.name, look)
 
     def _record(
         self,

@@ -14,8 +14,8 @@ WAITING = 64  # pieces of work that wait at most; then the program waits
 class Background:
     """One thread that does what it is given, in order."""
 
-    def __init__(self) -> None:
-        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(WAITING)
+    def __init__(self, waiting: int = WAITING) -> None:
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
         self._thread.start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +14,28 @@ from deeplink.judge.verdict import name_of
 from op_tools import comparison
 from op_tools.comparison import Item, Taken
 from op_tools.reference import written_by_schema
+
+AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
+
+
+class Tried:
+    """Which operators were found to differ a short while ago."""
+
+    def __init__(self) -> None:
+        self._differs: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def found(self, name: str, look: Callable[[], list[Item] | None]) -> list[Item] | None:
+        """What `look` finds, for one that was not; else None."""
+        with self._lock:
+            self._differs[name] -= 1
+            if self._differs[name] > 0:
+                return None
+        found = look()
+        if found is None:
+            with self._lock:
+                self._differs[name] = AGAIN
+        return found
 
 
 def forward(taken: Taken) -> list[Item] | None:

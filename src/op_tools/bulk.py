@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from op_tools import kernels
+
 MANY = 8  # tensors from which on they are worth to be put together
 _AS_THEY_ARE: dict[torch.dtype, torch.dtype] = {}
+
+
+def alike_of(tensors: Sequence[Tensor]) -> Hashable:
+    """What lists of tensors of the same shapes and types have in common."""
+    helper = kernels.loaded()
+    if helper is not None:
+        found: bytes = helper.shapes_of(list(tensors))
+        return found
+    return tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
 
 
 def copies(

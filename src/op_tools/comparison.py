@@ -63,8 +63,7 @@ class Taken:
         """What calls have in common whose errors are alike."""
         if self._kind is None:  # hot path: a cached_property would make a dict for each call
             again = self.again
-            given = tuple([(t.shape, again.type_of(t)) for t in again.call.given])
-            self._kind = again.call.name, given, again.rounded, again.inside
+            self._kind = again.call.name, again.alike, again.rounded, again.inside
         return self._kind
 
     def is_of(self, kind: Hashable) -> None:

@@ -7,6 +7,7 @@ import datetime
 import io
 import json
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,16 +95,25 @@ class Rows:
         self._waiting: list[tuple[object, ...]] = []
         self._details: list[str] = []  # lines of the file beside it, for `deeplink report`
         self._begun = False
+        self._lock = threading.RLock()
 
     def add(self, call: Call, direction: str, items: Sequence[Item | Right]) -> None:
-        for item in items:
-            if type(item) is Right:
-                self._right(call, direction, item)
-            else:
-                self._waiting.append((call.id, *row(call, item)))
-                self._details.append(detail(call, direction, item))
-        if len(self._waiting) >= self._limit:
-            self.flush()
+        with self._lock:
+            for item in items:
+                if type(item) is Right:
+                    self._right(call, direction, item)
+                else:
+                    self._waiting.append((call.id, *row(call, item)))
+                    self._details.append(detail(call, direction, item))
+            if len(self._waiting) >= self._limit:
+                self.flush()
+
+    def add_lines(self, lines: str, details: str) -> None:
+        """Lines of both files, as they are written."""
+        with self._lock:
+            self.flush()  # what came before
+            if lines:
+                self._write(lines, details)
 
     def _right(self, call: Call, direction: str, item: Right) -> None:
         """The same as any other for what is right. Hot path: it differs little by step."""
@@ -139,22 +149,40 @@ class Rows:
 
     def flush(self) -> None:
         """Writes what waits."""
-        if not self._waiting:
-            return
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        with self._lock:
+            waiting, details = self._waiting, self._details
+            self._waiting, self._details = [], []
+            if waiting:
+                self._write(_lines(waiting), "".join(details))
+
+    def _write(self, lines: str, details: str) -> None:
         if not self._begun:
-            writer.writerow(COLUMNS)
-        writer.writerows(self._waiting)
-        details = "".join(self._details)
-        self._waiting, self._details, self._begun = [], [], True
+            lines, self._begun = _lines([COLUMNS]) + lines, True
         try:
             with self.path.open("a", newline="") as file:
-                file.write(text.getvalue())
+                file.write(lines)
             with self.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
                 file.write(details)
         except OSError as error:  # a full disk: the comparison goes on, and the end tells
             diagnostics.add("OpAutoCompare", str(self.path), error)
+
+
+def _lines(rows: Sequence[tuple[object, ...]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def texts(
+    call: Call, is_pass: bool, label: str, dtype: torch.dtype, shape: torch.Size
+) -> tuple[str, str, str]:
+    """What lines on a part that is right have in common: its name, as it is in a line, and what is
+    before and after the number of the step.
+    """
+    backward = is_pass or call.direction == "backward"
+    about = call.name, label, backward, call.module, call.site, dtype, shape
+    name, first, second = _texts(*about)
+    return _lines([(name,)]).rstrip("\n"), first, second
 
 
 _ZERO = f"{0.0:.9f}"

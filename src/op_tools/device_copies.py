@@ -54,7 +54,7 @@ def only_reads(call: Call) -> bool:
 
 @cache
 def _sounds_harmless(name: str) -> bool:
-    return not names.last(name).endswith("_") and "batch_norm" not in name
+    return not names.sounds_in_place(name) and "batch_norm" not in name
 
 
 def taken_now(taken: Taken, reuse: bool) -> None:

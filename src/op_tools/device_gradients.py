@@ -12,7 +12,6 @@ import torch
 from op_tools import diagnostics, gradients, interception, kernels
 from op_tools.call import Call, tensor_list
 from op_tools.comparison import Taken
-from op_tools.gradients import Gradients
 
 PART = "the backward pass went through a part of it"
 
@@ -47,12 +46,12 @@ class Gathered:
         """Bytes and tensors that are there."""
         return (0, 0) if self._native is None else self._native.waiting()
 
-    def taken(self) -> Iterator[tuple[Taken, Gradients]]:
+    def taken(self) -> Iterator[tuple[Taken, Any]]:
         """All that are there, from now on no longer."""
         native = [part for part in (self._native, *self._late) if part is not None]
         return self._found([row for part in native for row in part.taken()])
 
-    def _found(self, rows: list[Any]) -> Iterator[tuple[Taken, Gradients]]:
+    def _found(self, rows: list[Any]) -> Iterator[tuple[Taken, Any]]:
         rows.reverse()
         while rows:  # one by one: what has been judged is held no longer
             taken, flown = rows.pop()
@@ -60,7 +59,7 @@ class Gathered:
                 error = RuntimeError(flown.error)
                 diagnostics.add(type(self._tool).__name__, taken.call.name, error)
             else:
-                yield taken, Gradients(flown.outputs, flown.inputs, flown.complete)
+                yield taken, flown  # with all that `Gradients` has
 
     def close(self) -> None:
         """A backward pass that comes later is too many by itself; nothing else holds this then."""

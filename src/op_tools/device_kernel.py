@@ -51,6 +51,24 @@ def started(pairs: Table, device: torch.device) -> Callable[[], Measured] | None
         return None
 
 
+def measured(table: Tensor, device: torch.device) -> Tensor | None:
+    """The figures of each row of a table, as float64; None: it cannot, now."""
+    start = starter(device.type)
+    if start is None or device.index != torch.accelerator.current_device_index():
+        return None
+    if not len(table):
+        return torch.empty(0, FOUND, dtype=torch.float64)
+    try:
+        return start(table, device)().view(torch.float64)
+    except RuntimeError:
+        return None
+
+
+def row_of(dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """What a row of the table says of results of this type, whose own steps count."""
+    return KINDS[dtype], *_steps(dtype)
+
+
 @cache
 def starter(kind: str) -> Start | None:
     """What the vendor of a kind of device gives; None: nothing."""

@@ -9,8 +9,9 @@ from functools import cache
 import torch
 
 from deeplink import settings
+from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import names, reference
+from op_tools import kernels, names, reference
 from op_tools.call import Call
 from op_tools.comparison import Taken
 
@@ -36,6 +37,25 @@ def is_judged(name: str) -> bool:
     word = names.last(name)
     odd = word in reference.BY_TYPE or word in names.TRANSFERS
     return not odd and word not in reference.NOT_UNIQUE
+
+
+def size_to_widen(call: Call) -> int:
+    """Bytes of a call's tensors, where they lie on its device and are of types that float64 holds,
+    some of them floating; -1: they are others.
+    """
+    helper = kernels.loaded()
+    if helper is not None:  # hot path
+        return int(helper.size_to_widen(call.given))
+    size, widened = 0, False
+    for tensor in call.given:
+        if tensor.device != call.device and tensor.dim():
+            return -1
+        if tensor.dtype in FORMATS:
+            if tensor.is_complex() or tensor.dtype == torch.float64:
+                return -1
+            widened = True
+        size += tensor.nbytes
+    return size if widened else -1
 
 
 class Kind:

@@ -60,8 +60,7 @@ class ListReference:
                 own.refused.add(lists.record.name)
         if fits:
             memory = [flat.memory for flat in lists.held()]
-            with own.lock:
-                own.held += sum(part.nbytes for part in memory)
+            own.keep(sum(part.nbytes for part in memory))
             own.wait(lists, memory)
         else:
             own.look(device_lists.taken_of(lists, own.accepted))
@@ -80,5 +79,5 @@ class ListReference:
             else:
                 own.right(lists.record, None, [item])
             for flat in lists.held():
-                own.held -= flat.memory.nbytes
+                own.release(flat.memory.nbytes)
                 self._flats.give(flat)

@@ -7,6 +7,7 @@ narrower type is changed by that.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,10 +34,11 @@ class Flat:
     memory: Tensor
     views: list[Tensor]
     shapes: Shapes
+    alike: Hashable  # the same for all of the same shapes
 
     @property
     def key(self) -> Hashable:
-        return self.shapes, self.memory.dtype, self.memory.device
+        return self.alike, self.memory.dtype, self.memory.device
 
 
 class Flats:
@@ -45,41 +47,52 @@ class Flats:
     def __init__(self) -> None:
         self._free: dict[Hashable, list[Flat]] = {}
         self._kept, self._room = 0, KEPT
+        self._lock = threading.Lock()  # they are given back by another thread
 
     def allow(self, room: int) -> None:
         """So many bytes may be kept from now on, where that is more; what is over it goes."""
-        if self._room:
-            self._room = max(KEPT, room)
-            if self._kept > self._room:
-                self._free, self._kept = {}, 0
+        with self._lock:
+            if self._room:
+                self._room = max(KEPT, room)
+                if self._kept > self._room:
+                    self._free, self._kept = {}, 0
 
     def close(self) -> None:
         """Keeps nothing any more."""
-        self._free.clear()
-        self._room = 0
+        with self._lock:
+            self._free, self._kept, self._room = {}, 0, 0
 
-    def take(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Flat:
-        try:
-            flat = self._free[shapes, dtype, device].pop()
-            self._kept -= flat.memory.nbytes
-            return flat
-        except LookupError:  # there is none, or another thread was faster
-            pass
+    def take(
+        self,
+        tensors: Sequence[Tensor],
+        dtype: torch.dtype,
+        device: torch.device,
+        alike: Hashable = None,
+    ) -> Flat:
+        """Memory for tensors of these shapes; `alike`: `bulk.alike_of` them, where it is known."""
+        alike = bulk.alike_of(tensors) if alike is None else alike
+        with self._lock:
+            free = self._free.get((alike, dtype, device))
+            if free:
+                self._kept -= free[-1].memory.nbytes
+                return free.pop()
+        shapes = tuple([tensor.shape for tensor in tensors])
         sizes = [shape.numel() for shape in shapes]
         memory = torch.empty(sum(sizes), dtype=dtype, device=device)
         # not split(): its pieces share a count of writes
         pieces = zip(memory.unsafe_split_with_sizes(sizes), shapes, strict=True)
-        return Flat(memory, [piece.view(shape) for piece, shape in pieces], shapes)
+        return Flat(memory, [piece.view(shape) for piece, shape in pieces], shapes, alike)
 
     def copy(self, tensors: Any, dtype: torch.dtype, device: torch.device) -> Flat:
-        flat = self.take(tuple([t.shape for t in tensors]), dtype, device)
+        flat = self.take(tensors, dtype, device)
         torch._foreach_copy_(flat.views, tensors)
         return flat
 
     def give(self, flat: Flat) -> None:
-        if self._kept + flat.memory.nbytes <= self._room:
-            self._kept += flat.memory.nbytes
-            self._free.setdefault(flat.key, []).append(flat)
+        with self._lock:
+            if self._kept + flat.memory.nbytes <= self._room:
+                self._kept += flat.memory.nbytes
+                self._free.setdefault(flat.key, []).append(flat)
 
 
 @dataclass
@@ -116,10 +129,7 @@ def is_of_lists(call: Call) -> bool:
 
 def kind_of(call: Call) -> Hashable:
     """What calls have in common whose errors are alike: `Taken.kind`."""
-    given = (*call.args, *call.kwargs.values())
-    lists = (value for value in given if type(value) in (list, tuple))
-    found = tuple([(t.shape, t.dtype) for some in lists for t in some if isinstance(t, Tensor)])
-    return call.name, found, None, None
+    return call.name, bulk.alike_of(call.given), None, None
 
 
 def taken_before(call: Call, kind: Hashable, dtype: torch.dtype, flats: Flats) -> Lists:
@@ -219,7 +229,7 @@ def run(lists: Lists, flats: Flats) -> bool:
         return False
     args = [_views(value) for value in lists.args]
     kwargs = {name: _views(value) for name, value in lists.kwargs.items()}
-    lists.right = flats.take(made.shapes, torch.float64, made.memory.device)
+    lists.right = flats.take(made.views, torch.float64, made.memory.device, made.alike)
     if lists.in_place:
         lists.right.memory.copy_(lists.flats[0].memory)
         args[0] = lists.right.views

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from op_tools import names, reference
+from op_tools import kernels, names, reference
 from op_tools.call import Call, tensor_list, tensors
 from op_tools.gradients import Gradients
 
@@ -21,6 +21,9 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
     made = [result] if type(result) is Tensor else tensor_list(result)
+    helper = kernels.loaded()
+    if helper is not None:  # hot path
+        return bool(helper.lie_in(made, call.given))
     found = [t.untyped_storage()._cdata for t in made if t.numel()]
     if not found:
         return False

@@ -56,6 +56,18 @@ VIEWS = frozenset(
     """.split()
 )
 
+_CUTS = (int, slice, type(None), type(...))  # indices that cut, and copy nothing
+
+
+def is_view(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a call returns a view, where strides allow that."""
+    word = last(name)
+    if word != "__getitem__" or len(args) < 2:
+        return word in VIEWS
+    index = args[1] if type(args[1]) is tuple else args[1:2]
+    return all(type(part) in _CUTS for part in index)
+
+
 # Of these, those that are views whatever the strides: nothing is done on the device.
 NEVER_COPY = frozenset(
     """
@@ -134,6 +146,15 @@ def last(name: str) -> str:
     """The operator's own word: "add" of torch.Tensor.add and of aten.add.Tensor."""
     parts = name.split(".")
     return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+
+
+@cache
+def sounds_in_place(name: str) -> bool:
+    """Whether an operator may write its first argument, by its name."""
+    word = last(name)
+    if word.endswith("__"):
+        return word == "__setitem__" or word.startswith("__i")
+    return word.endswith("_")
 
 
 def is_random(name: str) -> bool:

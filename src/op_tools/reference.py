@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from deeplink import settings
-from op_tools import host, names
+from op_tools import host, kernels, names
 from op_tools.call import Call, tensors
 
 Types = dict[torch.dtype, torch.dtype]
@@ -94,8 +93,11 @@ def _unfit_name(name: str) -> str:
     return "it talks to other processes" if name.startswith(_OTHER_PROCESSES) else ""
 
 
-def kind(values: Iterable[Tensor]) -> str:
+def kind(values: list[Tensor]) -> str:
     """Why a tensor cannot be compared; "" when all can."""
+    helper = kernels.loaded()
+    if helper is not None and helper.are_plain(values):  # hot path
+        return ""
     for tensor in values:
         if tensor.is_nested:
             return "a nested tensor"
@@ -199,7 +201,12 @@ def writes(call: Call, versions: list[int], now: list[int]) -> bool:
         return True
     if NO_COUNT not in now:
         return False
-    return names.last(call.name).endswith("_") or call.kwargs.get("out") is not None
+    return names.sounds_in_place(call.name) or call.kwargs.get("out") is not None
+
+
+def wrote_nothing(call: Call, versions: list[int], now: list[int]) -> bool:
+    """Whether a call, which has been made, wrote no argument, as each of them says. Hot path."""
+    return versions == now and NO_COUNT not in now and not isinstance(call.func, OpOverload)
 
 
 def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
@@ -213,6 +220,10 @@ def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
+    helper = kernels.loaded()
+    if helper is not None:  # hot path
+        found: list[int] = helper.versions_of(call.given, NO_COUNT)
+        return found
     return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
 
 

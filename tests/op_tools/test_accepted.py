@@ -59,3 +59,12 @@ def test_what_failed_or_needed_no_long_look_is_not_remembered() -> None:
         accepted.add("kind", off(1e-5), RIGHT, verdict)
         for _ in range(FIRST + 1):
             assert accepted.verdict("kind", off(0.0), RIGHT) is None
+
+
+def test_only_what_lets_more_pass_is_a_change() -> None:
+    accepted = Accepted()
+    for error, changes in ((1e-6, 1), (1e-7, 1), (1e-5, 2)):
+        accepted.add("kind", off(error), RIGHT, PASSED)
+        assert accepted.changes == changes
+    assert accepted.limits("kind") > (1e-6, 1e-7)
+    assert accepted.limits("another") == (-1.0, -1.0)

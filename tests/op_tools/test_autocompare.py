@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics, kernels
+from op_tools import OpAutoCompare, diagnostics, kept_before, kernels
+from op_tools.call import Call
 
 CSV = "op_tools_results/op_autocompare_result"
 
@@ -665,3 +666,26 @@ def test_a_folder_that_cannot_be_written_is_told_at_the_start(
 
 def test_it_is_exported() -> None:
     assert op_tools.OpAutoCompare is OpAutoCompare
+
+
+@pytest.mark.parametrize("reference", ["host", "device"])
+def test_a_cut_is_a_view_of_which_no_value_is_copied(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    kept = kept_before.kept
+
+    def heard(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
+        copied.append(call.name)
+        return kept(call, there)
+
+    monkeypatch.setattr(kept_before, "kept", heard)
+    words, x = torch.arange(12, device="dipu").view(3, 4), leaf(3, 4)
+    places = torch.tensor([2, 0], device="dipu")
+    with OpAutoCompare(reference=reference, ops="torch.Tensor.__getitem__") as tool:
+        words[:, :-1], words[None, 0, ...], x[1:].sum().backward()
+        assert tool.compared == 3 and not copied
+        x[places]  # not a view
+        assert copied == ["torch.Tensor.__getitem__"]
+    assert tool.compared == 4
+    healthy(tool)

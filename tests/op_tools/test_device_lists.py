@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -156,15 +157,28 @@ def test_memory_is_kept_for_the_next_calls_as_long_as_there_is_room(
 ) -> None:
     monkeypatch.setattr(device_lists, "KEPT", 64)
     flats, cpu = Flats(), torch.device("cpu")
-    shapes = (torch.Size([16]), torch.Size([16]))
+    two = [torch.ones(16), torch.ones(16)]
     flats.allow(1 << 10)
-    one = flats.take(shapes, torch.float64, cpu)
+    one = flats.take(two, torch.float64, cpu)
     flats.give(one)
-    assert flats.take(shapes, torch.float64, cpu) is one
+    assert flats.take(two, torch.float64, cpu) is one
     flats.give(one)
     flats.allow(0)  # there is less now than is kept
-    assert flats.take(shapes, torch.float64, cpu) is not one
+    assert flats.take(two, torch.float64, cpu) is not one
     flats.close()
     flats.allow(1 << 10)
     flats.give(one)
-    assert flats.take(shapes, torch.float64, cpu) is not one
+    assert flats.take(two, torch.float64, cpu) is not one
+
+
+def test_a_call_of_lists_is_of_the_same_kind_however_it_is_taken() -> None:
+    x = [torch.ones(3) for _ in range(COUNT)]
+    lists, _ = taken(torch._foreach_mul, x, 2.0)
+    other = device_lists.taken_of(lists, None)  # type: ignore[arg-type]
+    assert other.kind == lists.kind
+    widened = [t.double() for t in x]  # as a reference has them
+    call = other.call.given_others((widened, 2.0), {})
+    narrow = {id(t): torch.float32 for t in widened}
+    again = replace(other.again, call=call, narrow=narrow)
+    assert replace(other, again=again).kind == lists.kind
+    assert replace(other, again=replace(again, narrow={})).kind != lists.kind

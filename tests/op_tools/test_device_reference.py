@@ -13,9 +13,9 @@ from torch.nn import functional
 from op_tools import (
     OpAutoCompare,
     device_figures,
+    device_judge,
     device_kinds,
     device_parts,
-    device_reference,
     diagnostics,
     kept_before,
     memory,
@@ -132,7 +132,7 @@ def test_calls_that_are_judged_in_portions_are_told_as_those_at_once(
         train(network(), 3)
     at_once, (path,) = rows(), Path(CSV).glob("*.csv")
     path.unlink()
-    monkeypatch.setattr(device_reference, "AT_ONCE", 5)
+    monkeypatch.setattr(device_judge, "AT_ONCE", 5)
     with OpAutoCompare(reference="device") as again:
         seen = train(network(), 3)
     assert all(map(torch.equal, plain, seen))
@@ -149,7 +149,7 @@ def test_calls_that_are_judged_in_portions_are_told_as_those_at_once(
 def test_a_fault_in_one_of_many_portions_is_named(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_reference, "AT_ONCE", 3)
+    monkeypatch.setattr(device_judge, "AT_ONCE", 3)
     x = torch.full((512,), 1.5, device="dipu")
     with OpAutoCompare(reference="device") as tool:
         for at in range(11):

@@ -2,7 +2,9 @@
 // asks for them: no Python runs in the backward pass. As op_tools/gradients.py, which does the same where there is no native part.
 #include "gathered.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -26,6 +28,12 @@ int64_t size_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided ? static_cast<int64_t>(tensor.nbytes()) : 0;
 }
 
+bool is_dense(const at::Tensor& tensor) { return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense(); }
+
+bool is_in(const std::vector<at::Tensor>& tensors, const at::Tensor& one) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& other) { return other.is_same(one); });
+}
+
 // A copy, in float64 where that changes no value: a reference needs it so.
 at::Tensor widened(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kDouble || !tensor.is_floating_point()) return tensor.clone();
@@ -39,10 +47,10 @@ at::Tensor widened(const at::Tensor& tensor) {
 class Gathered;
 
 // One call's gradients while they come in, and then. Holds no tensor of the graph: no cycle, no leak.
-class Flown {
+class Flown : public Flowed {
  public:
   Flown(py::object of, std::shared_ptr<Gathered> owner, size_t results, size_t arguments, bool views)
-      : outputs(results), inputs(arguments), of_(std::move(of)), owner_(std::move(owner)), views_(views) {}
+      : Flowed(results, arguments), of_(std::move(of)), owner_(std::move(owner)), views_(views) {}
   ~Flown() {
     if (!Py_IsInitialized()) {  // after the end of Python nothing of it can be given back
       of_.release();
@@ -65,10 +73,7 @@ class Flown {
     return made;
   }
 
-  std::vector<at::Tensor> outputs, inputs;
-  size_t waiting = 0;     // nodes
-  bool complete = true;
-  std::string error;
+  size_t waiting = 0;  // nodes
 
  private:
   void end(const std::shared_ptr<Flown>& self);
@@ -174,12 +179,26 @@ void Flown::leave(const variable_list& grads, const Marks& entering, const std::
     if (over_) return;
     try {
       const Aside aside;
+      std::vector<at::Tensor> own, copies;  // what is alike is copied by one launch
       for (const auto& [place, argument] : entering) {
-        if (!grads[place].defined()) continue;
+        const at::Tensor& grad = grads[place];
+        if (!grad.defined()) continue;
         at::Tensor& sum = inputs[argument];
-        if (sum.defined()) sum = at::add(sum, grads[place]);
-        else sum = views_ ? grads[place].detach() : grads[place].clone();
+        if (sum.defined() && is_in(copies, sum)) at::_foreach_copy_(copies, own), own.clear(), copies.clear();
+        if (sum.defined()) {
+          sum = at::add(sum, grad);
+        } else if (views_) {
+          sum = grad.detach();
+        } else if (is_dense(grad) && (own.empty() || (grad.scalar_type() == own[0].scalar_type() && grad.device() == own[0].device()))) {
+          own.push_back(grad);
+          sum = at::empty_strided(grad.sizes(), grad.strides(), grad.options());
+          copies.push_back(sum);
+        } else {
+          sum = grad.clone();
+        }
       }
+      if (own.size() == 1) copies[0].copy_(own[0]);
+      else if (!own.empty()) at::_foreach_copy_(copies, own);
     } catch (const std::exception& failed) {
       error = failed.what();
     }
@@ -264,21 +283,31 @@ struct After final : torch::autograd::FunctionPostHook {
 // Copies of a call's arguments, one of each: in float64 where that changes no value, as leaves of a graph where that is wanted.
 // What is of another type is copied too, unless `own`: then nobody else has it.
 std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& given, const std::vector<bool>& wanted, bool own) {
-  std::vector<at::Tensor> made;
+  std::vector<at::Tensor> made, narrow, wide;
   made.reserve(given.size());
   const Aside aside;
   for (size_t at = 0; at < given.size(); at++) {
     const at::Tensor& tensor = given[at];
-    const auto* impl = tensor.unsafeGetTensorImpl();
-    const auto same = std::find_if(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(at), [&](const at::Tensor& other) { return other.unsafeGetTensorImpl() == impl; });
+    const auto same = std::find_if(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(at), [&](const at::Tensor& other) { return other.is_same(tensor); });
     if (same != given.begin() + static_cast<std::ptrdiff_t>(at)) {
       made.push_back(made[static_cast<size_t>(same - given.begin())]);
       continue;
     }
     const bool widens = tensor.is_floating_point() && tensor.scalar_type() != at::kDouble;
-    made.push_back(widens ? tensor.to(at::kDouble) : own ? tensor.detach() : tensor.detach().clone());
-    if (wanted[at] && tensor.is_floating_point()) made.back().set_requires_grad(true);
+    // what is alike is copied by one launch
+    const bool alike = widens && is_dense(tensor) && (narrow.empty() || (tensor.scalar_type() == narrow[0].scalar_type() && tensor.device() == narrow[0].device()));
+    if (alike) {
+      narrow.push_back(tensor);
+      wide.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().dtype(at::kDouble)));
+      made.push_back(wide.back());
+    } else {
+      made.push_back(widens ? tensor.to(at::kDouble) : own ? tensor.detach() : tensor.detach().clone());
+    }
   }
+  if (narrow.size() == 1) wide[0].copy_(narrow[0]);
+  else if (!narrow.empty()) at::_foreach_copy_(wide, narrow);
+  for (size_t at = 0; at < given.size(); at++)
+    if (wanted[at] && given[at].is_floating_point()) made[at].set_requires_grad(true);
   return made;
 }
 
@@ -323,11 +352,12 @@ void finish_gathered() {
 
 void bind_gathered(py::module_& m) {
   m.def("leaves_of", &leaves_of);
-  py::class_<Flown, std::shared_ptr<Flown>>(m, "Flown")
-      .def_property_readonly("outputs", [](const Flown& flown) { return Flown::listed(flown.outputs); })
-      .def_property_readonly("inputs", [](const Flown& flown) { return Flown::listed(flown.inputs); })
-      .def_readonly("complete", &Flown::complete)
-      .def_readonly("error", &Flown::error);
+  py::class_<Flowed, std::shared_ptr<Flowed>>(m, "Flowed")
+      .def_property_readonly("outputs", [](const Flowed& flown) { return Flown::listed(flown.outputs); })
+      .def_property_readonly("inputs", [](const Flowed& flown) { return Flown::listed(flown.inputs); })
+      .def_readonly("complete", &Flowed::complete)
+      .def_readonly("error", &Flowed::error);
+  py::class_<Flown, Flowed, std::shared_ptr<Flown>>(m, "Flown");
   py::class_<Gathered, std::shared_ptr<Gathered>>(m, "Gathered")
       .def(py::init<py::object>())
       .def("limit", &Gathered::limit)

@@ -15,6 +15,7 @@ void bind_fronts(py::module_& m);     // unit_fronts.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_gathered(py::module_& m);  // unit_gathered.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
+void bind_judge(py::module_& m);     // unit_judge.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_modules(py::module_& m);   // unit_modules.cpp
 void bind_packed(py::module_& m);    // unit_packed.cpp
@@ -53,6 +54,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_functions(m);
   op_tools::bind_gathered(m);
   op_tools::bind_heads(m);
+  op_tools::bind_judge(m);
   op_tools::bind_kernels(m);
   op_tools::bind_modules(m);
   op_tools::bind_packed(m);
