@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from functools import lru_cache
@@ -28,10 +29,14 @@ class Arena:
 
     Into that of a device (`locked`) it copies on its own, and nobody waits: into page-locked memory
     or, where it is asked for and the device has plenty, into memory of its own (`near`), which
-    takes no memory of the host until it is fetched.
+    takes no memory of the host (but for what else is written there) until it is fetched into the
+    page-locked memory of another one (`landed`). `settled` bytes are as they are to be written.
     """
 
-    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
+    __slots__ = (
+        *("address", "base", "device", "filled", "landed", "locked", "memory", "near", "settled"),
+        *("size", "view"),
+    )
 
     def __init__(self, size: int, device: str = "", near: bool = False) -> None:
         self.device = device
@@ -39,6 +44,8 @@ class Arena:
             self.near = near_memory(size, device) if near else None
             found = page_locked(size) if device and size and self.near is None else None
             self.locked = self.near is not None or found is not None
+            if found is None and self.near is not None:
+                found = _sparse(size)
             if found is None:
                 whole = torch.empty(size + BLOCK, dtype=torch.uint8)
                 skipped = -whole.data_ptr() % BLOCK
@@ -48,8 +55,18 @@ class Arena:
             raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
         self.size = size
-        self.base = 0
-        self.filled = 0
+        self.landed: Arena | None = None
+        self.start(0)
+
+    def start(self, base: int) -> None:
+        """Empty, and for what comes there in the file."""
+        self.base = base
+        self.filled = self.settled = 0
+
+    @property
+    def end(self) -> int:
+        """Where in the file it ends so far."""
+        return self.base + self.filled
 
 
 def page_locked(size: int) -> Tensor | None:
@@ -59,6 +76,14 @@ def page_locked(size: int) -> Tensor | None:
     except RuntimeError:  # no such memory here, or none of it left
         return None
     return memory if memory.data_ptr() % BLOCK == 0 else None
+
+
+def _sparse(size: int) -> Tensor:
+    """Bytes of which few will be touched: each costs a page of its own, and no large one."""
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def near_memory(size: int, device: str) -> Tensor | None:
@@ -101,5 +126,5 @@ def give(arena: Arena) -> None:
     """Takes back what nobody looks at any more."""
     with _lock:
         if arena.near is None and sum(each.size for each in _spare) + arena.size <= SPARE:
-            arena.base = arena.filled = 0
+            arena.start(0)
             _spare.append(arena)

@@ -39,8 +39,8 @@ struct Changes {
 // One at a time writes; `store` is the PackedStore, which has what only Python can do.
 class Packer {
  public:
-  Packer(bool sampled, uint64_t trusted, py::function window)
-      : reach_(std::move(window)), known_(sampled, reach_), sent_(sampled, trusted) {}
+  Packer(bool sampled, uint64_t trusted, py::function window, py::function launcher)
+      : reach_(std::move(window)), known_(sampled, reach_), sent_(sampled, trusted, std::move(launcher)) {}
 
   void part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call, py::handle header,
             py::tuple args, py::dict kwargs, py::dict more);
@@ -54,7 +54,8 @@ class Packer {
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
   void forget(const std::vector<at::Tensor>& tensors);
-  void settle(uint64_t stop) { sent_.settle(stop); }
+  void settle(uint64_t stop) { sent_.settle(stop, std::nullopt); }
+  void land(uint64_t stop, const at::Tensor& host, const at::Tensor& landing, size_t from, size_t to);
   uint64_t first() { return sent_.first(); }
   void clear() { sent_.clear(); }
   void release() { room_ = {}; }
