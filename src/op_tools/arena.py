@@ -17,7 +17,7 @@ from op_tools import kernels, memory
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
 LARGE = 64 << 20  # of a device, once so much was copied
-NEAR = 32 << 20  # of one in a device's own memory
+NEAR = 64 << 20  # of one in a device's own memory
 SHARE = 16  # of what a device has left: what waits there is no more of it
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []

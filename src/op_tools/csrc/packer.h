@@ -48,8 +48,9 @@ class Packer {
   void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
   void input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs);
   void output(uint64_t call, PyObject* result, const Changes& changes);
-  void gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete);
+  void gradients(int kind, uint64_t call, const std::vector<const Piece*>& pieces, bool complete);  // null: none came
   Piece piece(PyObject* value);
+  Piece piece(const at::Tensor& gradient);
   void end();
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
@@ -85,8 +86,10 @@ class Packer {
   void write_word(const char* kind, const char* word);
   void write_other(PyObject* value, bool encoded);
   void write_tensor(PyObject* value);
+  void write_tensor(const at::Tensor& tensor, int number, const At& at);
   void write_piece(const Piece& piece);
   At take(PyObject* value);
+  At take(const at::Tensor& tensor);  // a plain one
   At reached(const at::Tensor& tensor);
   At far(const at::Tensor& tensor);
   void check_allowed(c10::DeviceType type);

@@ -49,6 +49,7 @@ class Sent {
   };
   void send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step);
   void give();  // the copies that were put off, many at once
+  bool launches(const at::Tensor& tensor);  // a kernel for them, in a stream of which no graph is captured
   void forget(const at::Tensor& tensor);
 
   // What the file gets of memory that has a `near` one, from one place in it to another: a page-locked memory of its size.

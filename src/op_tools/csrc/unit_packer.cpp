@@ -47,7 +47,8 @@ uint32_t crc32(const char* data, size_t size) {
 }  // namespace
 
 void Room::use(const py::handle& given, uint64_t now) {
-  filled = given.attr("filled").cast<size_t>();
+  static PyObject* const word = PyUnicode_InternFromString("filled");
+  filled = py::cast<size_t>(given.attr(py::handle(word)));
   end = now;
   used = 0;
   if (arena.ptr() == given.ptr()) return;
@@ -164,13 +165,14 @@ void Packer::output(uint64_t call, PyObject* result, const Changes& changes) {
   close(kOutput, call);
 }
 
-void Packer::gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete) {
+void Packer::gradients(int kind, uint64_t call, const std::vector<const Piece*>& pieces, bool complete) {
   text_.clear(), number_ = 0;
   open("{\"id\":" + std::to_string(call) + '}');
   text_ += '[';
   for (size_t at = 0; at < pieces.size(); at++) {
     if (at) text_ += ',';
-    write(pieces[at].ptr(), false);
+    if (pieces[at] != nullptr) write_piece(*pieces[at]);
+    else text_ += "null";
   }
   text_ += complete ? "],\"kwargs\":{},\"complete\":true" : "],\"kwargs\":{},\"complete\":false";
   close(kind, call);
@@ -188,6 +190,21 @@ Piece Packer::piece(PyObject* value) {
   look();
   pieces_ = &made.texts;
   write(value, false);
+  made.texts.push_back(std::move(text_));
+  sent_.give();
+  return made;
+}
+
+Piece Packer::piece(const at::Tensor& gradient) {
+  if (!is_plain(gradient)) {
+    held_.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
+    return piece(held_.back().ptr());
+  }
+  Piece made;
+  if (!reach_.sees(gradient)) tensors_.push_back(&gradient);
+  look();
+  pieces_ = &made.texts;
+  write_tensor(gradient, 0, take(gradient));
   made.texts.push_back(std::move(text_));
   sent_.give();
   return made;
@@ -229,6 +246,10 @@ At Packer::take(PyObject* value) {
     room_.use(found[0], found[1].cast<uint64_t>());
     return found[2].cast<At>();
   }
+  return take(tensor);
+}
+
+At Packer::take(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   return reach_.sees(tensor) ? reached(tensor) : far(tensor);
 }
@@ -260,7 +281,7 @@ At Packer::far(const at::Tensor& tensor) {
   if (const auto known = sent_.find(tensor, step_)) return saved += known->second, *known;
   const Layout layout(tensor);
   const size_t size = layout.count * layout.width;
-  if (!std::exchange(allowed_, true)) check_allowed(tensor.device().type());
+  if (!std::exchange(allowed_, true) && !sent_.launches(tensor)) check_allowed(tensor.device().type());
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
   {

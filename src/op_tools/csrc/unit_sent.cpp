@@ -215,6 +215,10 @@ void Sent::copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor
   over(memory.storage(), keys, tensor.dtype(), offset, sizes, dense).copy_(ordered, locked);
 }
 
+bool Sent::launches(const at::Tensor& tensor) {
+  return copies_.takes(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+}
+
 void Sent::give() {
   if (owed_.empty()) return;
   std::exception_ptr error;

@@ -59,6 +59,7 @@ struct Group {
   std::unique_ptr<Hearer> hearer;
   Objects outputs, inputs;
   std::map<int, at::Tensor> sums;
+  std::unordered_set<int> several;  // arguments that get a gradient from more than one place
   size_t waiting = 0;
 };
 
@@ -106,8 +107,11 @@ struct After final : torch::autograd::FunctionPostHook {
 
  private:
   at::Tensor summed(int argument, const at::Tensor& gradient) {
+    const bool alone = !group->several.contains(argument);
+    if (alone && !gradient.requires_grad()) return gradient;
     const at::NoGradGuard unrecorded;
     const at::DisableRecordFunctionGuard unwatched;
+    if (alone) return gradient.detach();
     at::Tensor& sum = group->sums[argument];
     return sum = sum.defined() ? at::add(sum, gradient.detach()) : gradient.detach();
   }
@@ -147,6 +151,10 @@ void watch(Given& given, size_t count, const Tensors& made, uint64_t sequence,
   if (found.nodes.empty()) return;
   const auto group = std::make_shared<Group>(hearer(), made.size(), count);
   group->waiting = found.nodes.size();
+  std::unordered_set<int> once;
+  for (const auto& [node, marks] : found.inputs)
+    for (const auto& [place, argument] : marks)
+      if (!once.insert(argument).second) group->several.insert(argument);
   for (Node* node : found.nodes) {
     const auto leaving = found.outputs.find(node), entering = found.inputs.find(node);
     if (leaving != found.outputs.end()) node->add_pre_hook(std::make_unique<Before>(group, leaving->second));
