@@ -16,13 +16,14 @@ from typing import Protocol
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import arena, interception
+from op_tools import arena, interception, kernels
 from op_tools.arena import BLOCK, Arena
 
 DELAY = 0.002  # seconds that a few bytes wait for more of them
 ENOUGH = 1 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
 FEW = 16 << 20  # bytes that do not go by way of a device's own memory
+MOST = 8  # threads that write
 LANDINGS = 3  # of memory that what waits in a device's own is fetched into
 
 
@@ -58,8 +59,9 @@ class Spool:
         self._broken: Exception | None = None  # why no more can be settled
         self._path = path
         self._problem = problem
-        self._file = os.open(path, os.O_WRONLY)
-        self._direct = _open_direct(path)
+        self._file = os.open(path, os.O_RDWR)
+        self._together = _writers(self._file)  # threads that write to a file in memory
+        self._direct = None if self._together else _open_direct(path)
         self._full: deque[Arena] = deque()  # those that wait, before the one that is being filled
         self._free: list[Arena] = []
         self._landings: list[Arena] = []
@@ -244,6 +246,15 @@ class Spool:
             return piece, min(piece.end, self._settled)
 
     def _write(self, piece: Arena, stop: int) -> None:
+        if self._together and stop - self.written >= ENOUGH:
+            try:
+                self._put_together(piece, stop)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                    raise
+                self._together = 0  # an older system
+            else:
+                return
         start, whole = self.written // BLOCK * BLOCK, stop // BLOCK * BLOCK
         if self._direct is not None and whole - start >= LEAST:
             try:
@@ -256,6 +267,14 @@ class Spool:
             else:
                 return  # the rest waits for more
         self._put(self._file, piece, self.written, stop)
+
+    def _put_together(self, piece: Arena, stop: int) -> None:
+        memory, start = piece.landed or piece, self.written
+        helper = kernels.helper()
+        assert helper is not None  # there are several threads
+        address = memory.address + start - piece.base
+        helper.put_in_memory(self._file, address, start, stop, self._together)
+        self.written = stop
 
     def _put(self, file: int, piece: Arena, start: int, stop: int) -> None:
         view = (piece.landed or piece).view
@@ -336,6 +355,12 @@ class Spool:
 def _is_bounded() -> bool:
     """Whether it was said how much may wait."""
     return settings.OP_CAPTURE_MEMORY.is_set()
+
+
+def _writers(file: int) -> int:
+    """Threads that write to a file which lies in memory; 0: it does not, or there are few."""
+    helper, count = kernels.loaded(), (os.cpu_count() or 1) // 2
+    return min(count, MOST) if helper is not None and count >= 4 and helper.is_in_memory(file) else 0
 
 
 def _open_direct(path: Path) -> int | None:

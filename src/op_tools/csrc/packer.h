@@ -50,7 +50,7 @@ class Packer {
   void output(uint64_t call, PyObject* result, const Changes& changes);
   void gradients(int kind, uint64_t call, const std::vector<const Piece*>& pieces, bool complete);  // null: none came
   Piece piece(PyObject* value);
-  Piece piece(const at::Tensor& gradient);
+  std::vector<Piece> pieces(const std::vector<at::Tensor>& gradients);
   void end();
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);

@@ -146,15 +146,19 @@ class Packing {
 struct Heard final : Hearer {
   Heard(std::shared_ptr<Packing> to, const Head& head) : to(std::move(to)), id(head.id), name(head.name) {}
 
-  py::object taken(const at::Tensor& gradient) override {
-    if (to->over()) return py::none();
+  Objects taken(const std::vector<at::Tensor>& gradients) override {
+    Objects made(gradients.size(), py::none());
+    if (to->over()) return made;
     try {
-      to->turn(current_step.load(), [&] { pieces.push_back(to->packer.piece(gradient)); });
-      return py::int_(pieces.size() - 1);
+      to->turn(current_step.load(), [&] {
+        for (Piece& piece : to->packer.pieces(gradients)) pieces.push_back(std::move(piece));
+      });
+      const size_t first = pieces.size() - made.size();
+      for (size_t at = 0; at < made.size(); at++) made[at] = py::int_(first + at);
     } catch (const std::exception&) {
       to->failed(*name, true);
-      return py::none();
     }
+    return made;
   }
 
   void done(const Objects& outputs, const Objects& inputs, bool complete) override {

@@ -195,17 +195,21 @@ Piece Packer::piece(PyObject* value) {
   return made;
 }
 
-Piece Packer::piece(const at::Tensor& gradient) {
-  if (!is_plain(gradient)) {
-    held_.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
-    return piece(held_.back().ptr());
-  }
-  Piece made;
-  if (!reach_.sees(gradient)) tensors_.push_back(&gradient);
+std::vector<Piece> Packer::pieces(const std::vector<at::Tensor>& gradients) {
+  std::vector<Piece> made(gradients.size());
+  for (const at::Tensor& gradient : gradients)
+    if (is_plain(gradient) && !reach_.sees(gradient)) tensors_.push_back(&gradient);
   look();
-  pieces_ = &made.texts;
-  write_tensor(gradient, 0, take(gradient));
-  made.texts.push_back(std::move(text_));
+  for (size_t at = 0; at < gradients.size(); at++) {
+    pieces_ = &made[at].texts;
+    if (is_plain(gradients[at])) {
+      write_tensor(gradients[at], 0, take(gradients[at]));
+    } else {
+      held_.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradients[at])));
+      write(held_.back().ptr(), false);
+    }
+    made[at].texts.push_back(std::exchange(text_, {}));
+  }
   sent_.give();
   return made;
 }
