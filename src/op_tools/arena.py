@@ -29,13 +29,14 @@ class Arena:
 
     Into that of a device (`locked`) it copies on its own, and nobody waits: into page-locked memory
     or, where it is asked for and the device has plenty, into memory of its own (`near`), which
-    takes no memory of the host (but for what else is written there) until it is fetched into the
-    page-locked memory of another one (`landed`). `settled` bytes are as they are to be written.
+    takes no memory of the host until it is fetched into the page-locked memory of another one
+    (`landed`); what else is written lies together in `memory` then, and `rest` bytes at the end
+    not even there. `settled` bytes are as they are to be written.
     """
 
     __slots__ = (
-        *("address", "base", "device", "filled", "landed", "locked", "memory", "near", "settled"),
-        *("size", "view"),
+        *("address", "base", "device", "filled", "landed", "locked", "memory", "near", "rest"),
+        *("settled", "size", "view"),
     )
 
     def __init__(self, size: int, device: str = "", near: bool = False) -> None:
@@ -61,7 +62,7 @@ class Arena:
     def start(self, base: int) -> None:
         """Empty, and for what comes there in the file."""
         self.base = base
-        self.filled = self.settled = 0
+        self.filled = self.settled = self.rest = 0
 
     @property
     def end(self) -> int:

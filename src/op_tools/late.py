@@ -106,11 +106,6 @@ class Waiting:
         for _ in due:
             self._records.popleft()
 
-    def land(self, stop: int, host: Tensor, landing: Tensor, start: int, end: int) -> None:
-        """The same, and a part of that memory lies in another from then on."""
-        self.settle(stop)
-        landing[start:end].copy_(host[start:end])
-
     def clear(self) -> None:
         """Forgets them. Memory that is still written must not be given back."""
         with contextlib.suppress(RuntimeError):  # the device has failed, and writes nothing

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
@@ -33,9 +33,14 @@ class Settled(Protocol):
     @property
     def first(self) -> int: ...  # where in the file they begin
     def settle(self, stop: int) -> None: ...  # they have come, those before that place
-    # the same for a part of memory that has a device's own behind it: it lies in `landing` then
-    def land(self, stop: int, host: Tensor, landing: Tensor, start: int, end: int) -> None: ...
     def clear(self) -> None: ...
+
+
+class Lands(Settled, Protocol):
+    """The same of the native part, which alone fills memory that has a device's own behind it."""
+
+    # a part of that lies in `landing` then
+    def land(self, stop: int, host: Tensor, landing: Tensor, start: int, end: int) -> None: ...
 
 
 class Spool:
@@ -87,8 +92,9 @@ class Spool:
         With a `device`, in an arena of its own kind.
         """
         last = self.last
-        if last.filled + size > last.size or (device and last.device != device):
-            self._next(size, device or last.device)
+        own = last.near is not None and not device  # what lies there is not laid out as the file is
+        if own or last.filled + size > last.size or (device and last.device != device):
+            self._next(size, device or ("" if own else last.device))
         return self.last, self.last.filled
 
     def advance(self, size: int) -> None:
@@ -113,7 +119,10 @@ class Spool:
             old = self.last
             if not self._closed:
                 rest = -self.end % BLOCK
-                old.view[old.filled : old.filled + rest] = self._filling(rest)
+                if old.near is None:
+                    old.view[old.filled : old.filled + rest] = self._filling(rest)
+                else:
+                    old.rest = rest
                 old.filled += rest
                 self.end += rest
                 self._full.append(old)
@@ -198,12 +207,14 @@ class Spool:
                 self._late.settle(stop)
             else:
                 landed = self._landing(piece)
-                self._late.land(stop, piece.memory, landed.memory, piece.settled, to)
+                with self._changed:
+                    own = min(to, piece.filled - piece.rest)
+                late = cast("Lands", self._late)
+                late.land(stop, piece.memory, landed.memory, piece.settled, own)
+                landed.view[own:to] = self._filling(to - own)
         except Exception:
-            first = max(piece.settled, min(to, self._late.first - piece.base))
-            if piece.landed is not None:
-                piece.landed.view[piece.settled : first] = piece.view[piece.settled : first]
-            self._settled = piece.base + first  # so far all is well
+            first = min(to, self._late.first - piece.base)
+            self._settled = piece.base + max(piece.settled, first)  # so far all is well
             raise
         piece.settled = to
         self._settled = stop

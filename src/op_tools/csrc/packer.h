@@ -10,13 +10,14 @@ namespace op_tools {
 // The memory that the file's next bytes are put together in: an Arena of op_tools/arena.py.
 struct Room {
   void use(const py::handle& arena, uint64_t end);
-  char* head() const { return address + filled; }
-  void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
+  char* head() const { return address + (near.defined() ? together : filled); }
+  // Its data lies behind the head already; not `here`: in the `near` memory, at its place in the file.
+  void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call, bool here = true);
 
   py::object arena;
-  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies
+  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies; all else lies together in `memory` then
   char* address = nullptr;
-  size_t filled = 0, size = 0;
+  size_t filled = 0, size = 0, together = 0;
   uint64_t end = 0;   // of the file, with what is here
   size_t used = 0;    // since Python was told
   bool locked = false;

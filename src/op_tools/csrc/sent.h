@@ -43,16 +43,19 @@ class Sent {
   // Has the current stream copy a tensor into memory, behind a head that will be at `end` in the file; unless that memory
   // is page-locked, waits for it. Where there is a `near` memory of the device for it, it is copied there, which takes the
   // stream much less time, and from there when it settles. `give` is to follow, before anything may write the tensor.
+  // `at` is the place of the head in both, but where there is a `near` one the host's part lies together, the head at
+  // `address`. Whether it was copied to the `near` one.
   struct Memory {
     const at::Tensor &host, &near;
+    char* address;
     bool locked;
   };
-  void send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step);
+  bool send(const at::Tensor& tensor, const Memory& to, size_t at, uint64_t end, int64_t step);
   void give();  // the copies that were put off, many at once
   bool launches(const at::Tensor& tensor);  // a kernel for them, in a stream of which no graph is captured
   void forget(const at::Tensor& tensor);
 
-  // What the file gets of memory that has a `near` one, from one place in it to another: a page-locked memory of its size.
+  // Page-locked memory for what the file gets of one that has a `near` one: of these places in it.
   struct Landing {
     char *address, *host;
     size_t from, to;
@@ -70,8 +73,8 @@ class Sent {
     size_t size;
     std::optional<c10::Stream> stream;
     std::shared_ptr<Entry> entry;
-    at::Tensor near;  // whole; its values are there, and for the rest in the host's
-    size_t at = 0;    // the head in it
+    size_t at;        // the head, in memory that begins where the file's does
+    at::Tensor near;  // whole: its values are there
   };
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
@@ -79,8 +82,9 @@ class Sent {
   bool fresh(const Entry& entry, int64_t step) const;
   Entries foreseen(const Entries& wanted, int64_t step);
   void give_copies();
-  void copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t head, bool locked);
-  void land(const std::vector<Late>& due, const Landing& landing);
+  void copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t start, bool locked);
+  void put(const Landing& landing, size_t& from, size_t to);
+  void land(const std::vector<Late>& due, const Landing& landing, size_t from);
   void fetch(const at::Tensor& near, const Landing& landing, size_t from, size_t to);
   static std::vector<c10::Stream> streams_of(const std::vector<Late>& due, bool near);
   c10::Stream aside(c10::Device device);
@@ -88,6 +92,7 @@ class Sent {
   void compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step);
   void keep(const at::Tensor& tensor, Late& late, int64_t step);
   void sweep();
+  void turn_over(int64_t step);
   void done(const Late& late, const char* head);
 
   const bool sampled_;
@@ -97,6 +102,9 @@ class Sent {
   uint64_t number_ = 0, turn_ = 0;
   size_t sweep_at_ = 4096;
   std::deque<Late> late_;
+  size_t landed_ = 0;  // bytes of the host's part
+  Entries recent_, previous_;  // those that were sent or looked at in this step, and in the one before
+  int64_t recent_step_ = 0;
   Copies copies_;
   std::vector<at::Tensor> from_, to_;  // copies that were put off, where there is no kernel for them,
   Entries owed_;                       // and what is known already of all that were

@@ -52,6 +52,7 @@ void Room::use(const py::handle& given, uint64_t now) {
   end = now;
   used = 0;
   if (arena.ptr() == given.ptr()) return;
+  together = 0;
   arena = py::reinterpret_borrow<py::object>(given);
   memory = THPVariable_Unpack(py::object(arena.attr("memory")).ptr());
   const py::object twin = arena.attr("near");
@@ -62,16 +63,16 @@ void Room::use(const py::handle& given, uint64_t now) {
   device = arena.attr("device").cast<std::string>();
 }
 
-void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call) {
+void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call, bool here) {
   char* at = head();
   const uint64_t numbers[3] = {length, hashed, call};
   std::memset(at, 0, kHead);
   std::memcpy(at, "OPC1", 4);
   at[4] = static_cast<char>(kind), at[5] = static_cast<char>(part);
   std::memcpy(at + 8, numbers, sizeof numbers);
-  const size_t whole = padded(length);
-  std::memset(at + kHead + length, 0, whole - kHead - length);
-  filled += whole, end += whole, used += whole;
+  const size_t whole = padded(length), elsewhere = here ? 0 : length;
+  std::memset(at + kHead + length - elsewhere, 0, whole - kHead - length);
+  filled += whole, end += whole, used += whole, together += whole - elsewhere;
 }
 
 void Packer::begin(py::object store, py::handle arena, uint64_t end, int64_t step) {
@@ -86,7 +87,8 @@ void Packer::ensure(size_t need, const std::string& kind) {
   if (room_.filled + need <= room_.size && (kind.empty() || kind == room_.device)) return;
   sent_.give();
   const size_t used = std::exchange(room_.used, 0);
-  const py::tuple found = store_.attr("_room")(used, need, kind);
+  const bool as_is = kind.empty() && room_.near.defined();  // what lies there is not laid out as the file is
+  const py::tuple found = store_.attr("_room")(used, need, as_is ? room_.device : kind);
   room_.use(found[0], found[1].cast<uint64_t>());
 }
 
@@ -288,12 +290,13 @@ At Packer::far(const at::Tensor& tensor) {
   if (!std::exchange(allowed_, true) && !sent_.launches(tensor)) check_allowed(tensor.device().type());
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
+  bool here = true;
   {
     std::optional<py::gil_scoped_release> free;
     if (!room_.locked) free.emplace();  // else it waits for nobody
-    sent_.send(tensor, {room_.memory, room_.near, room_.locked}, room_.filled, room_.end, step_);
+    here = !sent_.send(tensor, {room_.memory, room_.near, room_.head(), room_.locked}, room_.filled, room_.end, step_);
   }
-  room_.record(kValues, 0, size, 0, 0);
+  room_.record(kValues, 0, size, 0, 0, here);
   sent++;
   return at;
 }

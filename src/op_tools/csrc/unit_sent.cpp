@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
 constexpr size_t kForeseen = 512;  // tensors that are looked at together
-constexpr uint64_t kNext = 4096;   // so many tensors after the first of them, the last time
+constexpr size_t kNext = 4096;     // tensors after which they are those of the step before, where none is counted
 constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
 constexpr std::chrono::microseconds kPoll(200);
 
@@ -83,6 +83,7 @@ void Sent::look(const std::vector<const at::Tensor*>& tensors, int64_t step) {
     std::lock_guard lock(lock_);
     turn_++;
     if (!sampled_) return;
+    turn_over(step);
     for (const at::Tensor* tensor : tensors) {
       auto entry = valid(*tensor);
       if (entry && entry->place.gaps == 0 && !fresh(*entry, step)) stale.push_back(std::move(entry));
@@ -93,16 +94,24 @@ void Sent::look(const std::vector<const at::Tensor*>& tensors, int64_t step) {
   compare(stale, step);
 }
 
-// They, and of the same device those that were asked for next the last time.
+// What was sent or looked at in the step before is looked at together, if any of it is.
+void Sent::turn_over(int64_t step) {
+  if (step == recent_step_ && recent_.size() < kNext) return;
+  previous_ = std::exchange(recent_, {});
+  recent_step_ = step;
+}
+
+// They, and of the same device those of the step before.
 Sent::Entries Sent::foreseen(const Entries& wanted, int64_t step) {
   Entries all = wanted;
   const Entry& first = *wanted[0];
-  for (const auto& [place, entry] : entries_) {
-    if (all.size() >= kForeseen) break;
-    const bool next = entry->number >= first.number && entry->number - first.number < kNext && entry->device == first.device;
-    if (next && !entry->storage.expired() && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
-      all.push_back(entry);
+  Entries left;
+  for (auto& entry : previous_) {
+    if (entry->storage.expired() || fresh(*entry, step) || std::find(wanted.begin(), wanted.end(), entry) != wanted.end()) continue;
+    if (all.size() < kForeseen && entry->device == first.device) all.push_back(std::move(entry));
+    else left.push_back(std::move(entry));
   }
+  previous_.swap(left);
   return all;
 }
 
@@ -157,6 +166,7 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
     else if (!there) few = nullptr;
     if (few != nullptr && bytes != nullptr && std::memcmp(few, bytes, size) == 0) {
       entry->number = number_, entry->step = step, entry->turn = turn_;
+      recent_.push_back(entry);
     } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
       entries_.erase(known);  // it is to be sent again
     }
@@ -172,33 +182,36 @@ std::optional<At> Sent::find(const at::Tensor& tensor, int64_t step) {
   return entry->at;
 }
 
-void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step) {
+bool Sent::send(const at::Tensor& tensor, const Memory& to, size_t at, uint64_t end, int64_t step) {
   const bool near = to.near.defined() && to.near.device() == tensor.device();
   const at::Tensor& memory = near ? to.near : to.host;
   const Layout layout(tensor);
-  Late late{end, static_cast<char*>(to.host.data_ptr()) + head, layout.count * layout.width};
+  Late late{end, to.address, layout.count * layout.width};
+  late.at = at;
+  const size_t start = (near ? at : static_cast<size_t>(to.address - static_cast<char*>(to.host.data_ptr()))) + kHead;
   if (to.locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-  if (near) late.near = to.near, late.at = head;
+  if (near) late.near = to.near;
   const bool dense = layout.together() && layout.times == 1 && is_dense(tensor);
   bool put_off = dense && late.stream && (near || !to.near.defined()) && copies_.takes(*late.stream);
   if (put_off) {
     if (copies_.full(*late.stream)) give();
-    copies_.add(tensor, static_cast<char*>(memory.data_ptr()) + head + kHead, *late.stream);
+    copies_.add(tensor, static_cast<char*>(memory.data_ptr()) + start, *late.stream);
   } else {
     put_off = near && dense;
-    copy(tensor, layout, memory, head, to.locked);
+    copy(tensor, layout, memory, start, to.locked);
   }
   std::lock_guard lock(lock_);
   keep(tensor, late, step);
   if (put_off) owed_.push_back(late.entry);
   late_.push_back(std::move(late));
+  return near;
 }
 
 // By torch's own; of what lies together in a device's memory, with others.
-void Sent::copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t head, bool locked) {
+void Sent::copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t start, bool locked) {
   const Unseen unseen;
   const auto width = static_cast<int64_t>(tensor.element_size());
-  const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(head + kHead)) / width;
+  const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(start)) / width;
   const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
   if (layout.together() && layout.times == 1 && is_dense(tensor)) {
     auto copy = over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides());
@@ -269,6 +282,7 @@ void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
     }
   }
   entries_[*place] = late.entry;
+  if (sampled_ && trusted_ > 0 && place->gaps == 0) recent_.push_back(late.entry);
 }
 
 void Sent::sweep() {
@@ -295,9 +309,12 @@ void Sent::settle(uint64_t stop, const std::optional<Landing>& landing) {
       due.push_back(late);
     }
   }
+  size_t from = landing ? landing->from : 0;
+  if (landing && from == 0) landed_ = 0;  // another memory
+  if (landing) put(*landing, from, due.empty() ? landing->to : due[0].at);  // so far all is well, whatever comes
   for (const c10::Stream& stream : streams_of(due, false)) arrived(stream);
-  if (landing) land(due, *landing);
-  const auto head_of = [&](const Late& late) { return landing ? landing->address + (late.head - landing->host) : late.head; };
+  if (landing) land(due, *landing, from);
+  const auto head_of = [&](const Late& late) { return landing ? landing->address + late.at : late.head; };
   for (const Late& late : due) {
     const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(head_of(late)) + kHead, late.size);
     std::memcpy(head_of(late) + kHashAt, &hashed, sizeof hashed);
@@ -307,8 +324,15 @@ void Sent::settle(uint64_t stop, const std::optional<Landing>& landing) {
   late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
 }
 
+// The host's part up to the next of the device's own copies or to the end: it lies together.
+void Sent::put(const Landing& landing, size_t& from, size_t to) {
+  std::memcpy(landing.address + from, landing.host + landed_, to - from);
+  landed_ += to - from;
+  from = to;
+}
+
 // The device's own copies, with all that lies between two of them in its memory; then the host's part over that.
-void Sent::land(const std::vector<Late>& due, const Landing& landing) {
+void Sent::land(const std::vector<Late>& due, const Landing& landing, size_t from) {
   const Unseen unseen;
   for (const c10::Stream& stream : streams_of(due, true)) {
     c10::Event event(stream.device_type());
@@ -319,14 +343,12 @@ void Sent::land(const std::vector<Late>& due, const Landing& landing) {
   for (const Late& late : due)
     if (late.near.defined()) first = first ? first : &late, last = &late;
   if (first) fetch(first->near, landing, first->at + kHead, last->at + kHead + last->size);
-  size_t from = landing.from;
-  const auto put = [&](size_t to) { std::memcpy(landing.address + from, landing.host + from, to - from); };
   for (const Late& late : due) {
     if (!late.near.defined()) continue;
-    put(late.at + kHead);
-    from = late.at + kHead + late.size;
+    put(landing, from, late.at + kHead);
+    from += late.size;
   }
-  put(landing.to);
+  put(landing, from, landing.to);
 }
 
 void Sent::fetch(const at::Tensor& near, const Landing& landing, size_t from, size_t to) {
@@ -384,7 +406,7 @@ void Sent::clear() {
   for (const Late& late : late_)
     if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
   late_.clear();
-  entries_.clear();
+  entries_.clear(), recent_.clear(), previous_.clear();
 }
 
 }  // namespace op_tools
