@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,12 @@ from deeplink import settings
 from op_tools import arena, interception, kernels
 from op_tools.arena import BLOCK, Arena
 
-DELAY = 0.002  # seconds that a few bytes wait for more of them
-ENOUGH = 1 << 20  # bytes that do not wait
+DELAY = 0.004  # seconds that a few bytes wait for more of them
+ENOUGH = 32 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
 FEW = 16 << 20  # bytes that do not go by way of a device's own memory
-MOST = 8  # threads that write
+MOST = 8  # threads that write to a file in memory, and bytes that are worth it:
+TOGETHER = 1 << 20
 LANDINGS = 3  # of memory that what waits in a device's own is fetched into
 
 
@@ -194,10 +196,16 @@ class Spool:
             self._idle = False
             if self.failed or self._broken:
                 return None
-            if not (self._full or self._closed) and self.end - self._settled < ENOUGH:
-                self._changed.wait(DELAY)
+            stop = time.monotonic() + DELAY
+            while self._may_wait() and (left := stop - time.monotonic()) > 0:
+                self._changed.wait(left)
             piece = next((each for each in self._full if each.end > self._settled), self.last)
             return (piece, piece.end) if piece.end > self._settled else None
+
+    def _may_wait(self) -> bool:
+        """Whether there are but a few bytes: each turn takes time of the program's."""
+        is_last = not self._full or self._full[-1].end <= self._settled
+        return is_last and not self._closed and self.end - self._settled < ENOUGH
 
     def _settle(self, piece: Arena, stop: int) -> None:
         """What is to be done before the file is written so far."""
@@ -257,7 +265,7 @@ class Spool:
             return piece, min(piece.end, self._settled)
 
     def _write(self, piece: Arena, stop: int) -> None:
-        if self._together and stop - self.written >= ENOUGH:
+        if self._together and stop - self.written >= TOGETHER:
             try:
                 self._put_together(piece, stop)
             except OSError as error:
