@@ -379,7 +379,9 @@ def _is_bounded() -> bool:
 def _writers(file: int) -> int:
     """Threads that write to a file which lies in memory; 0: it does not, or there are few."""
     helper, count = kernels.loaded(), (os.cpu_count() or 1) // 2
-    return min(count, MOST) if helper is not None and count >= 4 and helper.is_in_memory(file) else 0
+    return (
+        min(count, MOST) if helper is not None and count >= 4 and helper.is_in_memory(file) else 0
+    )
 
 
 def _open_direct(path: Path) -> int | None:
