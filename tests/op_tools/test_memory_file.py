@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,3 +109,59 @@ def test_an_older_system_gets_a_plain_write(path: Path, monkeypatch: pytest.Monk
     held.advance(2 << 20)
     held.close()
     assert not held.failed and path.read_bytes() == b"x" * (2 << 20)
+
+
+CHILD = """
+import os
+os.cpu_count = lambda: 8
+import torch, torch_dipu
+from op_tools import OpCapture, kernels
+kernels.helper()
+with OpCapture(format="packed", ops="torch.Tensor.add"):
+    print("going", flush=True)
+    for number in range(10**9):
+        torch.full((1000, 300), float(number), device="dipu").add(number)
+"""
+
+
+def test_after_kill_9_all_that_is_told_of_is_there(path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, "OP_TOOLS_RESULTS": str(path.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None and child.stdout.readline() == "going\n"
+    deadline = time.monotonic() + 60
+    while sum(each.stat().st_size for each in path.parent.rglob("*.opcap")) < 20 << 20:
+        assert time.monotonic() < deadline
+    child.send_signal(signal.SIGKILL)  # in the midst of a piece, which has its size already
+    child.wait()
+    child.stdout.close()
+    (found,) = path.parent.rglob("*.opcap")
+    held = Archive(found)
+    for number, call in enumerate(map(held.load, held)):  # a byte that is not there is told
+        assert call.args[0][999, 299].item() == number
+
+
+DYING = """
+import mmap, os, sys
+from op_tools import kernels
+import ctypes
+source = os.open(sys.argv[1] + ".source", os.O_RDWR | os.O_CREAT)
+os.write(source, b"OPC1" + bytes(5 << 20))
+data = mmap.mmap(source, 5 << 20)
+address = ctypes.addressof(ctypes.c_char.from_buffer(data))
+os.ftruncate(source, 3 << 20)  # to read behind that ends the process
+file = os.open(sys.argv[1], os.O_RDWR)
+kernels.helper().put_in_memory(file, address, 64, 64 + (5 << 20), 2)
+"""
+
+
+def test_the_head_of_a_piece_comes_last(path: Path) -> None:
+    path.write_bytes(b"x" * 64)
+    done = subprocess.run([sys.executable, "-c", DYING, str(path)])
+    assert done.returncode == -signal.SIGBUS
+    found = path.read_bytes()
+    assert len(found) == 64 + (5 << 20) and found[:64] == b"x" * 64
+    assert found[64:128] == bytes(64)  # so that a reader stops here

@@ -290,6 +290,9 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
             if self.first < stop:
                 raise RuntimeError("an illegal memory access")
 
+        def land(self, stop: int, *given: Any) -> None:
+            self.settle(stop)
+
     def broken(path: Path, problem: Any, waiting: Any, filling: Any) -> spool.Spool:
         return plain(path, problem, Broken(waiting), filling)
 
@@ -300,6 +303,7 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
         x.neg()
     assert calls() == []
     assert [p.tool for p in diagnostics.problems()] == ["OpCapture"]
+    assert "an illegal memory access" in str(diagnostics.problems()[0])
     diagnostics.clear()
 
 
