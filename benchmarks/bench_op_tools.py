@@ -216,7 +216,7 @@ class Bench:
             least = floor / figure.plain_ms
             figure.note = (
                 f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
-                f"the floor of that disk is {floor:.0f} ms a step, a ratio of {least:.1f}"
+                f"one stream of writes alone takes {floor:.0f} ms a step there, a ratio of {least:.1f}"
             )
         return figure
 
@@ -328,7 +328,7 @@ def find(tool: str) -> Any:
 
 
 def disk_speed(place: Path, size: int = 512 << 20, piece: int = 16 << 20) -> float:
-    """Bytes a second that the disk of a folder takes, past the system's cache."""
+    """Bytes a second that the disk of a folder takes from one thread, past the system's cache."""
     data = mmap.mmap(-1, piece)  # pages: such a write needs them
     data.write(os.urandom(piece))
     with tempfile.TemporaryDirectory(prefix="bench_op_tools_", dir=place) as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from functools import lru_cache
@@ -16,7 +17,7 @@ from op_tools import kernels, memory
 BLOCK = 4096  # of a disk: memory and places in a file that go past the system's cache lie on one
 SIZES = {False: 4 << 20, True: 16 << 20}  # of the host, of a device: to change it takes a while
 LARGE = 64 << 20  # of a device, once so much was copied
-NEAR = 32 << 20  # of one in a device's own memory
+NEAR = 64 << 20  # of one in a device's own memory
 SHARE = 16  # of what a device has left: what waits there is no more of it
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
 _spare: list[Arena] = []
@@ -28,10 +29,15 @@ class Arena:
 
     Into that of a device (`locked`) it copies on its own, and nobody waits: into page-locked memory
     or, where it is asked for and the device has plenty, into memory of its own (`near`), which
-    takes no memory of the host until it is fetched.
+    takes no memory of the host until it is fetched into the page-locked memory of another one
+    (`landed`); what else is written lies together in `memory` then, and `rest` bytes at the end
+    not even there. `settled` bytes are as they are to be written.
     """
 
-    __slots__ = ("address", "base", "device", "filled", "locked", "memory", "near", "size", "view")
+    __slots__ = (
+        *("address", "base", "device", "filled", "landed", "locked", "memory", "near", "rest"),
+        *("settled", "size", "view"),
+    )
 
     def __init__(self, size: int, device: str = "", near: bool = False) -> None:
         self.device = device
@@ -39,6 +45,8 @@ class Arena:
             self.near = near_memory(size, device) if near else None
             found = page_locked(size) if device and size and self.near is None else None
             self.locked = self.near is not None or found is not None
+            if found is None and self.near is not None:
+                found = _sparse(size)
             if found is None:
                 whole = torch.empty(size + BLOCK, dtype=torch.uint8)
                 skipped = -whole.data_ptr() % BLOCK
@@ -48,8 +56,18 @@ class Arena:
             raw: Any = self.memory.numpy()  # typed as no buffer, which it is
         self.view = memoryview(raw)
         self.size = size
-        self.base = 0
-        self.filled = 0
+        self.landed: Arena | None = None
+        self.start(0)
+
+    def start(self, base: int) -> None:
+        """Empty, and for what comes there in the file."""
+        self.base = base
+        self.filled = self.settled = self.rest = 0
+
+    @property
+    def end(self) -> int:
+        """Where in the file it ends so far."""
+        return self.base + self.filled
 
 
 def page_locked(size: int) -> Tensor | None:
@@ -59,6 +77,14 @@ def page_locked(size: int) -> Tensor | None:
     except RuntimeError:  # no such memory here, or none of it left
         return None
     return memory if memory.data_ptr() % BLOCK == 0 else None
+
+
+def _sparse(size: int) -> Tensor:
+    """Bytes of which few will be touched: each costs a page of its own, and no large one."""
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def near_memory(size: int, device: str) -> Tensor | None:
@@ -101,5 +127,5 @@ def give(arena: Arena) -> None:
     """Takes back what nobody looks at any more."""
     with _lock:
         if arena.near is None and sum(each.size for each in _spare) + arena.size <= SPARE:
-            arena.base = arena.filled = 0
+            arena.start(0)
             _spare.append(arena)

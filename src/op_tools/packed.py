@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._C import DisableTorchFunction
 
 from op_tools import (
+    copying,
     diagnostics,
     interception,
     kernels,
@@ -82,7 +83,9 @@ class PackedStore:
         self._waiting = Waiting()
         self._contents: dict[tuple[int, int], Place] = {}
         self._helper = helper = kernels.helper()  # it has all of that too
-        self._packer: Any = helper and helper.Packer(sampled, trusted, recording.window)
+        self._packer: Any = helper and helper.Packer(
+            sampled, trusted, recording.window, copying.launcher
+        )
         self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
         self._closed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, arena, diagnostics, kernels, packed, recording, spool
+from op_tools import OpCapture, arena, copying, diagnostics, kernels, packed, recording, spool
 from op_tools.archive import Archive
 from op_tools.arena import BLOCK, Arena
 from op_tools.packed import PackedStore
@@ -107,10 +108,97 @@ class Sends:
         return len(self.seen) + sum(packer.sent for packer in self.packers)
 
 
+class Kernel:
+    """What a vendor gives for copies: rows of a table, copied in one launch."""
+
+    LAUNCH = ctypes.CFUNCTYPE(
+        ctypes.c_int,
+        ctypes.c_void_p,
+        *[ctypes.c_uint] * 7,
+        ctypes.c_void_p,
+        ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)),
+        ctypes.c_void_p,
+    )
+    CAPTURING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+
+    def __init__(self) -> None:
+        self.launches: list[int] = []  # the rows of each
+        self.failing = False
+        window = recording.window("dipu", 0)
+        assert window is not None
+        self._device, self._host, self._bytes = window
+        self._functions = self.LAUNCH(self.launch), self.CAPTURING(lambda stream, state: 0)
+
+    def launcher(self, kind: str, index: int) -> tuple[int, int, int, int]:
+        launch, capturing = (
+            ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions
+        )
+        return launch, 0, 8, capturing
+
+    def launch(self, *given: Any) -> int:
+        if self.failing:
+            return 1
+        rows, table = given[2], given[9][0]
+        self.launches.append(rows)
+        torch.accelerator.synchronize()  # as in the order of a stream
+        for row in range(rows):
+            start, to, size = table[3 * row : 3 * row + 3]
+            ctypes.memmove(self._address(to), self._address(start), size)
+        return 0
+
+    def _address(self, at: int) -> int:
+        is_devices = self._device <= at < self._device + self._bytes
+        return at - self._device + self._host if is_devices else at
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """The device copies many tensors with one kernel, and the host does not see its memory."""
+    made = Kernel()
+    monkeypatch.setattr(copying, "launcher", made.launcher)
+    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    return made
+
+
+@pytest.mark.parametrize("near", [True, False], ids=["near", "locked"])
+def test_the_tensors_of_a_part_are_copied_with_one_kernel(
+    near: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if near:
+        monkeypatch.setattr(spool, "FEW", 0)
+    given = [torch.full((i + 1,), float(i), device="dipu") for i in range(70)]
+    given += [torch.arange(12.0, device="dipu").view(3, 4)[:, 1:3]]  # torch copies what has gaps
+    with OpCapture(format="packed"):
+        made = torch._foreach_add(given, 1)
+        torch._foreach_mul_(made, 2)
+    added, multiplied = calls()
+    for i in range(70):
+        assert added.args[0][i].eq(i).all() and added.output[i].eq(i + 1).all()
+        assert multiplied.output[i].eq(2 * i + 2).all() and len(multiplied.output[i]) == i + 1
+    assert added.args[0][70].tolist() == [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]
+    # of each part of a call 64 and then the rest; what is known again, not once more
+    assert kernel.launches == [64, 6, 64, 7, 64, 7]
+    assert archive().lost == 0 and diagnostics.problems() == []
+
+
+def test_a_kernel_that_cannot_be_started_is_told_and_nothing_of_it_is_taken_for_known(
+    kernel: Kernel,
+) -> None:
+    x = torch.ones(3, device="dipu")
+    with OpCapture(format="packed"):
+        kernel.failing = True
+        x.neg()
+        kernel.failing = False
+        x.exp()
+    assert [call.args[0].tolist() for call in calls("torch.Tensor.exp")] == [[1.0] * 3]
+    assert "was not started" in str(diagnostics.problems()[0])
+    diagnostics.clear()
+
+
 @pytest.fixture(params=["native", "near", "python"])
 def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sends]:
     """The device copies on its own, as one does whose memory the host does not see, and late; into
-    the host's memory or, as when that is full ("near"), into its own at first.
+    the host's memory or, as when there is more of it ("near"), into its own at first.
     """
     sends, plain, helper = Sends(), packed.send, kernels.helper()
     assert helper is not None
@@ -125,7 +213,7 @@ def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         return sends.packers[-1]
 
     if request.param == "near":
-        monkeypatch.setattr(spool.Spool, "_is_full", lambda self, size, device: bool(device))
+        monkeypatch.setattr(spool, "FEW", 0)
         monkeypatch.setattr(spool, "_is_bounded", lambda: False)
     if request.param != "python":
         monkeypatch.setattr(recording, "window", lambda kind, index: None)
@@ -202,6 +290,9 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
             if self.first < stop:
                 raise RuntimeError("an illegal memory access")
 
+        def land(self, stop: int, *given: Any) -> None:
+            self.settle(stop)
+
     def broken(path: Path, problem: Any, waiting: Any, filling: Any) -> spool.Spool:
         return plain(path, problem, Broken(waiting), filling)
 
@@ -212,6 +303,7 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
         x.neg()
     assert calls() == []
     assert [p.tool for p in diagnostics.problems()] == ["OpCapture"]
+    assert "an illegal memory access" in str(diagnostics.problems()[0])
     diagnostics.clear()
 
 

@@ -71,7 +71,7 @@ def test_a_call_is_packed_natively_as_by_python(
     near: bool, seen: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if near:
-        monkeypatch.setattr(spool.Spool, "_is_full", lambda self, size, device: bool(device))
+        monkeypatch.setattr(spool, "FEW", 0)
     if not seen:
         monkeypatch.setattr(recording, "window", lambda kind, index: None)
     folders = [tmp_path / name for name in ("native", "python")]
@@ -130,7 +130,7 @@ def test_more_waits_in_a_devices_own_memory_unless_a_bound_is_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(arena, "left_on", lambda device, second: arena.SHARE * 3 * arena.NEAR)
-    monkeypatch.setattr(spool.Spool, "_is_full", lambda self, size, device: bool(device))
+    monkeypatch.setattr(spool, "FEW", 0)
     path = tmp_path / "file"
     path.write_bytes(b"")
     held = spool.Spool(path, lambda error: None, Waiting(), packed._filling)

@@ -23,6 +23,7 @@ vendor = Vendor(
     fused="deeplink_vendors.cuda.fused",
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
+    copies="deeplink_vendors.cuda.copies",
     differences="deeplink_vendors.cuda.differences",
     precision="deeplink_vendors.cuda.precision",
     collective="nccl",

@@ -1,4 +1,4 @@
-// A vendor's kernel for statistics, started without Python: see `launcher` in op_tools/reducing.py.
+// A vendor's kernel, started without Python: see `launcher` in op_tools/reducing.py, and in copying.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,6 +39,7 @@ class Launchers {
   bool reads_gaps(const c10::Stream& stream) { return has(stream) && of(stream.device()).gaps; }
   Launched prepared(const c10::Stream& stream, int64_t rows, int64_t gaps);  // its table is to be written
   bool launch(const Launched& made);    // false: it cannot, now
+  bool start(const c10::Stream& stream, unsigned columns, unsigned rows, void** arguments);  // the same, of any kernel
   void free(Launched& done);            // it is used again
 
  private:

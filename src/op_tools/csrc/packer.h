@@ -10,13 +10,14 @@ namespace op_tools {
 // The memory that the file's next bytes are put together in: an Arena of op_tools/arena.py.
 struct Room {
   void use(const py::handle& arena, uint64_t end);
-  char* head() const { return address + filled; }
-  void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call);  // its data lies behind the head already
+  char* head() const { return address + (near.defined() ? together : filled); }
+  // Its data lies behind the head already; not `here`: in the `near` memory, at its place in the file.
+  void record(int kind, int part, size_t length, uint64_t hashed, uint64_t call, bool here = true);
 
   py::object arena;
-  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies
+  at::Tensor memory, near;  // `near`: as much of the device's own, for what it copies; all else lies together in `memory` then
   char* address = nullptr;
-  size_t filled = 0, size = 0;
+  size_t filled = 0, size = 0, together = 0;
   uint64_t end = 0;   // of the file, with what is here
   size_t used = 0;    // since Python was told
   bool locked = false;
@@ -39,8 +40,8 @@ struct Changes {
 // One at a time writes; `store` is the PackedStore, which has what only Python can do.
 class Packer {
  public:
-  Packer(bool sampled, uint64_t trusted, py::function window)
-      : reach_(std::move(window)), known_(sampled, reach_), sent_(sampled, trusted) {}
+  Packer(bool sampled, uint64_t trusted, py::function window, py::function launcher)
+      : reach_(std::move(window)), known_(sampled, reach_), sent_(sampled, trusted, std::move(launcher)) {}
 
   void part(py::object store, py::handle arena, uint64_t end, int64_t step, int kind, uint64_t call, py::handle header,
             py::tuple args, py::dict kwargs, py::dict more);
@@ -48,13 +49,15 @@ class Packer {
   void begin(py::object store, py::handle arena, uint64_t end, int64_t step);
   void input(uint64_t call, const std::string& header, PyObject* args, PyObject* kwargs);
   void output(uint64_t call, PyObject* result, const Changes& changes);
-  void gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete);
+  void gradients(int kind, uint64_t call, const std::vector<const Piece*>& pieces, bool complete);  // null: none came
   Piece piece(PyObject* value);
+  std::vector<Piece> pieces(const std::vector<at::Tensor>& gradients);
   void end();
   Piece piece(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle value);
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
   void forget(const std::vector<at::Tensor>& tensors);
-  void settle(uint64_t stop) { sent_.settle(stop); }
+  void settle(uint64_t stop) { sent_.settle(stop, std::nullopt); }
+  void land(uint64_t stop, const at::Tensor& host, const at::Tensor& landing, size_t from, size_t to);
   uint64_t first() { return sent_.first(); }
   void clear() { sent_.clear(); }
   void release() { room_ = {}; }
@@ -84,8 +87,10 @@ class Packer {
   void write_word(const char* kind, const char* word);
   void write_other(PyObject* value, bool encoded);
   void write_tensor(PyObject* value);
+  void write_tensor(const at::Tensor& tensor, int number, const At& at);
   void write_piece(const Piece& piece);
   At take(PyObject* value);
+  At take(const at::Tensor& tensor);  // a plain one
   At reached(const at::Tensor& tensor);
   At far(const at::Tensor& tensor);
   void check_allowed(c10::DeviceType type);

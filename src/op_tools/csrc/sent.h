@@ -1,5 +1,6 @@
 // Values that a device copies on its own, behind what made them; see op_tools/late.py.
 #pragma once
+#include "copies.h"
 #include "reach.h"
 
 #include <c10/core/Stream.h>
@@ -33,7 +34,7 @@ class Sent {
   };
 
   // `trusted`: tensors for which autograd's count of writes is believed, within a step.
-  Sent(bool sampled, uint64_t trusted) : sampled_(sampled), trusted_(trusted) {}
+  Sent(bool sampled, uint64_t trusted, py::function launcher) : sampled_(sampled), trusted_(trusted), copies_(std::move(launcher)) {}
 
   // Makes certain that what is known of these is so, where it was not looked at for long: by one copy of a few elements of
   // each. For the tensors of a part of a call, before `find` is asked for them.
@@ -41,17 +42,27 @@ class Sent {
   std::optional<At> find(const at::Tensor& tensor, int64_t step);
   // Has the current stream copy a tensor into memory, behind a head that will be at `end` in the file; unless that memory
   // is page-locked, waits for it. Where there is a `near` memory of the device for it, it is copied there, which takes the
-  // stream much less time, and from there when it settles; `give` is to follow, before anything may write the tensor.
+  // stream much less time, and from there when it settles. `give` is to follow, before anything may write the tensor.
+  // `at` is the place of the head in both, but where there is a `near` one the host's part lies together, the head at
+  // `address`. Whether it was copied to the `near` one.
   struct Memory {
     const at::Tensor &host, &near;
+    char* address;
     bool locked;
   };
-  void send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step);
+  bool send(const at::Tensor& tensor, const Memory& to, size_t at, uint64_t end, int64_t step);
   void give();  // the copies that were put off, many at once
+  bool launches(const at::Tensor& tensor);  // a kernel for them, in a stream of which no graph is captured
   void forget(const at::Tensor& tensor);
 
-  // Of the thread that writes: waits for what is due in the file before `stop`, and puts the hashes into the heads.
-  void settle(uint64_t stop);
+  // Page-locked memory for what the file gets of one that has a `near` one: of these places in it.
+  struct Landing {
+    char *address, *host;
+    size_t from, to;
+    at::Tensor memory;
+  };
+  // Of the thread that settles: waits for what is due in the file before `stop`, and puts the hashes into the heads.
+  void settle(uint64_t stop, const std::optional<Landing>& landing);
   uint64_t first();  // the first in the file that has not come
   void clear();
 
@@ -62,7 +73,8 @@ class Sent {
     size_t size;
     std::optional<c10::Stream> stream;
     std::shared_ptr<Entry> entry;
-    at::Tensor host, near;  // both whole; `near`: its values are there
+    size_t at;        // the head, in memory that begins where the file's does
+    at::Tensor near;  // whole: its values are there
   };
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
@@ -70,16 +82,18 @@ class Sent {
   bool fresh(const Entry& entry, int64_t step) const;
   Entries foreseen(const Entries& wanted, int64_t step);
   void give_copies();
-  void fetch(const std::vector<Late>& due);
-  void fetch_row(const std::vector<Late>& row);
-  void fetch_part(const at::Tensor& near, int64_t offset, int64_t size);
+  void copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t start, bool locked);
+  void put(const Landing& landing, size_t& from, size_t to);
+  void land(const std::vector<Late>& due, const Landing& landing, size_t from);
+  void fetch(const at::Tensor& near, const Landing& landing, size_t from, size_t to);
   static std::vector<c10::Stream> streams_of(const std::vector<Late>& due, bool near);
   c10::Stream aside(c10::Device device);
   void compare(const Entries& entries, int64_t step);
   void compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step);
   void keep(const at::Tensor& tensor, Late& late, int64_t step);
   void sweep();
-  void done(const Late& late);
+  void turn_over(int64_t step);
+  void done(const Late& late, const char* head);
 
   const bool sampled_;
   const uint64_t trusted_;
@@ -88,10 +102,13 @@ class Sent {
   uint64_t number_ = 0, turn_ = 0;
   size_t sweep_at_ = 4096;
   std::deque<Late> late_;
-  std::vector<at::Tensor> from_, to_;  // copies that were put off,
-  Entries owed_;                       // and what is known of them already
-  std::vector<c10::Stream> asides_;  // of the thread that writes: one for each device,
-  at::Tensor locked_;                // and what it fetches into
+  size_t landed_ = 0;  // bytes of the host's part
+  Entries recent_, previous_;  // those that were sent or looked at in this step, and in the one before
+  int64_t recent_step_ = 0;
+  Copies copies_;
+  std::vector<at::Tensor> from_, to_;  // copies that were put off, where there is no kernel for them,
+  Entries owed_;                       // and what is known already of all that were
+  std::vector<c10::Stream> asides_;  // of the thread that settles: one for each device
   std::mutex lock_;
 };
 

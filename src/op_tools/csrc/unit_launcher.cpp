@@ -1,4 +1,4 @@
-// A vendor's kernel for statistics, started without Python.
+// A vendor's kernel, started without Python.
 #include "launcher.h"
 
 #include <ATen/ATen.h>
@@ -86,12 +86,16 @@ Launched Launchers::prepared(const c10::Stream& stream, int64_t rows, int64_t ga
 }
 
 bool Launchers::launch(const Launched& made) {
-  const Launcher& by = of(made.stream->device());
-  int state = 0;
-  if (by.capturing(nullptr, &state) != 0 || state != 0) return false;  // a graph is being captured
   void *table = made.table(), *results = made.results();
   void* arguments[] = {&table, &results};
-  return by.launch(by.kernel, static_cast<unsigned>(made.rows), 1, 1, by.threads, 1, 1, 0, nullptr, arguments, nullptr) == 0;
+  return start(*made.stream, static_cast<unsigned>(made.rows), 1, arguments);
+}
+
+bool Launchers::start(const c10::Stream& stream, unsigned columns, unsigned rows, void** arguments) {
+  const Launcher& by = of(stream.device());
+  int state = 0;
+  if (by.capturing(nullptr, &state) != 0 || state != 0) return false;  // a graph is being captured
+  return by.launch(by.kernel, columns, rows, 1, by.threads, 1, 1, 0, nullptr, arguments, nullptr) == 0;
 }
 
 void Launchers::free(Launched& done) {

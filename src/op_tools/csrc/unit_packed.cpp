@@ -20,7 +20,7 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kSpent = 1 << 20;  // bytes that the budget is told of at once
+constexpr size_t kSpent = 64 << 20;  // bytes that the budget is told of at once; with a limit, calls do not come here
 constexpr int kGradInputs = 2, kGradOutputs = 3;  // of store.PARTS
 
 py::object word(const char* text) { return py::reinterpret_steal<py::object>(PyUnicode_InternFromString(text)); }
@@ -146,17 +146,19 @@ class Packing {
 struct Heard final : Hearer {
   Heard(std::shared_ptr<Packing> to, const Head& head) : to(std::move(to)), id(head.id), name(head.name) {}
 
-  py::object taken(const at::Tensor& gradient) override {
-    if (to->over()) return py::none();
+  Objects taken(const std::vector<at::Tensor>& gradients) override {
+    Objects made(gradients.size(), py::none());
+    if (to->over()) return made;
     try {
-      const auto tensor = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
-      py::object made = py::none();
-      to->turn(current_step.load(), [&] { made = py::cast(to->packer.piece(tensor.ptr())); });
-      return made;
+      to->turn(current_step.load(), [&] {
+        for (Piece& piece : to->packer.pieces(gradients)) pieces.push_back(std::move(piece));
+      });
+      const size_t first = pieces.size() - made.size();
+      for (size_t at = 0; at < made.size(); at++) made[at] = py::int_(first + at);
     } catch (const std::exception&) {
       to->failed(*name, true);
-      return py::none();
     }
+    return made;
   }
 
   void done(const Objects& outputs, const Objects& inputs, bool complete) override {
@@ -164,17 +166,24 @@ struct Heard final : Hearer {
     try {
       const int64_t step = current_step.load();
       to->turn(step, [&] {
-        to->packer.gradients(kGradInputs, id, inputs, complete);
-        to->packer.gradients(kGradOutputs, id, outputs, complete);
+        to->packer.gradients(kGradInputs, id, found(inputs), complete);
+        to->packer.gradients(kGradOutputs, id, found(outputs), complete);
       });
     } catch (const std::exception&) {
       to->failed(*name, true);
     }
   }
 
+  std::vector<const Piece*> found(const Objects& taken) const {
+    std::vector<const Piece*> made;
+    for (const py::object& one : taken) made.push_back(one.is_none() ? nullptr : &pieces[one.cast<size_t>()]);
+    return made;
+  }
+
   const std::shared_ptr<Packing> to;
   const int64_t id;
   const std::string* const name;
+  std::deque<Piece> pieces;  // what was taken, by number
 };
 
 // One call.

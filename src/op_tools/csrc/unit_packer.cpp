@@ -47,10 +47,12 @@ uint32_t crc32(const char* data, size_t size) {
 }  // namespace
 
 void Room::use(const py::handle& given, uint64_t now) {
-  filled = given.attr("filled").cast<size_t>();
+  static PyObject* const word = PyUnicode_InternFromString("filled");
+  filled = py::cast<size_t>(given.attr(py::handle(word)));
   end = now;
   used = 0;
   if (arena.ptr() == given.ptr()) return;
+  together = 0;
   arena = py::reinterpret_borrow<py::object>(given);
   memory = THPVariable_Unpack(py::object(arena.attr("memory")).ptr());
   const py::object twin = arena.attr("near");
@@ -61,16 +63,16 @@ void Room::use(const py::handle& given, uint64_t now) {
   device = arena.attr("device").cast<std::string>();
 }
 
-void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call) {
+void Room::record(int kind, int part, size_t length, uint64_t hashed, uint64_t call, bool here) {
   char* at = head();
   const uint64_t numbers[3] = {length, hashed, call};
   std::memset(at, 0, kHead);
   std::memcpy(at, "OPC1", 4);
   at[4] = static_cast<char>(kind), at[5] = static_cast<char>(part);
   std::memcpy(at + 8, numbers, sizeof numbers);
-  const size_t whole = padded(length);
-  std::memset(at + kHead + length, 0, whole - kHead - length);
-  filled += whole, end += whole, used += whole;
+  const size_t whole = padded(length), elsewhere = here ? 0 : length;
+  std::memset(at + kHead + length - elsewhere, 0, whole - kHead - length);
+  filled += whole, end += whole, used += whole, together += whole - elsewhere;
 }
 
 void Packer::begin(py::object store, py::handle arena, uint64_t end, int64_t step) {
@@ -85,7 +87,8 @@ void Packer::ensure(size_t need, const std::string& kind) {
   if (room_.filled + need <= room_.size && (kind.empty() || kind == room_.device)) return;
   sent_.give();
   const size_t used = std::exchange(room_.used, 0);
-  const py::tuple found = store_.attr("_room")(used, need, kind);
+  const bool as_is = kind.empty() && room_.near.defined();  // what lies there is not laid out as the file is
+  const py::tuple found = store_.attr("_room")(used, need, as_is ? room_.device : kind);
   room_.use(found[0], found[1].cast<uint64_t>());
 }
 
@@ -164,13 +167,14 @@ void Packer::output(uint64_t call, PyObject* result, const Changes& changes) {
   close(kOutput, call);
 }
 
-void Packer::gradients(int kind, uint64_t call, const std::vector<py::object>& pieces, bool complete) {
+void Packer::gradients(int kind, uint64_t call, const std::vector<const Piece*>& pieces, bool complete) {
   text_.clear(), number_ = 0;
   open("{\"id\":" + std::to_string(call) + '}');
   text_ += '[';
   for (size_t at = 0; at < pieces.size(); at++) {
     if (at) text_ += ',';
-    write(pieces[at].ptr(), false);
+    if (pieces[at] != nullptr) write_piece(*pieces[at]);
+    else text_ += "null";
   }
   text_ += complete ? "],\"kwargs\":{},\"complete\":true" : "],\"kwargs\":{},\"complete\":false";
   close(kind, call);
@@ -189,6 +193,25 @@ Piece Packer::piece(PyObject* value) {
   pieces_ = &made.texts;
   write(value, false);
   made.texts.push_back(std::move(text_));
+  sent_.give();
+  return made;
+}
+
+std::vector<Piece> Packer::pieces(const std::vector<at::Tensor>& gradients) {
+  std::vector<Piece> made(gradients.size());
+  for (const at::Tensor& gradient : gradients)
+    if (is_plain(gradient) && !reach_.sees(gradient)) tensors_.push_back(&gradient);
+  look();
+  for (size_t at = 0; at < gradients.size(); at++) {
+    pieces_ = &made[at].texts;
+    if (is_plain(gradients[at])) {
+      write_tensor(gradients[at], 0, take(gradients[at]));
+    } else {
+      held_.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradients[at])));
+      write(held_.back().ptr(), false);
+    }
+    made[at].texts.push_back(std::exchange(text_, {}));
+  }
   sent_.give();
   return made;
 }
@@ -229,6 +252,10 @@ At Packer::take(PyObject* value) {
     room_.use(found[0], found[1].cast<uint64_t>());
     return found[2].cast<At>();
   }
+  return take(tensor);
+}
+
+At Packer::take(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   return reach_.sees(tensor) ? reached(tensor) : far(tensor);
 }
@@ -260,15 +287,16 @@ At Packer::far(const at::Tensor& tensor) {
   if (const auto known = sent_.find(tensor, step_)) return saved += known->second, *known;
   const Layout layout(tensor);
   const size_t size = layout.count * layout.width;
-  if (!std::exchange(allowed_, true)) check_allowed(tensor.device().type());
+  if (!std::exchange(allowed_, true) && !sent_.launches(tensor)) check_allowed(tensor.device().type());
   ensure(padded(size), name_of(tensor.device().type()));
   const At at(room_.end + kHead, size);
+  bool here = true;
   {
     std::optional<py::gil_scoped_release> free;
     if (!room_.locked) free.emplace();  // else it waits for nobody
-    sent_.send(tensor, {room_.memory, room_.near, room_.locked}, room_.filled, room_.end, step_);
+    here = !sent_.send(tensor, {room_.memory, room_.near, room_.head(), room_.locked}, room_.filled, room_.end, step_);
   }
-  room_.record(kValues, 0, size, 0, 0);
+  room_.record(kValues, 0, size, 0, 0, here);
   sent++;
   return at;
 }
@@ -285,16 +313,22 @@ void Packer::forget(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) known_.forget(tensor), sent_.forget(tensor);
 }
 
+// The same for memory that has a `near` one: a part of it, which lies in `landing` from then on.
+void Packer::land(uint64_t stop, const at::Tensor& host, const at::Tensor& landing, size_t from, size_t to) {
+  sent_.settle(stop, Sent::Landing{static_cast<char*>(landing.data_ptr()), static_cast<char*>(host.data_ptr()), from, to, landing});
+}
+
 void bind_packer(py::module_& m) {
   const auto free = py::call_guard<py::gil_scoped_release>();
   py::class_<Piece>(m, "Piece");
   py::class_<Packer>(m, "Packer")
-      .def(py::init<bool, uint64_t, py::function>())
+      .def(py::init<bool, uint64_t, py::function, py::function>())
       .def("part", &Packer::part)
       .def("piece", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::piece))
       .def("take", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::take))
       .def("forget", &Packer::forget)
       .def("settle", &Packer::settle, free)
+      .def("land", &Packer::land, free)
       .def("clear", &Packer::clear, free)
       .def("release", &Packer::release)
       .def_readwrite("over", &Packer::over)

@@ -140,7 +140,10 @@ void Packer::write_tensor(PyObject* value) {
     const At at = take(value);
     found = numbers_.emplace(value, std::make_pair(number_++, at)).first;
   }
-  const auto& [number, at] = found->second;
+  write_tensor(tensor, found->second.first, found->second.second);
+}
+
+void Packer::write_tensor(const at::Tensor& tensor, int number, const At& at) {
   text_ += "{\"__op_tools__\":\"tensor\",\"value\":{\"at\":[";
   append(text_, at.first);
   text_ += ',';

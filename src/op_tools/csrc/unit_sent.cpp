@@ -5,7 +5,6 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -24,9 +23,8 @@ namespace {
 
 constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
 constexpr size_t kForeseen = 512;  // tensors that are looked at together
-constexpr uint64_t kNext = 4096;   // so many tensors after the first of them, the last time
+constexpr size_t kNext = 4096;     // tensors after which they are those of the step before, where none is counted
 constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
-constexpr int64_t kLocked = 16 << 20;  // bytes that are fetched from a device at once
 constexpr std::chrono::microseconds kPoll(200);
 
 // Below autograd, the program's modes and whoever watches kernels.
@@ -52,15 +50,6 @@ struct KindLess {
   static auto order(const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); }
   bool operator()(const Kind& a, const Kind& b) const { return order(a) < order(b); }
 };
-
-at::Tensor locked_memory() {
-  const auto bytes = at::TensorOptions().dtype(at::kByte);
-  try {
-    return at::empty({kLocked}, bytes.pinned_memory(true));
-  } catch (const c10::Error&) {  // none of it left
-    return at::empty({kLocked}, bytes);
-  }
-}
 
 int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
 
@@ -94,6 +83,7 @@ void Sent::look(const std::vector<const at::Tensor*>& tensors, int64_t step) {
     std::lock_guard lock(lock_);
     turn_++;
     if (!sampled_) return;
+    turn_over(step);
     for (const at::Tensor* tensor : tensors) {
       auto entry = valid(*tensor);
       if (entry && entry->place.gaps == 0 && !fresh(*entry, step)) stale.push_back(std::move(entry));
@@ -104,16 +94,24 @@ void Sent::look(const std::vector<const at::Tensor*>& tensors, int64_t step) {
   compare(stale, step);
 }
 
-// They, and of the same device those that were asked for next the last time.
+// What was sent or looked at in the step before is looked at together, if any of it is.
+void Sent::turn_over(int64_t step) {
+  if (step == recent_step_ && recent_.size() < kNext) return;
+  previous_ = std::exchange(recent_, {});
+  recent_step_ = step;
+}
+
+// They, and of the same device those of the step before.
 Sent::Entries Sent::foreseen(const Entries& wanted, int64_t step) {
   Entries all = wanted;
   const Entry& first = *wanted[0];
-  for (const auto& [place, entry] : entries_) {
-    if (all.size() >= kForeseen) break;
-    const bool next = entry->number >= first.number && entry->number - first.number < kNext && entry->device == first.device;
-    if (next && !entry->storage.expired() && entry->place.gaps == 0 && !fresh(*entry, step) && std::find(wanted.begin(), wanted.end(), entry) == wanted.end())
-      all.push_back(entry);
+  Entries left;
+  for (auto& entry : previous_) {
+    if (entry->storage.expired() || fresh(*entry, step) || std::find(wanted.begin(), wanted.end(), entry) != wanted.end()) continue;
+    if (all.size() < kForeseen && entry->device == first.device) all.push_back(std::move(entry));
+    else left.push_back(std::move(entry));
   }
+  previous_.swap(left);
   return all;
 }
 
@@ -168,6 +166,7 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
     else if (!there) few = nullptr;
     if (few != nullptr && bytes != nullptr && std::memcmp(few, bytes, size) == 0) {
       entry->number = number_, entry->step = step, entry->turn = turn_;
+      recent_.push_back(entry);
     } else if (const auto known = entries_.find(entry->place); known != entries_.end() && known->second == entry) {
       entries_.erase(known);  // it is to be sent again
     }
@@ -183,41 +182,61 @@ std::optional<At> Sent::find(const at::Tensor& tensor, int64_t step) {
   return entry->at;
 }
 
-void Sent::send(const at::Tensor& tensor, const Memory& to, size_t head, uint64_t end, int64_t step) {
-  const Unseen unseen;
+bool Sent::send(const at::Tensor& tensor, const Memory& to, size_t at, uint64_t end, int64_t step) {
   const bool near = to.near.defined() && to.near.device() == tensor.device();
   const at::Tensor& memory = near ? to.near : to.host;
-  const auto width = static_cast<int64_t>(tensor.element_size());
-  const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(head + kHead)) / width;
-  const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
   const Layout layout(tensor);
-  if (layout.together() && layout.times == 1 && is_dense(tensor)) {
-    auto copy = over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides());
-    if (near) from_.push_back(tensor), to_.push_back(std::move(copy));
-    else copy.copy_(tensor, to.locked);
-  } else {
-    std::vector<int64_t> sizes, strides, dense;
-    for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
-    sizes.push_back(static_cast<int64_t>(layout.run)), strides.push_back(1);
-    dense.assign(sizes.size(), 1);
-    for (size_t dim = sizes.size() - 1; dim > 0; dim--) dense[dim - 1] = dense[dim] * sizes[dim];
-    const at::Tensor ordered = at::as_strided(tensor, sizes, strides, tensor.storage_offset());
-    over(memory.storage(), keys, tensor.dtype(), offset, sizes, dense).copy_(ordered, to.locked);
-  }
-  Late late{end, static_cast<char*>(to.host.data_ptr()) + head, layout.count * layout.width};
+  Late late{end, to.address, layout.count * layout.width};
+  late.at = at;
+  const size_t start = (near ? at : static_cast<size_t>(to.address - static_cast<char*>(to.host.data_ptr()))) + kHead;
   if (to.locked) late.stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-  if (near) late.host = to.host, late.near = to.near;
+  if (near) late.near = to.near;
+  const bool dense = layout.together() && layout.times == 1 && is_dense(tensor);
+  bool put_off = dense && late.stream && (near || !to.near.defined()) && copies_.takes(*late.stream);
+  if (put_off) {
+    if (copies_.full(*late.stream)) give();
+    copies_.add(tensor, static_cast<char*>(memory.data_ptr()) + start, *late.stream);
+  } else {
+    put_off = near && dense;
+    copy(tensor, layout, memory, start, to.locked);
+  }
   std::lock_guard lock(lock_);
   keep(tensor, late, step);
-  if (near) owed_.push_back(late.entry);
+  if (put_off) owed_.push_back(late.entry);
   late_.push_back(std::move(late));
+  return near;
+}
+
+// By torch's own; of what lies together in a device's memory, with others.
+void Sent::copy(const at::Tensor& tensor, const Layout& layout, const at::Tensor& memory, size_t start, bool locked) {
+  const Unseen unseen;
+  const auto width = static_cast<int64_t>(tensor.element_size());
+  const int64_t offset = (memory.storage_offset() + static_cast<int64_t>(start)) / width;
+  const c10::DispatchKeySet keys = keys_of(memory.device(), tensor.scalar_type());
+  if (layout.together() && layout.times == 1 && is_dense(tensor)) {
+    auto copy = over(memory.storage(), keys, tensor.dtype(), offset, tensor.sizes(), tensor.strides());
+    if (memory.device() == tensor.device()) from_.push_back(tensor), to_.push_back(std::move(copy));
+    else copy.copy_(tensor, locked);
+    return;
+  }
+  std::vector<int64_t> sizes, strides, dense;
+  for (const auto& [stride, size] : layout.dims) sizes.push_back(size), strides.push_back(stride);
+  sizes.push_back(static_cast<int64_t>(layout.run)), strides.push_back(1);
+  dense.assign(sizes.size(), 1);
+  for (size_t dim = sizes.size() - 1; dim > 0; dim--) dense[dim - 1] = dense[dim] * sizes[dim];
+  const at::Tensor ordered = at::as_strided(tensor, sizes, strides, tensor.storage_offset());
+  over(memory.storage(), keys, tensor.dtype(), offset, sizes, dense).copy_(ordered, locked);
+}
+
+bool Sent::launches(const at::Tensor& tensor) {
+  return copies_.takes(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
 }
 
 void Sent::give() {
-  if (from_.empty()) return;
-  const Unseen unseen;
+  if (owed_.empty()) return;
   std::exception_ptr error;
   try {
+    copies_.give();
     give_copies();
   } catch (...) {  // the device has failed: what is behind their heads is nobody's
     error = std::current_exception();
@@ -225,11 +244,14 @@ void Sent::give() {
     for (const auto& entry : owed_)
       if (entry) entries_.erase(entry->place);
   }
+  copies_.drop();
   from_.clear(), to_.clear(), owed_.clear();
   if (error) std::rethrow_exception(error);
 }
 
 void Sent::give_copies() {
+  if (from_.empty()) return;
+  const Unseen unseen;
   if (from_.size() == 1) {
     to_[0].copy_(from_[0], true);
     return;
@@ -256,10 +278,11 @@ void Sent::keep(const at::Tensor& tensor, Late& late, int64_t step) {
     late.entry->few = late.head + kHead + before * static_cast<int64_t>(tensor.element_size());
     if (late.near.defined()) {
       late.entry->near = late.near;
-      late.entry->near_at = late.near.storage_offset() + (late.entry->few - static_cast<const char*>(late.host.data_ptr()));
+      late.entry->near_at = late.near.storage_offset() + static_cast<int64_t>(late.at) + (late.entry->few - late.head);
     }
   }
   entries_[*place] = late.entry;
+  if (sampled_ && trusted_ > 0 && place->gaps == 0) recent_.push_back(late.entry);
 }
 
 void Sent::sweep() {
@@ -277,7 +300,7 @@ void Sent::forget(const at::Tensor& tensor) {
   written_[tensor.storage().unsafeGetStorageImpl()] = ++number_;
 }
 
-void Sent::settle(uint64_t stop) {
+void Sent::settle(uint64_t stop, const std::optional<Landing>& landing) {
   std::vector<Late> due;
   {
     std::lock_guard lock(lock_);
@@ -286,63 +309,57 @@ void Sent::settle(uint64_t stop) {
       due.push_back(late);
     }
   }
+  size_t from = landing ? landing->from : 0;
+  if (landing && from == 0) landed_ = 0;  // another memory
+  if (landing) put(*landing, from, due.empty() ? landing->to : due[0].at);  // so far all is well, whatever comes
   for (const c10::Stream& stream : streams_of(due, false)) arrived(stream);
-  fetch(due);
+  if (landing) land(due, *landing, from);
+  const auto head_of = [&](const Late& late) { return landing ? landing->address + late.at : late.head; };
   for (const Late& late : due) {
-    const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(late.head) + kHead, late.size);
-    std::memcpy(late.head + kHashAt, &hashed, sizeof hashed);
+    const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(head_of(late)) + kHead, late.size);
+    std::memcpy(head_of(late) + kHashAt, &hashed, sizeof hashed);
   }
   std::lock_guard lock(lock_);
-  for (const Late& late : due) done(late);
+  for (const Late& late : due) done(late, head_of(late));
   late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
 }
 
-// From the device's own copies, with all that lies between two of them in its memory.
-void Sent::fetch(const std::vector<Late>& due) {
+// The host's part up to the next of the device's own copies or to the end: it lies together.
+void Sent::put(const Landing& landing, size_t& from, size_t to) {
+  std::memcpy(landing.address + from, landing.host + landed_, to - from);
+  landed_ += to - from;
+  from = to;
+}
+
+// The device's own copies, with all that lies between two of them in its memory; then the host's part over that.
+void Sent::land(const std::vector<Late>& due, const Landing& landing, size_t from) {
   const Unseen unseen;
   for (const c10::Stream& stream : streams_of(due, true)) {
     c10::Event event(stream.device_type());
     event.record(stream);
     event.block(aside(stream.device()));
   }
-  for (size_t at = 0; at < due.size();) {
-    if (!due[at].near.defined()) {
-      at++;
-      continue;
-    }
-    std::vector<Late> together;
-    for (const at::Tensor& near = due[at].near; at < due.size() && (!due[at].near.defined() || due[at].near.is_same(near)); at++)
-      if (due[at].near.defined()) together.push_back(due[at]);
-    fetch_row(together);
+  const Late *first = nullptr, *last = nullptr;
+  for (const Late& late : due)
+    if (late.near.defined()) first = first ? first : &late, last = &late;
+  if (first) fetch(first->near, landing, first->at + kHead, last->at + kHead + last->size);
+  for (const Late& late : due) {
+    if (!late.near.defined()) continue;
+    put(landing, from, late.at + kHead);
+    from += late.size;
   }
+  put(landing, from, landing.to);
 }
 
-// Of one memory, by way of some that is page-locked.
-void Sent::fetch_row(const std::vector<Late>& row) {
-  if (!locked_.defined()) locked_ = locked_memory();
-  const Late &first = row.front(), &last = row.back();
-  const char *base = static_cast<const char*>(first.host.data_ptr()), *stop = last.head + kHead + last.size;
-  auto next = row.begin();
-  for (const char* start = first.head + kHead; start < stop; start += kLocked) {
-    const char* end = std::min(start + kLocked, stop);
-    fetch_part(first.near, start - base, end - start);
-    for (auto one = next; one != row.end() && one->head + kHead < end; one++) {
-      char* values = one->head + kHead;
-      const char *from = std::max<const char*>(values, start), *to = std::min<const char*>(values + one->size, end);
-      if (from < to) std::memcpy(values + (from - values), static_cast<const char*>(locked_.data_ptr()) + (from - start), to - from);
-      if (to < end) next = one;
-    }
-  }
-}
-
-void Sent::fetch_part(const at::Tensor& near, int64_t offset, int64_t size) {
+void Sent::fetch(const at::Tensor& near, const Landing& landing, size_t from, size_t to) {
   const c10::Stream stream = aside(near.device());
   {
     const c10::StreamGuard in(stream);
-    const auto part = [size](const at::Tensor& of, int64_t start) {
-      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), of.storage_offset() + start, {size}, {1});
+    const auto part = [&](const at::Tensor& of) {
+      const auto start = of.storage_offset() + static_cast<int64_t>(from);
+      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), start, {static_cast<int64_t>(to - from)}, {1});
     };
-    part(locked_, 0).copy_(part(near, offset), true);
+    part(landing.memory).copy_(part(near), true);
   }
   arrived(stream);
 }
@@ -362,10 +379,10 @@ std::vector<c10::Stream> Sent::streams_of(const std::vector<Late>& due, bool nea
 }
 
 // The memory is used for others from now on.
-void Sent::done(const Late& late) {
+void Sent::done(const Late& late, const char* head) {
   if (!late.entry || late.entry->few == nullptr) return;
   const size_t width = c10::elementSize(static_cast<c10::ScalarType>(late.entry->place.type));
-  late.entry->kept.assign(late.entry->few, static_cast<size_t>(few_of(late.entry->place)) * width);
+  late.entry->kept.assign(head + (late.entry->few - late.head), static_cast<size_t>(few_of(late.entry->place)) * width);
   late.entry->few = nullptr, late.entry->near.reset();
 }
 
@@ -389,7 +406,7 @@ void Sent::clear() {
   for (const Late& late : late_)
     if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
   late_.clear();
-  entries_.clear();
+  entries_.clear(), recent_.clear(), previous_.clear();
 }
 
 }  // namespace op_tools

@@ -20,6 +20,7 @@ void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_modules(py::module_& m);   // unit_modules.cpp
 void bind_packed(py::module_& m);    // unit_packed.cpp
 void bind_packer(py::module_& m);    // unit_packer.cpp
+void bind_memory_file(py::module_& m);  // unit_memory_file.cpp
 void bind_pairs(py::module_& m);     // unit_pairs.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
@@ -59,6 +60,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_modules(m);
   op_tools::bind_packed(m);
   op_tools::bind_packer(m);
+  op_tools::bind_memory_file(m);
   op_tools::bind_pairs(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);

@@ -26,8 +26,10 @@ struct ByPython final : Hearer {
     take = over = py::object();
   }
 
-  py::object taken(const at::Tensor& gradient) override {
-    return take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient)));
+  Objects taken(const std::vector<at::Tensor>& gradients) override {
+    Objects made;
+    for (const at::Tensor& gradient : gradients) made.push_back(take(py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient))));
+    return made;
   }
   void done(const Objects& outputs, const Objects& inputs, bool complete) override {
     over(py::cast(outputs), py::cast(inputs), complete);
@@ -50,6 +52,12 @@ struct Group {
     outputs.clear(), inputs.clear();
   }
 
+  void take(const std::vector<at::Tensor>& gradients, const std::vector<int>& places, Objects& to) {
+    if (gradients.empty()) return;
+    Objects made = hearer->taken(gradients);
+    for (size_t at = 0; at < places.size(); at++) to[places[at]] = std::move(made[at]);
+  }
+
   void end(bool complete) {
     waiting = 0;
     sums.clear();
@@ -59,6 +67,7 @@ struct Group {
   std::unique_ptr<Hearer> hearer;
   Objects outputs, inputs;
   std::map<int, at::Tensor> sums;
+  std::unordered_set<int> several;  // arguments that get a gradient from more than one place
   size_t waiting = 0;
 };
 
@@ -76,8 +85,11 @@ struct Before final : torch::autograd::FunctionPreHook {
   variable_list operator()(const variable_list& grads) override {
     const py::gil_scoped_acquire gil;
     try {
+      std::vector<at::Tensor> some;
+      std::vector<int> places;
       for (const auto& [place, number] : leaving)
-        if (grads[number].defined()) group->outputs[place] = group->hearer->taken(grads[number]);
+        if (grads[number].defined()) some.push_back(grads[number]), places.push_back(place);
+      group->take(some, places, group->outputs);
     } catch (const std::exception&) {  // `take` tells of its errors itself
       PyErr_Clear();
     }
@@ -94,8 +106,11 @@ struct After final : torch::autograd::FunctionPostHook {
   variable_list operator()(const variable_list& grads, const variable_list&) override {
     const py::gil_scoped_acquire gil;
     try {
+      std::vector<at::Tensor> some;
+      std::vector<int> arguments;
       for (const auto& [place, argument] : entering)
-        if (grads[place].defined()) group->inputs[argument] = group->hearer->taken(summed(argument, grads[place]));
+        if (grads[place].defined()) some.push_back(summed(argument, grads[place])), arguments.push_back(argument);
+      group->take(some, arguments, group->inputs);
       count_down();
     } catch (const std::exception&) {
       PyErr_Clear();
@@ -106,8 +121,11 @@ struct After final : torch::autograd::FunctionPostHook {
 
  private:
   at::Tensor summed(int argument, const at::Tensor& gradient) {
+    const bool alone = !group->several.contains(argument);
+    if (alone && !gradient.requires_grad()) return gradient;
     const at::NoGradGuard unrecorded;
     const at::DisableRecordFunctionGuard unwatched;
+    if (alone) return gradient.detach();
     at::Tensor& sum = group->sums[argument];
     return sum = sum.defined() ? at::add(sum, gradient.detach()) : gradient.detach();
   }
@@ -147,6 +165,10 @@ void watch(Given& given, size_t count, const Tensors& made, uint64_t sequence,
   if (found.nodes.empty()) return;
   const auto group = std::make_shared<Group>(hearer(), made.size(), count);
   group->waiting = found.nodes.size();
+  std::unordered_set<int> once;
+  for (const auto& [node, marks] : found.inputs)
+    for (const auto& [place, argument] : marks)
+      if (!once.insert(argument).second) group->several.insert(argument);
   for (Node* node : found.nodes) {
     const auto leaving = found.outputs.find(node), entering = found.inputs.find(node);
     if (leaving != found.outputs.end()) node->add_pre_hook(std::make_unique<Before>(group, leaving->second));

@@ -15,7 +15,7 @@ using Objects = std::vector<py::object>;
 // What becomes of a call's gradients. All under the GIL, but for its end: the graph may end in any thread.
 struct Hearer {
   virtual ~Hearer() = default;
-  virtual py::object taken(const at::Tensor& gradient) = 0;  // at once: it may be changed in place later
+  virtual Objects taken(const std::vector<at::Tensor>& gradients) = 0;  // at once: they may be changed in place later
   virtual void done(const Objects& outputs, const Objects& inputs, bool complete) = 0;
 };
 
