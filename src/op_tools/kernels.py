@@ -92,7 +92,7 @@ def can_layer() -> bool:
     see, and torch.compile has made nothing, which it would make again.
     """
     frames = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is not None and getattr(frames, "FRAME_COUNTER", 1):
+    if frames is not None and getattr(frames, "FRAME_COUNTER", True):
         return False
     own = threading.current_thread()
     return all(thread is own or _computes_nothing(thread) for thread in threading.enumerate())

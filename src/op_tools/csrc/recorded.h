@@ -1,8 +1,5 @@
 // Calls of kernels that a recorder writes down, without Python.
 #pragma once
-#ifndef NDEBUG
-#define NDEBUG  // as torch is built: a RecordFunction is laid out otherwise without it
-#endif
 #include <ATen/record_function.h>
 
 #include <atomic>

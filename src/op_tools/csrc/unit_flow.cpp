@@ -16,10 +16,14 @@ std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 // torch keeps the type itself to itself.
 bool is_python(const Node& node) { return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE"; }
 
-// Neither Python's nor an extension's: it writes nothing that comes in.
+// Neither Python's nor an extension's: it writes nothing that comes in. Hot path: a name is looked at once.
 bool is_torchs(const Node& node) {
+  static thread_local ska::flat_hash_map<const std::type_info*, bool, AddressHash> known;
+  const auto found = known.find(&typeid(node));
+  if (found != known.end()) return found->second;
   const std::string_view name = typeid(node).name();
-  return name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode") && !is_python(node);
+  const bool is = name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode") && !is_python(node);
+  return known[&typeid(node)] = is;
 }
 
 struct Hear final : torch::autograd::FunctionPreHook {

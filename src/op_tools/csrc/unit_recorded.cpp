@@ -6,6 +6,10 @@
 
 #include <algorithm>
 
+#ifndef NDEBUG
+#error "torch is built with it, and a RecordFunction is laid out otherwise without: see flags.txt"
+#endif
+
 namespace op_tools {
 namespace {
 
