@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from op_tools import (
     diagnostics,
     fronts,
+    gradients,
     kernels,
     modules,
     names,
@@ -35,7 +36,7 @@ from op_tools import (
     watching,
 )
 from op_tools.call import Call, Level
-from op_tools.interception import Plan, after, before, local, run, selected, unseen
+from op_tools.interception import Plan, after, before, local, run, selected
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
@@ -237,7 +238,7 @@ def _changed() -> None:
     # a tool with an empty list looks at nothing, so nothing is intercepted for it
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
-    watching.install(bool(_tools), _around_backward, _in_thread)
+    watching.install(bool(_tools), _before_backward, _after_backward, _in_thread)
     steps.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
     modules.follow(around, any(_wants_modules()), kernels.loaded())
@@ -297,23 +298,26 @@ def _in_thread() -> None:
         _set_modes({tool.level for tool in _tools})
 
 
-@contextmanager
-def _around_backward() -> Iterator[None]:
-    """A mode is put aside while it handles a call, and `backward()` is one: back with it."""
-    if local.busy:  # a tool's own backward
-        yield
-        return
-    levels = {tool.level for tool in _tools}
-    added = "api" in levels and watching.push_function_mode(_function_mode)
-    try:
-        yield
-    finally:
-        if added:
-            watching.set_function_mode(_function_mode, False)
-        from op_tools import gradients
+def _before_backward() -> bool | None:
+    """A mode is put aside while it handles a call, and `backward()` is one: back with it.
 
-        with unseen():
-            gradients.finish()
+    Whether it was; None in a tool's own.
+    """
+    if local.busy:
+        return None
+    return _has_level("api") and watching.push_function_mode(_function_mode)
+
+
+def _after_backward(added: bool | None) -> None:
+    if added is None:
+        return
+    if added:
+        watching.set_function_mode(_function_mode, False)
+    local.busy = True
+    try:
+        gradients.finish()
+    finally:
+        local.busy = False
 
 
 def _progress(step: int) -> None:

@@ -206,9 +206,11 @@ def finish() -> None:
     native = kernels.loaded()
     if native is not None:
         native.finish_gradients()
-    with _lock:
-        left = list(_groups.values())
-        _groups.clear()
+    left: list[_Group] = []
+    if _groups:
+        with _lock:
+            left = list(_groups.values())
+            _groups.clear()
     for group in left:
         group.waiting = -1
         group.sums.clear()

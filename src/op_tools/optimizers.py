@@ -65,7 +65,11 @@ def _to_none(owner: object, set_to_none: bool = True) -> bool:
 
 def _has_state(optimizer: Optimizer, group: dict[str, Any], *lists: object) -> bool:
     """The first time it makes its state, with operators."""
-    return all(map(optimizer.state.__contains__, group["params"]))
+    state, parameters = optimizer.state, group["params"]
+    helper = kernels.loaded()
+    if helper is not None and helper.has_all(state, parameters):
+        return True
+    return all(map(state.__contains__, parameters))
 
 
 def _always(*args: object, **kwargs: object) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,14 +21,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device, _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_Around = Callable[[], AbstractContextManager[None]]
+_Before, _After = Callable[[], bool | None], Callable[[bool | None], None]
 _undo: list[tuple[Any, str, Any]] = []
 
 
-def install(on: bool, around_backward: _Around, in_thread: Callable[[], None]) -> None:
-    """Puts the two wrappers in place, or takes them away."""
+def install(on: bool, before: _Before, after: _After, in_thread: Callable[[], None]) -> None:
+    """Puts the two wrappers in place, of a backward pass and a thread, or takes them away."""
     if on and not _undo:
-        backward = _wrapped_backward(torch.autograd.graph._engine_run_backward, around_backward)
+        plain = torch.autograd.graph._engine_run_backward
+        backward = _wrapped_backward(plain, before, after)
         for owner in (torch.autograd.graph, torch.autograd):
             _set(owner, "_engine_run_backward", backward)
         _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
@@ -44,11 +44,14 @@ def _set(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _wrapped_backward(plain: Callable[..., Any], around: _Around) -> Callable[..., Any]:
+def _wrapped_backward(plain: Callable[..., Any], before: _Before, after: _After) -> Any:
     @functools.wraps(plain)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with around():
+        done = before()
+        try:
             return plain(*args, **kwargs)
+        finally:
+            after(done)
 
     return run_backward
 
@@ -88,7 +91,7 @@ def set_handler(handler: Callable[..., Any] | None) -> None:
 
 def push_function_mode(mode: TorchFunctionMode) -> bool:
     """Puts the mode on top unless this thread has it; whether it did."""
-    if mode in _function_stack():
+    if _len_torch_function_stack() and mode in _function_stack():
         return False
     _push_on_torch_function_stack(mode)
     return True
@@ -96,6 +99,10 @@ def push_function_mode(mode: TorchFunctionMode) -> bool:
 
 def set_function_mode(mode: TorchFunctionMode, wanted: bool) -> None:
     """This thread's stack has the mode, once, or has it not."""
+    depth = _len_torch_function_stack()
+    if not wanted and depth and _get_function_stack_at(depth - 1) is mode:
+        _pop_torch_function_stack()
+        return
     stack = _function_stack()
     if wanted and mode not in stack:
         _push_on_torch_function_stack(mode)

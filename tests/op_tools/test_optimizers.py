@@ -143,3 +143,22 @@ def test_a_step_is_timed_as_the_one_before(native: str, monkeypatch: pytest.Monk
         for _ in range(3):
             made.step()
         assert len(tool.summary("shape")) == kinds  # what corrects the bias is another number
+
+
+class Named(torch.Tensor):
+    """A kind of tensor with a hash of its own."""
+
+    def __hash__(self) -> int:
+        return 7
+
+
+def test_parameters_are_found_in_their_state_without_a_frame_each() -> None:
+    helper = kernels.helper()
+    assert helper is not None
+    one, two = torch.ones(2), torch.nn.Parameter(torch.ones(2))
+    own = torch.ones(2).as_subclass(Named)
+    state = {one: 1, two: 2, own: 3}
+    assert helper.has_all(state, [one, two]) and helper.has_all(state, [])
+    assert not helper.has_all(state, [one, torch.ones(2)])
+    assert not helper.has_all(state, [own])  # Python is to look, and finds it
+    assert not helper.has_all(state, (one,)) and not helper.has_all([one], [one])

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from op_tools import diagnostics, kernels
+from op_tools import diagnostics, interception, kernels, time_tables
 from op_tools.time_measure import OpTimeMeasure
 
 CELLS = ("name", "unit", "input", "output", "grad_inputs", "grad_outputs")
@@ -231,6 +231,81 @@ def test_times_are_asked_for_before_the_file_is_written() -> None:
         assert tool.started.applied == 600
         assert [line.forward.count for line in tool.summary()] == [600]
     assert len(rows()) == 600
+
+
+def test_a_gradient_that_is_only_given_on_takes_no_time() -> None:
+    x = torch.ones(4, 3, device="dipu", requires_grad=True)
+    with OpTimeMeasure() as tool:
+        for _ in range(4):
+            made = torch.mul(torch.add(x, 1.0), 2.0).reshape(12)
+            torch.add(made, torch.ones(2, 12, device="dipu")).sum().backward()
+
+    def least(start: str) -> float:
+        (found,) = [line for line in tool.summary("shape") if line.name.startswith(start)]
+        assert found.backward.count == 4
+        return found.backward.least  # of those after the first, which is Python's
+
+    assert least("torch.add float32(4, 3)") == 0
+    assert least("torch.add float32(12)") > 0  # it is summed over what it was repeated for
+    assert least("torch.Tensor.reshape") == 0
+    assert least("torch.mul") > 0
+
+
+def test_what_is_over_is_written_while_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "50")
+    a = torch.ones(4, device="dipu")
+    writers = set()
+    plain = time_tables.Csv.write
+
+    def write(self: time_tables.Csv, lines: bytes) -> None:
+        writers.add(threading.current_thread().name)
+        plain(self, lines)
+
+    monkeypatch.setattr(time_tables.Csv, "write", write)
+    with OpTimeMeasure():
+        for _ in range(600):
+            torch.add(a, a)
+    assert writers == {"op_tools", threading.current_thread().name}
+    assert len(rows()) == 600
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_program_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "50")
+    a, plain, failed = torch.ones(4, device="dipu"), time_tables.Csv.write, []
+
+    def write(self: time_tables.Csv, lines: bytes) -> None:
+        if not failed:
+            failed.append(len(lines))
+            raise OSError("no space")
+        plain(self, lines)
+
+    monkeypatch.setattr(time_tables.Csv, "write", write)
+    with OpTimeMeasure() as tool:
+        for _ in range(600):
+            torch.add(a, a)
+    assert [line.forward.count for line in tool.summary()] == [600]
+    assert any("no space" in str(problem) for problem in diagnostics.problems())
+
+
+def test_what_the_host_makes_by_name_does_not_go_through_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str] = []
+    plain = interception.run
+
+    def run(plan: interception.Plan, *rest: Any) -> Any:
+        names.append(plan.name)
+        return plain(plan, *rest)
+
+    monkeypatch.setattr(interception, "run", run)
+    for devices, seen in ((None, 0), (["cpu"], 3)):
+        names.clear()
+        with OpTimeMeasure(devices=devices):
+            for _ in range(3):
+                assert torch.tensor(1.0, device="cpu").item() == 1.0
+        assert names.count("torch.tensor") == seen
 
 
 def test_a_run_is_let_go_of() -> None:

@@ -168,7 +168,7 @@ struct Enter final : torch::autograd::FunctionPreHook {
       if (!row.closed) {
         auto& stretch = row.stretches[hook.at];
         if (stretch.still) row.leave(stretch, true);  // there is no hook after it
-        else stretch.start = row.clock->mark(true), stretch.begun = true;
+        else stretch.start = row.clock->mark(), stretch.begun = true;
       }
     } catch (...) {  // a device whose events fail: the program goes on without this time
     }

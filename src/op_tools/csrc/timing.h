@@ -18,28 +18,9 @@ inline int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// An event of the device, which marks that are next to each other share.
-struct Moment {
-  explicit Moment(c10::DeviceType type) : event(type, c10::EventFlag::BACKEND_DEFAULT) {}
-  c10::Event event;
-  std::atomic<int> users{0};         // 0: it is free
-  std::atomic<uint64_t> records{0};  // how often it was recorded
-
-  // One more user, unless it has become another moment.
-  bool join(uint64_t record) {
-    int now = users;
-    do {
-      if (now == 0) return false;
-    } while (!users.compare_exchange_weak(now, now + 1));
-    if (records == record) return true;
-    users--;
-    return false;
-  }
-};
-
 // An event of the device, or nanoseconds of the host where the device is the CPU. Empty: nothing was done.
 struct Mark {
-  Moment* moment = nullptr;
+  c10::Event* event = nullptr;
   int64_t time = 0;
 };
 
@@ -62,55 +43,44 @@ struct Driver {
 // Marks in the current stream of one device; events are used again and again.
 class Clock {
  public:
+  using Events = std::vector<c10::Event*>;
+
   explicit Clock(c10::Device device) : device_(device), driver_(Driver::of(device)) {}
 
-  // Where something ends; or, near: where it begins, which may be where the last thing has ended.
-  Mark mark(bool near = false) {
+  Mark mark() {
     if (device_.is_cpu()) return {nullptr, now()};
-    thread_local Last last;
+    c10::Event* event = take();
     const c10::impl::VirtualGuardImpl guard(device_.type());
     const c10::Stream stream = guard.getStream(device_);
-    if (near && last.clock == number_ && now() - last.time < kNear && last.stream == stream.id() && last.moment->join(last.record)) return {last.moment, 0};
-    Moment* moment = take();
-    c10::Event& event = moment->event;
     // its first time is torch's, which makes it; the driver knows the default stream of the current device as null
-    const bool known = driver_.record != nullptr && event.eventId() != nullptr && stream.id() == 0;
-    if (!known || guard.getDevice() != device_ || driver_.record(event.eventId(), nullptr) != 0) event.record(stream);
-    last = {number_, moment, moment->records, now(), stream.id()};
-    return {moment, 0};
+    const bool known = driver_.record != nullptr && event->eventId() != nullptr && stream.id() == 0;
+    if (!known || guard.getDevice() != device_ || driver_.record(event->eventId(), nullptr) != 0) event->record(stream);
+    return {event, 0};
   }
 
   bool is_host() const { return device_.is_cpu(); }
 
   // Milliseconds; less than 0: the device is not there yet, and is not waited for.
   double between(const Mark& start, const Mark& end, bool wait) const {
-    if (end.moment == nullptr) return (end.time - start.time) / 1e6;
-    const c10::Event &first = start.moment->event, &last = end.moment->event;
+    if (end.event == nullptr) return (end.time - start.time) / 1e6;
     float ms = 0;
-    const int state = driver_.elapsed == nullptr ? -1 : driver_.elapsed(&ms, first.eventId(), last.eventId());
+    const int state = driver_.elapsed == nullptr ? -1 : driver_.elapsed(&ms, start.event->eventId(), end.event->eventId());
     if (state == 0) return ms;
-    if (!wait && (state == Driver::kNotReady || !last.query())) return -1;
-    last.synchronize();
-    return first.elapsedTime(last);
-  }
-
-  using Moments = std::vector<Moment*>;
-
-  // Those that nobody uses any more are free.
-  static void leave(const Mark& mark, Moments& free) {
-    if (mark.moment != nullptr && --mark.moment->users == 0) free.push_back(mark.moment);
-  }
-
-  void free(Moments& moments) {
-    std::lock_guard lock(lock_);
-    free_.insert(free_.end(), moments.begin(), moments.end());
-    moments.clear();
+    if (!wait && (state == Driver::kNotReady || !end.event->query())) return -1;
+    end.event->synchronize();
+    return start.event->elapsedTime(*end.event);
   }
 
   void free(const Mark& mark) {
-    Moments moments;
-    leave(mark, moments);
-    if (!moments.empty()) free(moments);
+    if (mark.event == nullptr) return;
+    std::lock_guard lock(lock_);
+    free_.push_back(mark.event);
+  }
+
+  void free(Events& events) {
+    std::lock_guard lock(lock_);
+    free_.insert(free_.end(), events.begin(), events.end());
+    events.clear();
   }
 
   // Makes the device the one of this thread, which is no program's.
@@ -119,44 +89,22 @@ class Clock {
   }
 
  private:
-  // Nanoseconds of the host in which nothing is given to a device: that takes longer.
-  static constexpr int64_t kNear = 2000;
-
-  struct Last {
-    uint64_t clock = 0;
-    Moment* moment = nullptr;
-    uint64_t record = 0;
-    int64_t time = 0;
-    c10::StreamId stream = 0;
-  };
-
-  static uint64_t next_number() {
-    static std::atomic<uint64_t> last{0};
-    return ++last;
-  }
-
-  Moment* take() {
-    Moment* moment;
-    {
-      std::lock_guard lock(lock_);
-      if (free_.empty()) {
-        all_.push_back(std::make_unique<Moment>(device_.type()));
-        free_.push_back(all_.back().get());
-      }
-      moment = free_.back();
-      free_.pop_back();
+  c10::Event* take() {
+    std::lock_guard lock(lock_);
+    if (free_.empty()) {
+      all_.push_back(std::make_unique<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
+      return all_.back().get();
     }
-    moment->records++;
-    moment->users = 1;
-    return moment;
+    c10::Event* event = free_.back();
+    free_.pop_back();
+    return event;
   }
 
-  const uint64_t number_ = next_number();  // no other has it: an address may be another's later
   c10::Device device_;
   Driver driver_;
   std::mutex lock_;
-  std::vector<std::unique_ptr<Moment>> all_;
-  Moments free_;
+  std::vector<std::unique_ptr<c10::Event>> all_;
+  Events free_;
 };
 
 // One call: its marks, and those of each stretch of its backward pass.
@@ -179,7 +127,7 @@ struct Row {
   bool closed = false;  // nobody is to be told any more
   bool still = false;   // a view: nothing is done on the device
 
-  Mark mark(bool near = false) const { return still ? Mark() : clock->mark(near); }
+  Mark mark() const { return still ? Mark() : clock->mark(); }
 
   // Idle: nothing was computed.
   void leave(Stretch& stretch, bool idle) {

@@ -12,7 +12,7 @@ namespace op_tools {
 namespace {
 
 // Nothing where the device has not come to its last mark, unless it is waited for.
-std::optional<Done> resolved(Row& row, bool wait, Clock::Moments& free) {
+std::optional<Done> resolved(Row& row, bool wait, Clock::Events& free) {
   std::lock_guard hold(row.lock);
   Clock& clock = *row.clock;
   Done done{row.id, row.group, row.result, row.grads, !row.spans.empty(), 0, 0};
@@ -24,8 +24,11 @@ std::optional<Done> resolved(Row& row, bool wait, Clock::Moments& free) {
   done.forward_ms = clock.between(row.start, row.end, wait);
   if (done.forward_ms < 0) return std::nullopt;
   row.closed = true;  // a second backward pass has nobody to tell
-  for (const auto& [start, end] : row.spans) Clock::leave(start, free), Clock::leave(end, free);
-  Clock::leave(row.start, free), Clock::leave(row.end, free);
+  const auto let_go = [&](const Mark& mark) {
+    if (mark.event != nullptr) free.push_back(mark.event);
+  };
+  for (const auto& [start, end] : row.spans) let_go(start), let_go(end);
+  let_go(row.start), let_go(row.end);
   return done;
 }
 
@@ -140,17 +143,17 @@ void Ledger::ask(bool everything, bool aside) {
     rows.swap(rows_);
   }
   std::vector<Done> done;
-  Clock::Moments moments;
+  Clock::Events events;
   std::shared_ptr<Clock> clock;  // of those
   done.reserve(rows.size());
   free.reserve(rows.size());
   for (auto& row : rows) {
     if (row->clock != clock) {
-      if (clock != nullptr) clock->free(moments);
+      if (clock != nullptr) clock->free(events);
       clock = row->clock;
       if (aside) clock->go_to();
     }
-    const auto found = everything || row->complete() ? resolved(*row, everything, moments) : std::nullopt;
+    const auto found = everything || row->complete() ? resolved(*row, everything, events) : std::nullopt;
     if (!found.has_value()) {
       kept.push_back(std::move(row));
       continue;
@@ -161,7 +164,7 @@ void Ledger::ask(bool everything, bool aside) {
     row->clear();
     free.push_back(std::move(row));
   }
-  if (clock != nullptr) clock->free(moments);
+  if (clock != nullptr) clock->free(events);
   rows.clear();
   {
     std::lock_guard hold(lock_);

@@ -175,6 +175,15 @@ struct Timer::Passed {
     return c10::kCPU;
   }
 
+  // Whether it says that it is the host's: `torch.tensor(1.0, device="cpu")`, as optimizers do.
+  bool names_the_host() const {
+    static PyObject* const device = word("device");
+    PyObject* found = dict == nullptr ? nullptr : PyDict_GetItemWithError(dict, device);
+    for (Py_ssize_t i = 0; names != nullptr && i < PyTuple_GET_SIZE(names); i++)
+      if (PyTuple_GET_ITEM(names, i) == device) found = items[count + i];
+    return found != nullptr && PyUnicode_CheckExact(found) && PyUnicode_CompareWithASCIIString(found, "cpu") == 0;
+  }
+
   static void see_named(PyObject* key, PyObject* value, Seen& seen) {
     see_hashed(key, 10, seen);
     see(value, seen);
@@ -217,6 +226,7 @@ Timer::Whose Timer::look(const Of& of, const Passed& passed, Seen& seen, Begun& 
     seen.brief = of.brief;
     seen.words.push_back(uint64_t(of.name));  // held by the plan
     const c10::Device device = passed.see_all(seen);
+    if (seen.plain && seen.tensors.empty() && passed.names_the_host() && by(c10::kCPU).nobody) return Whose::nobodys;
     if (!seen.plain || seen.tensors.empty() || device.is_meta() || inside_functorch() || torch::autograd::get_current_graph_task_id() != -1)
       return Whose::pythons;
     const By& timed_by = by(device);
@@ -230,7 +240,7 @@ Timer::Whose Timer::look(const Of& of, const Passed& passed, Seen& seen, Begun& 
     begun.row = begin(of.name, *known, timed_by.clock, begun.sequence);
     begun.row->still = of.view && !timed_by.clock->is_host();
     cost_ += now() - entered;
-    begun.row->start = begun.row->mark(true);
+    begun.row->start = begun.row->mark();
     return Whose::ours;
   } catch (std::exception& error) {  // a tool must not kill the program that it watches
     PyErr_Clear();

@@ -1,4 +1,4 @@
-// Numbers of the host's tensors, read past a function mode: what an optimizer asks of each parameter's count of steps.
+// What an optimizer asks of each parameter, asked without Python: its count of steps, past a function mode; its state.
 #include <pybind11/pybind11.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -27,10 +27,29 @@ PyObject* number_of(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-PyMethodDef method{"number_of", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(number_of)), METH_FASTCALL, nullptr};
+// has_all(dict, list of tensors): whether all are keys of it. A tensor's hash is its address, which Python asks by a frame;
+// where a kind of tensors has another, none is found, and Python is to look.
+PyObject* has_all(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 || !PyDict_Check(args[0]) || !PyList_CheckExact(args[1])) Py_RETURN_FALSE;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args[1]); i++) {
+    PyObject* key = PyList_GET_ITEM(args[1], i);
+    if (_PyDict_GetItem_KnownHash(args[0], key, Py_hash_t(key)) != nullptr) continue;
+    if (PyErr_Occurred()) PyErr_Clear();
+    Py_RETURN_FALSE;
+  }
+  Py_RETURN_TRUE;
+}
+
+template <class Function>
+PyMethodDef method(const char* name, Function function) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
+}
 
 }  // namespace
 
-void bind_values(py::module_& m) { m.attr("number_of") = py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr)); }
+void bind_values(py::module_& m) {
+  static PyMethodDef methods[] = {method("number_of", number_of), method("has_all", has_all)};
+  for (PyMethodDef& one : methods) m.attr(one.ml_name) = py::reinterpret_steal<py::object>(PyCFunction_New(&one, nullptr));
+}
 
 }  // namespace op_tools
