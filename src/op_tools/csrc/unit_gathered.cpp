@@ -5,7 +5,6 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -16,13 +15,6 @@
 
 namespace op_tools {
 namespace {
-
-// Our own work: unseen by modes and observers, and outside of the graph.
-struct Aside {
-  c10::impl::ExcludeDispatchKeyGuard modes{c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-  at::DisableRecordFunctionGuard unwatched;
-  at::NoGradGuard unrecorded;
-};
 
 int64_t size_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided ? static_cast<int64_t>(tensor.nbytes()) : 0;
