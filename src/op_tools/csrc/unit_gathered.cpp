@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "made.h"
 
@@ -303,6 +304,11 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& given, const st
   return made;
 }
 
+// For a block of Python.
+struct Block {
+  std::optional<Aside> held;
+};
+
 // Where the arguments hang in the graph before the call.
 class Hanging {
  public:
@@ -344,6 +350,7 @@ void finish_gathered() {
 
 void bind_gathered(py::module_& m) {
   m.def("leaves_of", &leaves_of);
+  py::class_<Block>(m, "Aside").def(py::init<>()).def("__enter__", [](Block& own) { own.held.emplace(); }).def("__exit__", [](Block& own, const py::args&) { own.held.reset(); });
   py::class_<Flowed, std::shared_ptr<Flowed>>(m, "Flowed")
       .def_property_readonly("outputs", [](const Flowed& flown) { return Flown::listed(flown.outputs); })
       .def_property_readonly("inputs", [](const Flowed& flown) { return Flown::listed(flown.inputs); })
