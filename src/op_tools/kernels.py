@@ -54,7 +54,7 @@ def loaded() -> ModuleType | None:
 def aside() -> AbstractContextManager[None]:
     """What is done inside, also by autograd's threads, is seen by no mode and no observer."""
     module = loaded()
-    return nullcontext() if module is None else module.Aside()  # type: ignore[no-any-return]
+    return nullcontext() if module is None else module.Aside()
 
 
 def watch(
