@@ -72,7 +72,7 @@ def gradients_of(runs: Sequence[tuple[Run, Sequence[Tensor | None]]]) -> list[li
     if not results or not wanted:
         return [[None] * len(run.leaves) for run, _ in runs]
     leaves = list(wanted.values())
-    with host.no_autocast(results[0].device), kernels.aside():
+    with host.no_autocast(results[0].device):
         # hot path: torch.autograd.grad looks at each shape for longer than the pass takes
         found = _engine.run_backward(
             tuple(results), tuple(flown), True, False, tuple(leaves), True, accumulate_grad=False
