@@ -140,7 +140,8 @@ class Judge:
         theirs: Sequence[list[Tensor | None] | None]
         try:
             runs = [(device_parts.reference_run(e.taken), found.outputs) for e, found in passes]
-            theirs = gradients_of(runs)
+            with kernels.aside():
+                theirs = gradients_of(runs)
         except Exception:  # as above; one of them, which is tried alone
             theirs = [None] * len(passes)
         own = iter(theirs)
@@ -237,5 +238,6 @@ def _parts(entry: Waiting, own: list[Tensor | None] | None) -> Made | None:
     if found is None:
         return device_parts.forward(taken)
     if own is None:
-        own = device_parts.reference_run(taken).gradients(found.outputs)
+        with kernels.aside():
+            own = device_parts.reference_run(taken).gradients(found.outputs)
     return device_parts.backward(taken, found, own)

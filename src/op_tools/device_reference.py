@@ -42,7 +42,7 @@ from op_tools.device_verdicts import Right
 from op_tools.device_waiting import Waiting, place_of
 from op_tools.gradients import Gradients
 
-WAITING = 1024  # parts of calls that wait for their verdict, and
+WAITING = 512  # parts of calls that wait for their verdict, and
 WAITING_BYTES = 1 << 29
 
 

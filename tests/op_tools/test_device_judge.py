@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from deeplink import native
 from op_tools import (
     OpAutoCompare,
+    OpObserve,
     device_judge,
     device_kernel,
     device_kinds,
@@ -256,3 +257,25 @@ def test_a_name_is_quoted_as_a_line_needs_it() -> None:
         "ratio": 0.0,
         "max_abs": 0.5,
     }
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_its_own_work_is_seen_by_no_other_tool(
+    judged: list[int], natively: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients of references are computed by autograd's thread, which hears of modes."""
+    monkeypatch.setattr(device_reference, "WAITING", 20)
+    if not natively:
+        by_python(monkeypatch)
+
+    def kernels_seen(**given: Any) -> list[str]:
+        seen: list[str] = []
+        monkeypatch.setattr(OpObserve, "before", lambda tool, call: seen.append(call.name))
+        monkeypatch.setattr(OpObserve, "after", lambda tool, call, state, result: None)
+        with OpObserve(level="aten"), OpAutoCompare(**given):
+            train(network(), 4)
+        return seen
+
+    plain = kernels_seen(ops="")
+    assert len(plain) > 100 and kernels_seen(reference="device") == plain
+    assert (sum(judged) > 40) is natively

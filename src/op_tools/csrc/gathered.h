@@ -2,11 +2,21 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
 #include <vector>
 
 namespace op_tools {
+
+// Our own work: unseen by modes and observers, and outside of the graph.
+struct Aside {
+  c10::impl::ExcludeDispatchKeyGuard modes{c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+  at::DisableRecordFunctionGuard unwatched;
+  at::NoGradGuard unrecorded;
+};
 
 // One call's gradients: of its results in float64, and of its arguments. Undefined where none came.
 struct Flowed {

@@ -5,24 +5,17 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "made.h"
 
 namespace op_tools {
 namespace {
-
-// Our own work: unseen by modes and observers, and outside of the graph.
-struct Aside {
-  c10::impl::ExcludeDispatchKeyGuard modes{c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-  at::DisableRecordFunctionGuard unwatched;
-  at::NoGradGuard unrecorded;
-};
 
 int64_t size_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided ? static_cast<int64_t>(tensor.nbytes()) : 0;
@@ -311,6 +304,11 @@ std::vector<at::Tensor> leaves_of(const std::vector<at::Tensor>& given, const st
   return made;
 }
 
+// For a block of Python.
+struct Block {
+  std::optional<Aside> held;
+};
+
 // Where the arguments hang in the graph before the call.
 class Hanging {
  public:
@@ -352,6 +350,7 @@ void finish_gathered() {
 
 void bind_gathered(py::module_& m) {
   m.def("leaves_of", &leaves_of);
+  py::class_<Block>(m, "Aside").def(py::init<>()).def("__enter__", [](Block& own) { own.held.emplace(); }).def("__exit__", [](Block& own, const py::args&) { own.held.reset(); });
   py::class_<Flowed, std::shared_ptr<Flowed>>(m, "Flowed")
       .def_property_readonly("outputs", [](const Flowed& flown) { return Flown::listed(flown.outputs); })
       .def_property_readonly("inputs", [](const Flowed& flown) { return Flown::listed(flown.inputs); })

@@ -220,6 +220,7 @@ class Portion {
   // The gradients of the references, by one pass through their graphs; without the GIL.
   void gradients() {
     if (wanted_.empty()) return;
+    const Aside aside;  // so are the threads that do it
     torch::autograd::edge_list roots, edges;
     for (const at::Tensor& result : results_) roots.push_back(torch::autograd::impl::gradient_edge(result));
     std::vector<int64_t> places;  // among the edges
@@ -242,6 +243,7 @@ class Portion {
 
   // What is to be measured: see op_tools/device_kernel.py.
   at::Tensor table(int64_t most) {
+    const Aside aside;
     std::vector<int64_t> rows;
     const auto dense = [&](const at::Tensor& tensor) {
       if (tensor.is_contiguous()) return tensor;
