@@ -24,7 +24,7 @@ DELAY = 0.004  # seconds that a few bytes wait for more of them
 ENOUGH = 32 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
 FEW = 16 << 20  # bytes that do not go by way of a device's own memory
-MOST = 12  # threads that write to a file in memory while the program waits, and bytes that
+MOST = 8  # threads that write to a file in memory while the program waits, and bytes that
 TOGETHER = 1 << 20  # are worth it
 LANDINGS = 3  # of memory that what waits in a device's own is fetched into
 
