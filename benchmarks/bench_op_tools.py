@@ -216,7 +216,7 @@ class Bench:
             least = floor / figure.plain_ms
             figure.note = (
                 f"the steps alone {steps:.2f}, then {waited * 1e3:.0f} ms to write the rest; "
-                f"one stream of writes alone takes {floor:.0f} ms a step there, a ratio of {least:.1f}"
+                f"one stream alone takes {floor:.0f} ms a step there, a ratio of {least:.1f}"
             )
         return figure
 

@@ -20,7 +20,9 @@ LARGE = 64 << 20  # of a device, once so much was copied
 NEAR = 64 << 20  # of one in a device's own memory
 SHARE = 16  # of what a device has left: what waits there is no more of it
 SPARE = 32 << 20  # bytes that are kept for the next one who needs some
+SPARSE = 32  # pieces of memory that few bytes of were touched, kept in the same way
 _spare: list[Arena] = []
+_sparse: list[Tensor] = []
 _lock = threading.Lock()
 
 
@@ -46,7 +48,7 @@ class Arena:
             found = page_locked(size) if device and size and self.near is None else None
             self.locked = self.near is not None or found is not None
             if found is None and self.near is not None:
-                found = _sparse(size)
+                found = _sparse_memory(size)
             if found is None:
                 whole = torch.empty(size + BLOCK, dtype=torch.uint8)
                 skipped = -whole.data_ptr() % BLOCK
@@ -79,8 +81,11 @@ def page_locked(size: int) -> Tensor | None:
     return memory if memory.data_ptr() % BLOCK == 0 else None
 
 
-def _sparse(size: int) -> Tensor:
+def _sparse_memory(size: int) -> Tensor:
     """Bytes of which few will be touched: each costs a page of its own, and no large one."""
+    with _lock:
+        if _sparse and len(_sparse[-1]) == size:
+            return _sparse.pop()
     memory = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
@@ -124,8 +129,11 @@ def one_for(size: int, device: str, arenas: list[Arena]) -> Arena | None:
 
 
 def give(arena: Arena) -> None:
-    """Takes back what nobody looks at any more."""
+    """Takes back what nobody looks at any more; a device's own memory is the program's again."""
     with _lock:
-        if arena.near is None and sum(each.size for each in _spare) + arena.size <= SPARE:
+        if arena.near is not None:
+            if arena.size == NEAR and len(_sparse) < SPARSE:
+                _sparse.append(arena.memory)
+        elif sum(each.size for each in _spare) + arena.size <= SPARE:
             arena.start(0)
             _spare.append(arena)

@@ -24,8 +24,8 @@ DELAY = 0.004  # seconds that a few bytes wait for more of them
 ENOUGH = 32 << 20  # bytes that do not wait
 LEAST = 1 << 18  # bytes that are worth a write past the cache
 FEW = 16 << 20  # bytes that do not go by way of a device's own memory
-MOST = 8  # threads that write to a file in memory, and bytes that are worth it:
-TOGETHER = 1 << 20
+MOST = 8  # threads that write to a file in memory while the program waits, and bytes that
+TOGETHER = 1 << 20  # are worth it
 LANDINGS = 3  # of memory that what waits in a device's own is fetched into
 
 
@@ -78,6 +78,7 @@ class Spool:
         self._filling = filling
         self._idle = False
         self._closed = self._all_settled = False
+        self._awaited = False  # the program waits for memory
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=work, name=f"op_capture_{name}", daemon=True)
@@ -131,8 +132,10 @@ class Spool:
                 self._changed.notify_all()
             new = self._near(size, device)
             while new is None and self._is_full(size, device) and not self.failed:
+                self._awaited = True
                 self._changed.wait()
                 new = self._near(size, device)
+            self._awaited = False
             self.last = new if new is not None else self._new(size, device)
             self.last.start(self.end)
 
@@ -265,7 +268,8 @@ class Spool:
             return piece, min(piece.end, self._settled)
 
     def _write(self, piece: Arena, stop: int) -> None:
-        if self._together and stop - self.written >= TOGETHER:
+        waits = self._closed or self._awaited  # else it would take time of the program's
+        if self._together and waits and stop - self.written >= TOGETHER:
             try:
                 self._put_together(piece, stop)
             except OSError as error:
@@ -308,10 +312,11 @@ class Spool:
         with self._changed:
             if self._full and piece is self._full[0] and self.written >= piece.end:
                 self._full.popleft()
-                if piece.landed is not None:  # a device's own memory is the program's again
+                if piece.landed is not None:
                     self._landings.append(piece.landed)
                     self._landed -= 1
                     piece.landed = None
+                    arena.give(piece)
                 elif piece.size == self._usual(piece.device):
                     self._free.append(piece)
             self._changed.notify_all()
@@ -378,10 +383,8 @@ def _is_bounded() -> bool:
 
 def _writers(file: int) -> int:
     """Threads that write to a file which lies in memory; 0: it does not, or there are few."""
-    helper, count = kernels.loaded(), (os.cpu_count() or 1) // 2
-    return (
-        min(count, MOST) if helper is not None and count >= 4 and helper.is_in_memory(file) else 0
-    )
+    helper, count = kernels.loaded(), min((os.cpu_count() or 1) - 2, MOST)
+    return count if helper is not None and count >= 4 and helper.is_in_memory(file) else 0
 
 
 def _open_direct(path: Path) -> int | None:

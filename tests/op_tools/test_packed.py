@@ -181,6 +181,25 @@ def test_the_tensors_of_a_part_are_copied_with_one_kernel(
     assert archive().lost == 0 and diagnostics.problems() == []
 
 
+@pytest.mark.parametrize("near", [True, False], ids=["near", "locked"])
+@pytest.mark.parametrize("drained", [True, False])
+def test_a_few_elements_are_looked_at_by_the_same_kernel(
+    near: bool, drained: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if near:
+        monkeypatch.setattr(spool, "FEW", 0)
+    x = torch.zeros(100, device="dipu")
+    with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
+        x.neg()
+        if drained:
+            tool._run.store._spool.drain()  # type: ignore[union-attr, attr-defined]
+        x.neg()
+        x.data.add_(1)  # neither counted nor seen
+        x.neg()
+    assert [call.args[0][7].item() for call in calls()] == [0.0, 0.0, 1.0]
+    assert len(kernel.launches) == 7  # x, a result, a look, a result, a look, x again, a result
+
+
 def test_a_kernel_that_cannot_be_started_is_told_and_nothing_of_it_is_taken_for_known(
     kernel: Kernel,
 ) -> None:

@@ -5,12 +5,16 @@
 
 #include <c10/core/Stream.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 
 namespace op_tools {
 
 using At = std::pair<int64_t, int64_t>;  // where values are in the file, and how many bytes
+
+constexpr int64_t kSampled = 32;  // elements that are looked at to see whether memory is as it was
+inline int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
 
 class Sent {
  public:

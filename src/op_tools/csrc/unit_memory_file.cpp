@@ -6,8 +6,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -30,7 +28,9 @@ namespace {
 #define MADV_POPULATE_WRITE 23
 #endif
 
-constexpr uint64_t kPart = 1 << 20, kFirst = 64;  // bytes: of a part, and those that are written last
+constexpr uint64_t kPart = 1 << 19;   // bytes whose pages are asked for together
+constexpr uint64_t kFirst = 64;       // bytes that are written last
+constexpr uint64_t kEach = 1 << 20;   // bytes that are worth a thread
 
 bool is_in_memory(int file) {
   struct statfs found {};
@@ -40,28 +40,28 @@ bool is_in_memory(int file) {
 // Bytes of a file from `start` on, where a record begins: its head comes last, so that a reader sees all of them or none.
 class Mapped {
  public:
-  Mapped(int file, const char* data, uint64_t start, uint64_t stop)
-      : data_(data), start_(start), stop_(stop), base_(start / page() * page()) {
+  Mapped(int file, const char* data, uint64_t start, uint64_t stop) : file_(file), data_(data), start_(start), stop_(stop) {
     struct stat found {};
     if (fstat(file, &found) != 0) fail(errno);
     if (static_cast<uint64_t>(found.st_size) < stop && ftruncate(file, static_cast<off_t>(stop)) != 0) fail(errno);
-    void* made = mmap(nullptr, stop - base_, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(base_));
-    if (made == MAP_FAILED) fail(errno);
-    memory_ = static_cast<char*>(made);
   }
-  Mapped(const Mapped&) = delete;
-  ~Mapped() { munmap(memory_, stop_ - base_); }
 
-  void put(unsigned threads) {
+  void put(uint64_t threads) {
+    const uint64_t base = start_ / page() * page();
+    threads = std::clamp<uint64_t>((stop_ - base) / kEach, 1, threads);
+    const uint64_t each = ((stop_ - base) / threads / page() + 1) * page();
     std::vector<std::thread> others;
+    uint64_t from = base + each;
     try {
-      for (unsigned one = 1; one < threads; one++) others.emplace_back([this] { put_parts(); });
-    } catch (const std::system_error&) {  // no more of them: fewer do it
+      for (; from < stop_; from += each) others.emplace_back([this, from, each] { put(from, std::min(from + each, stop_)); });
+    } catch (const std::system_error&) {  // no more of them: this one does the rest
     }
-    put_parts();
+    put(base, std::min(base + each, stop_));
+    if (from < stop_) put(from, stop_);
     for (std::thread& other : others) other.join();
     if (const int error = error_) fail(error == EFAULT ? ENOSPC : error);
-    put_head();
+    const size_t head = std::min(kFirst, stop_ - start_);
+    if (pwrite(file_, data_, head, static_cast<off_t>(start_)) != static_cast<ssize_t>(head)) fail(errno);
   }
 
  private:
@@ -71,31 +71,31 @@ class Mapped {
   }
   [[noreturn]] static void fail(int error) { throw std::system_error(error, std::generic_category()); }
 
-  void put_parts() {
-    while (error_ == 0) {
-      const uint64_t from = base_ + next_.fetch_add(kPart), to = std::min(from + kPart, stop_);
-      if (from >= stop_) return;
-      char* place = memory_ + (from - base_);
-      // a page that cannot be had is an error here, and would end the process in the copy
-      while (error_ == 0 && madvise(place, to - from, MADV_POPULATE_WRITE) != 0)
-        if (errno != EINTR && errno != EAGAIN) error_ = errno;
-      const uint64_t first = std::max(from, std::min(start_ + kFirst, stop_));
-      if (error_ == 0 && first < to) std::memcpy(memory_ + (first - base_), data_ + (first - start_), to - first);
+  void put(uint64_t from, uint64_t to) {
+    void* made = mmap(nullptr, to - from, PROT_READ | PROT_WRITE, MAP_SHARED, file_, static_cast<off_t>(from));
+    if (made == MAP_FAILED) {
+      error_ = errno;
+      return;
     }
+    auto* memory = static_cast<char*>(made);
+    for (uint64_t at = from; at < to && error_ == 0; at += kPart) put_part(memory + (at - from), at, std::min(at + kPart, to));
+    munmap(memory, to - from);
   }
 
-  void put_head() {
-    char* to = memory_ + (start_ - base_);
-    const uint64_t size = std::min(kFirst, stop_ - start_), word = sizeof(uint32_t);
-    std::memcpy(to + word, data_ + word, size - word);
-    std::atomic_thread_fence(std::memory_order_release);
-    std::memcpy(to, data_, word);
+  void put_part(char* memory, uint64_t from, uint64_t to) {
+    // a page that cannot be had is an error here, and would end the process in the copy
+    while (madvise(memory, to - from, MADV_POPULATE_WRITE) != 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      error_ = errno;
+      return;
+    }
+    const uint64_t first = std::max(from, std::min(start_ + kFirst, stop_));
+    if (first < to) std::memcpy(memory + (first - from), data_ + (first - start_), to - first);
   }
 
+  const int file_;
   const char* const data_;
-  const uint64_t start_, stop_, base_;
-  char* memory_ = nullptr;
-  std::atomic<uint64_t> next_{0};
+  const uint64_t start_, stop_;
   std::atomic<int> error_{0};
 };
 

@@ -1,63 +1,29 @@
-// Values that a device copies on its own: for how long a copy stands for its memory, and when it has come.
+// Values that a device copies on its own: for how long a copy stands for its memory.
 #include "sent.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
-#include <ATen/record_function.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <unordered_set>
 
-#include "hash.h"
+#include "unseen.h"
 
 namespace op_tools {
 namespace {
 
-constexpr int64_t kSampled = 32;   // elements that are looked at to see whether memory is as it was
 constexpr size_t kForeseen = 512;  // tensors that are looked at together
 constexpr size_t kNext = 4096;     // tensors after which they are those of the step before, where none is counted
-constexpr size_t kSweep = 4096, kHead = 64, kHashAt = 16;  // of op_tools/archive.py
-constexpr std::chrono::microseconds kPoll(200);
-
-// Below autograd, the program's modes and whoever watches kernels.
-struct Unseen {
-  at::AutoDispatchBelowADInplaceOrView below;
-  c10::impl::ExcludeDispatchKeyGuard modes{c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
-  at::DisableRecordFunctionGuard unwatched;
-};
-
-at::Tensor over(const c10::Storage& storage, c10::DispatchKeySet keys, caffe2::TypeMeta type, int64_t offset,
-                at::IntArrayRef sizes, at::IntArrayRef strides) {
-  auto made = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), keys, type);
-  made->set_sizes_and_strides(sizes, strides, offset);
-  return at::Tensor(std::move(made));
-}
-
-c10::DispatchKeySet keys_of(c10::Device device, c10::ScalarType type) {
-  return c10::DispatchKeySet(at::TensorOptions().device(device).dtype(type).computeDispatchKey());
-}
+constexpr size_t kSweep = 4096, kHead = 64;  // the latter of op_tools/archive.py
 
 struct KindLess {
   using Kind = std::pair<c10::Device, c10::ScalarType>;
   static auto order(const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); }
   bool operator()(const Kind& a, const Kind& b) const { return order(a) < order(b); }
 };
-
-int64_t few_of(const Place& place) { return std::min(place.count, kSampled); }
-
-void arrived(const c10::Stream& stream) {
-  c10::Event event(stream.device_type());
-  event.record(stream);
-  while (!event.query()) std::this_thread::sleep_for(kPoll);
-}
 
 }  // namespace
 
@@ -124,11 +90,24 @@ void Sent::compare(const Entries& entries, int64_t step) {
     compare_some(some, some[0]->device, static_cast<c10::ScalarType>(std::get<2>(kind)), step);
 }
 
-void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step) {
+// The same by torch's own; null: a device that cannot, and all of them are sent again.
+static const char* by_torch(const std::vector<Copies::Part>& parts, c10::Device device, c10::ScalarType type, at::Tensor& found) {
   const c10::DispatchKeySet keys = keys_of(device, type);
   const auto width = static_cast<int64_t>(c10::elementSize(type));
-  const auto meta = c10::scalarTypeToTypeMeta(type);
-  std::vector<at::Tensor> parts, copies;
+  std::vector<at::Tensor> made;
+  for (const auto& part : parts)
+    made.push_back(over(part.storage, keys, c10::scalarTypeToTypeMeta(type), part.start / width, {part.bytes / width}, {1}));
+  try {
+    found = at::cat(made).to(at::kCPU);  // it waits for the stream, and so for all that was sent in it
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+  return static_cast<const char*>(found.const_data_ptr());
+}
+
+void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarType type, int64_t step) {
+  const auto width = static_cast<int64_t>(c10::elementSize(type));
+  std::vector<Copies::Part> parts, copies;
   std::vector<bool> copied;  // it is compared with the device's own copy
   Entries asked;
   {
@@ -137,21 +116,18 @@ void Sent::compare_some(const Entries& entries, c10::Device device, c10::ScalarT
       const auto storage = entry->storage.lock();
       if (!storage) continue;
       const int64_t taken = few_of(entry->place), start = entry->place.offset + (entry->place.count - taken) / 2;
-      parts.push_back(over(c10::Storage(storage), keys, meta, start, {taken}, {1}));
+      parts.push_back({c10::Storage(storage), start * width, taken * width});
       asked.push_back(entry);
       copied.push_back(entry->near.defined());
-      if (copied.back()) copies.push_back(over(entry->near.storage(), keys, meta, entry->near_at / width, {taken}, {1}));
+      if (copied.back()) copies.push_back({entry->near.storage(), entry->near_at, taken * width});
     }
   }
   if (parts.empty()) return;
   parts.insert(parts.end(), copies.begin(), copies.end());
   const c10::Stream here = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   at::Tensor found;
-  try {
-    found = at::cat(parts).to(at::kCPU);  // it waits for the stream, and so for all that was sent in it
-  } catch (const c10::Error&) {  // a device that cannot: all of them are sent again
-  }
-  const auto* bytes = found.defined() ? static_cast<const char*>(found.const_data_ptr()) : nullptr;
+  const char* bytes = copies_.read(parts, here);
+  if (bytes == nullptr) bytes = by_torch(parts, device, type, found);
   const char* copy = bytes;
   for (const auto& entry : asked)
     if (copy != nullptr) copy += few_of(entry->place) * width;
@@ -298,115 +274,6 @@ void Sent::forget(const at::Tensor& tensor) {
   std::lock_guard lock(lock_);
   if (entries_.empty()) return;
   written_[tensor.storage().unsafeGetStorageImpl()] = ++number_;
-}
-
-void Sent::settle(uint64_t stop, const std::optional<Landing>& landing) {
-  std::vector<Late> due;
-  {
-    std::lock_guard lock(lock_);
-    for (const Late& late : late_) {
-      if (late.end >= stop) break;
-      due.push_back(late);
-    }
-  }
-  size_t from = landing ? landing->from : 0;
-  if (landing && from == 0) landed_ = 0;  // another memory
-  if (landing) put(*landing, from, due.empty() ? landing->to : due[0].at);  // so far all is well, whatever comes
-  for (const c10::Stream& stream : streams_of(due, false)) arrived(stream);
-  if (landing) land(due, *landing, from);
-  const auto head_of = [&](const Late& late) { return landing ? landing->address + late.at : late.head; };
-  for (const Late& late : due) {
-    const uint64_t hashed = hash_bytes(reinterpret_cast<const uint8_t*>(head_of(late)) + kHead, late.size);
-    std::memcpy(head_of(late) + kHashAt, &hashed, sizeof hashed);
-  }
-  std::lock_guard lock(lock_);
-  for (const Late& late : due) done(late, head_of(late));
-  late_.erase(late_.begin(), late_.begin() + static_cast<int64_t>(std::min(due.size(), late_.size())));
-}
-
-// The host's part up to the next of the device's own copies or to the end: it lies together.
-void Sent::put(const Landing& landing, size_t& from, size_t to) {
-  std::memcpy(landing.address + from, landing.host + landed_, to - from);
-  landed_ += to - from;
-  from = to;
-}
-
-// The device's own copies, with all that lies between two of them in its memory; then the host's part over that.
-void Sent::land(const std::vector<Late>& due, const Landing& landing, size_t from) {
-  const Unseen unseen;
-  for (const c10::Stream& stream : streams_of(due, true)) {
-    c10::Event event(stream.device_type());
-    event.record(stream);
-    event.block(aside(stream.device()));
-  }
-  const Late *first = nullptr, *last = nullptr;
-  for (const Late& late : due)
-    if (late.near.defined()) first = first ? first : &late, last = &late;
-  if (first) fetch(first->near, landing, first->at + kHead, last->at + kHead + last->size);
-  for (const Late& late : due) {
-    if (!late.near.defined()) continue;
-    put(landing, from, late.at + kHead);
-    from += late.size;
-  }
-  put(landing, from, landing.to);
-}
-
-void Sent::fetch(const at::Tensor& near, const Landing& landing, size_t from, size_t to) {
-  const c10::Stream stream = aside(near.device());
-  {
-    const c10::StreamGuard in(stream);
-    const auto part = [&](const at::Tensor& of) {
-      const auto start = of.storage_offset() + static_cast<int64_t>(from);
-      return over(of.storage(), keys_of(of.device(), at::kByte), of.dtype(), start, {static_cast<int64_t>(to - from)}, {1});
-    };
-    part(landing.memory).copy_(part(near), true);
-  }
-  arrived(stream);
-}
-
-c10::Stream Sent::aside(c10::Device device) {
-  for (const c10::Stream& stream : asides_)
-    if (stream.device() == device) return stream;
-  return asides_.emplace_back(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
-}
-
-std::vector<c10::Stream> Sent::streams_of(const std::vector<Late>& due, bool near) {
-  std::vector<c10::Stream> streams;
-  for (const Late& late : due)
-    if (late.stream && late.near.defined() == near && std::find(streams.begin(), streams.end(), *late.stream) == streams.end())
-      streams.push_back(*late.stream);
-  return streams;
-}
-
-// The memory is used for others from now on.
-void Sent::done(const Late& late, const char* head) {
-  if (!late.entry || late.entry->few == nullptr) return;
-  const size_t width = c10::elementSize(static_cast<c10::ScalarType>(late.entry->place.type));
-  late.entry->kept.assign(head + (late.entry->few - late.head), static_cast<size_t>(few_of(late.entry->place)) * width);
-  late.entry->few = nullptr, late.entry->near.reset();
-}
-
-uint64_t Sent::first() {
-  std::lock_guard lock(lock_);
-  return late_.empty() ? ~uint64_t{0} : late_.front().end;
-}
-
-void Sent::clear() {
-  std::vector<Late> left;
-  {
-    std::lock_guard lock(lock_);
-    left.assign(late_.begin(), late_.end());
-  }
-  try {  // memory that is still written must not be given back
-    for (const bool near : {false, true})
-      for (const c10::Stream& stream : streams_of(left, near)) arrived(stream);
-  } catch (const std::exception&) {  // the device has failed, and writes nothing
-  }
-  std::lock_guard lock(lock_);
-  for (const Late& late : late_)
-    if (late.entry) late.entry->few = nullptr, late.entry->near.reset();
-  late_.clear();
-  entries_.clear(), recent_.clear(), previous_.clear();
 }
 
 }  // namespace op_tools
