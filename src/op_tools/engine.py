@@ -277,12 +277,12 @@ def _set_handlers(on: bool) -> None:
     """What torch calls for the function mode: natively, where the native part is in use."""
     helper = kernels.loaded() if on else None
     native = None if helper is None else _natively(helper)
+    fronts.expect(helper if native is not None else None, _function_mode)
     if helper is None or native is None:
         vars(_function_mode).pop("__torch_function__", None)
         watching.set_handler(None)
     else:
         vars(_function_mode)["__torch_function__"] = native
-        fronts.expect(helper, _function_mode)
         watching.set_handler(helper.handler(native, torch.overrides.handle_torch_function))
 
 

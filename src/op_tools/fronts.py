@@ -21,12 +21,13 @@ _OPERATORS = "add radd iadd sub isub mul rmul imul truediv matmul eq ne lt le gt
 _helper: ModuleType | None = None
 
 
-def expect(helper: ModuleType, mode: TorchFunctionMode) -> None:
-    """The mode whose calls are met from now on."""
+def expect(helper: ModuleType | None, mode: TorchFunctionMode) -> None:
+    """The mode whose calls are met from now on; without the native part, none are."""
     global _helper
     _helper = helper
-    helper.meet_for(mode, vars(torch.compiler))
-    _asked()
+    if helper is not None:
+        helper.meet_for(mode, vars(torch.compiler))
+        _asked()
 
 
 def meet(func: Callable[..., Any], plan: Plan | None) -> None:

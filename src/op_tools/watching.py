@@ -21,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device, _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_Before, _After = Callable[[], bool | None], Callable[[bool | None], None]
+_Before = Callable[[], bool | None]
+_After = Callable[[bool | None], None]
 _undo: list[tuple[Any, str, Any]] = []
 
 

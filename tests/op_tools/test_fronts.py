@@ -104,6 +104,24 @@ def test_a_call_that_is_known_does_not_come_to_the_mode(tool: Any) -> None:
         assert {"add", "mul", "sub", "linear"} <= set(coming.names)
 
 
+def test_none_is_met_without_the_native_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = vector(1.0, 2.0)
+    with OpTimeMeasure():  # with it
+        x + x
+    monkeypatch.setattr(kernels, "loaded", lambda: None)
+    with OpCapture(ops="torch.erfinv"):
+        seen: list[str] = []
+        plain_call = engine._called
+        monkeypatch.setattr(
+            engine,
+            "_called",
+            lambda func, *r: (seen.append(func.__name__), plain_call(func, *r))[1],
+        )
+        for _ in range(3):
+            x + x
+    assert seen == ["add"] * 3
+
+
 class Other(TorchFunctionMode):
     """A mode of the program's own."""
 
