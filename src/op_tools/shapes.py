@@ -18,7 +18,9 @@ def shape_of(value: Any) -> Hashable:
         return tuple([shape_of(item) for item in value])
     if isinstance(value, dict):
         return tuple([(key, shape_of(item)) for key, item in value.items()])
-    if value is None or isinstance(value, (int, float, str, torch.dtype, torch.device)):
+    if isinstance(value, (bool, float)):
+        return repr(value)  # 1 == 1.0 == True, which make different calls
+    if value is None or isinstance(value, (int, str, torch.dtype, torch.device)):
         return value
     return repr(value) if isinstance(value, slice) else type(value).__name__
 

@@ -25,6 +25,7 @@ from deeplink.errors import SettingError
 from op_tools import clock, cost, diagnostics
 from op_tools.call import Call
 from op_tools.collectives import Collective
+from op_tools.shapes import call_shapes, text_of
 from op_tools.time_measure import OpTimeMeasure
 from op_tools.timings import Times
 
@@ -446,3 +447,10 @@ def test_collectives_with_bytes_and_ranks(tmp_path: Path) -> None:
     assert "all_gather 8192 2 False True" in found
     assert "all_reduce 4096 2 True True" in found
     assert "Collectives" in done.stdout and "bus GB/s" in done.stdout
+
+
+def test_numbers_that_are_equal_but_of_other_types_are_told_apart() -> None:
+    shapes = [call_shapes("torch.add", (torch.ones(2), number), {}) for number in (1, 1.0, True)]
+    assert [text_of(shape) for shape in shapes] == [
+        f"torch.add, float32(2), {number}" for number in ("1", "1.0", "True")
+    ]
