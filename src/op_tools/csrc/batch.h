@@ -139,6 +139,7 @@ class Batch {
   };
   Size sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
   void tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const;
+  static int64_t rows_of(int64_t size);
   static int64_t* described(int64_t* to, const Piece& piece);
   static void close_gaps(std::vector<Piece>& pieces);
   void fill(Started& group);
@@ -178,5 +179,15 @@ class Batch::Found {
 
 // In this thread a batch is at work: what is called meanwhile is not the program's.
 bool batch_at_work();
+
+class AtWork {
+ public:
+  AtWork();
+  ~AtWork();
+  AtWork(const AtWork&) = delete;
+
+ private:
+  const bool before_;
+};
 
 }  // namespace op_tools

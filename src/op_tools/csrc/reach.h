@@ -75,12 +75,6 @@ class Reach {
   std::mutex lock_;
 };
 
-// The lock of what is guarded by another one.
-struct Unlocked {
-  void lock() {}
-  void unlock() {}
-};
-
 struct AddressHash {
   using hash_policy = ska::power_of_two_hash_policy;
   size_t operator()(const void* address) const { return (reinterpret_cast<uint64_t>(address) * 0x9E3779B97F4A7C15ull) >> 24; }
@@ -88,7 +82,7 @@ struct AddressHash {
 
 // What was made of tensors, for as long as their memory holds the same values; see op_tools/snapshot.py.
 // Memory is held weakly, so that no other has its address meanwhile.
-template <typename T, typename Lock = std::mutex>
+template <typename T>
 class Unchanged {
  public:
   Unchanged(bool sampled, Reach& reach) : sampled_(sampled), reach_(reach) {}
@@ -102,7 +96,7 @@ class Unchanged {
   // Calls `take` with what was made of a tensor, if anything was; whether it could use it. Not to come back to this object.
   template <typename Take>
   bool use(const Place& place, const at::Tensor& tensor, Take take) {
-    std::unique_lock<Lock> lock(lock_);
+    std::unique_lock lock(lock_);
     const auto memory = known_.find(place.storage);
     if (memory == known_.end()) return false;
     const Known* found = memory->second->find(place);
@@ -122,19 +116,6 @@ class Unchanged {
     Known known{place, version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
     memory_of(place, tensor).keep(std::move(known));
-  }
-
-  // What was made of a tensor, if `holds` says that it still does, or what `make` makes of it. Not where samples are taken.
-  template <typename Holds, typename Make>
-  T found_or(const Place& place, const at::Tensor& tensor, Holds holds, Make make) {
-    const uint32_t version = version_of(tensor);
-    std::lock_guard lock(lock_);
-    Memory& memory = memory_of(place, tensor);
-    const Known* found = memory.find(place);
-    if (found != nullptr && found->version == version && holds(found->made)) return found->made;
-    const T made = make();
-    memory.keep({place, version, {}, made});
-    return made;
   }
 
   // A call has written it: all that was made of its memory is, whatever the view; autograd does not
@@ -223,7 +204,7 @@ class Unchanged {
   ska::flat_hash_map<const void*, std::unique_ptr<Memory>, AddressHash> known_;
   std::vector<std::unique_ptr<Memory>> spare_;  // used again
   size_t sweep_at_ = kSweep;
-  Lock lock_;
+  std::mutex lock_;
 };
 
 }  // namespace op_tools

@@ -14,6 +14,7 @@
 
 #include "batch.h"
 #include "measure.h"
+#include "numbers.h"
 #include "raw.h"
 #include "reach.h"
 
@@ -82,9 +83,9 @@ class Recorder {
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  Unchanged<int64_t, Unlocked> awaited_;  // of tensors out of reach; whoever holds the batch
+  Numbers awaited_;  // of tensors out of reach; for who holds the batch
   std::shared_ptr<Batch> batch_;
-  Raw lines_;
+  Raw lines_, spare_;  // the second: memory that is used again
   size_t waiting_ = 0;
   bool working_ = false, ready_ = false, ending_ = false;  // a thread does; there is something for it to do
   std::mutex lines_lock_;

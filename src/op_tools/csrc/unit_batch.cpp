@@ -2,7 +2,6 @@
 #include "batch.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -22,16 +21,9 @@ namespace {
 
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
 constexpr size_t kWaiting = 4096;          // tensors
-constexpr int64_t kPiece = 8 * kBlock;     // bytes
-constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;  // of kinds: see op_tools/reducing.py
 constexpr char kMark = '\x02';
 
 thread_local bool at_work = false;
-
-struct AtWork {
-  bool before = std::exchange(at_work, true);
-  ~AtWork() { at_work = before; }
-};
 
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Batch>> all;
@@ -45,6 +37,10 @@ double double_of(int64_t bits) {
 }  // namespace
 
 bool batch_at_work() { return at_work; }
+
+AtWork::AtWork() : before_(std::exchange(at_work, true)) {}
+
+AtWork::~AtWork() { at_work = before_; }
 
 Batch::Batch(bool hash_only, py::function starter, py::function launcher, py::function problem)
     : hash_only_(hash_only), starter_(std::move(starter)), problem_(std::move(problem)), launchers_(std::move(launcher)) {}
@@ -119,30 +115,6 @@ void Batch::put_mark(std::string& to, int64_t number) {
   to += kMark;
   put_number(to, number);
   to += kMark;
-}
-
-// The values in the order of memory, each once; how often each is: as `snapshot.ordered`.
-std::unique_ptr<Batch::Gaps> Batch::gaps_in(const at::Tensor& tensor, int64_t& times) {
-  auto made = std::make_unique<Gaps>(Gaps{tensor.scalar_type(), tensor.key_set(), tensor.storage_offset(), {}});
-  for (int64_t dim = 0; dim < tensor.dim(); dim++) {
-    const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
-    if (size > 1 && stride == 0) times *= size;
-    else if (size != 1) made->dims.emplace_back(stride, size);
-  }
-  std::stable_sort(made->dims.begin(), made->dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  return made;
-}
-
-at::Tensor Batch::without(const Gaps& gaps, const c10::Storage& storage) {
-  AtWork guard;
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  c10::SmallVector<int64_t, 8> sizes, strides;
-  for (const auto& [stride, size] : gaps.dims) sizes.push_back(size), strides.push_back(stride);
-  auto view = c10::make_intrusive<at::TensorImpl>(c10::Storage(storage), gaps.keys, c10::scalarTypeToTypeMeta(gaps.type));
-  view->set_sizes_and_strides(sizes, strides, gaps.offset);
-  at::Tensor copy = at::empty(sizes, at::TensorOptions().dtype(gaps.type).device(storage.device()));
-  return copy.copy_(at::Tensor(std::move(view)), true);
 }
 
 const Batch::Waiting* Batch::Places::find(const Place& place) const {
@@ -271,16 +243,6 @@ void Batch::launch(std::vector<Piece>& pieces, Started& group) {
   group.pieces = std::move(pieces);
 }
 
-// For a vendor that does not read them.
-void Batch::close_gaps(std::vector<Piece>& pieces) {
-  for (auto& piece : pieces) {
-    if (piece.rows == 0 || piece.gaps == nullptr) continue;
-    const at::Tensor copy = without(*std::exchange(piece.gaps, nullptr), piece.storage);
-    piece.storage = copy.storage();
-    piece.data = static_cast<const uint8_t*>(copy.const_data_ptr());
-  }
-}
-
 Batch::State Batch::Piece::state() const {
   if (storage.data() != base) return State::gone;  // given back by a resize
   const bool counted = counter.enabled();
@@ -298,41 +260,11 @@ Batch::Size Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) 
     }
     device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
     const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind));
-    piece.rows = (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0);
+    piece.rows = rows_of(size);
     all.rows += piece.rows;
     all.gaps += piece.rows > 0 && piece.gaps != nullptr;
   }
   return all;
-}
-
-void Batch::tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const {
-  const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
-  for (const auto& piece : pieces) {
-    if (piece.rows == 0) continue;
-    const auto width = static_cast<int64_t>(width_of(piece.kind));
-    const auto size = static_cast<int64_t>(piece.count) * width, whole = size / 8 * 8;
-    const int64_t from = reinterpret_cast<int64_t>(piece.gaps ? reinterpret_cast<const uint8_t*>(gaps) : piece.data);
-    const int64_t kind = static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0);
-    const auto part = [&](int64_t at, int64_t bytes) {
-      if (piece.gaps) add(from, bytes, kind + kGaps + (at / width << kFirst));
-      else add(from + at, bytes, kind);
-    };
-    for (int64_t at = 0; at < whole; at += kPiece) part(at, std::min(kPiece, whole - at));
-    if (size % 8) part(whole, size % 8);
-    if (piece.gaps) gaps = described(gaps, piece);
-  }
-}
-
-// Where its values are, the innermost dimension first; a complex number is two.
-int64_t* Batch::described(int64_t* to, const Piece& piece) {
-  const auto parts = static_cast<int64_t>(c10::elementSize(piece.gaps->type) / width_of(piece.kind));
-  int64_t* at = to + 2;
-  if (parts > 1) *at++ = parts, *at++ = 1;
-  const auto& dims = piece.gaps->dims;
-  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) *at++ = dim->second, *at++ = dim->first * parts;
-  to[0] = reinterpret_cast<int64_t>(piece.data);
-  to[1] = (at - to) / 2 - 1;
-  return to + kGapsWords;
 }
 
 py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& stream) {

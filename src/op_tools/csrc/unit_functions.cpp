@@ -32,6 +32,19 @@ bool is_simple(Recorder& recorder, const Found& found) {
   });
 }
 
+// Without the GIL where the host reads some of them: that takes long, and waits for their device.
+class Reading {
+ public:
+  Reading(Recorder& recorder, std::initializer_list<const Tensors*> sides) {
+    const auto is_far = [&](const at::Tensor* tensor) { return recorder.way(*tensor) == Recorder::Way::device; };
+    const auto are_far = [&](const Tensors* side) { return std::all_of(side->begin(), side->end(), is_far); };
+    if (!std::all_of(sides.begin(), sides.end(), are_far)) release_.emplace();
+  }
+
+ private:
+  std::optional<py::gil_scoped_release> release_;
+};
+
 // One call: what is known of it.
 struct Call {
   Recorder& recorder;
@@ -61,7 +74,7 @@ struct Call {
   // `now`: on the device, too. Else with what comes after the call, unless that has written it.
   void look(bool now) {
     early = now;
-    py::gil_scoped_release release;
+    const Reading reading(recorder, {&given.tensors});
     auto hold = recorder.hold();
     for (const at::Tensor* tensor : given.tensors) {
       recorder.tensor(hold, recorder.way(*tensor), raw, *tensor);
@@ -86,7 +99,7 @@ struct Call {
       if (std::none_of(made.tensors.begin(), made.tensors.end(), is_it)) changed.push_back(i);
     }
     {
-      py::gil_scoped_release release;
+      const Reading reading(recorder, {&made.tensors, &given.tensors});
       if (written && !early) look_again();
       raw.outputs();
       auto hold = recorder.hold();

@@ -44,6 +44,7 @@ Given given_of(const Decision& decision, Values inputs) {
   Recorder& recorder = *decision.recorder;
   for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
     const bool declared = decision.writes[i], held = declared || !decision.of_torch;
+    if (inputs[i].isList()) given.all.reserve(given.all.size() + inputs[i].toListRef().size());
     each_tensor(inputs[i], [&](const at::Tensor& tensor) {
       const auto way = tensor.is_inference() ? Recorder::Way::none : recorder.way(tensor);
       given.all.push_back({&tensor, way, declared, held});

@@ -74,7 +74,7 @@ void put_found(std::string& text, const Measured& found, bool hash_only) {
 Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function described, py::function window,
                    py::function starter, py::function launcher, py::function flush, py::function problem)
     : limit(limit), hash_only_(hash_only), sampled_(sampled), described_(std::move(described)), flush_(std::move(flush)),
-      problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_), awaited_(false, reach_) {
+      problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_) {
   batch_ = Batch::make(hash_only, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
 
@@ -217,7 +217,7 @@ void Recorder::put_into_words(bool everything) {
   {
     std::lock_guard lock(lines_lock_);
     std::swap(lines, lines_);
-    lines_.bytes().reserve(lines.bytes().size());
+    std::swap(lines_, spare_);
     waiting_ = 0;
   }
   room_.notify_all();
@@ -225,11 +225,18 @@ void Recorder::put_into_words(bool everything) {
   batch_->read(everything);
   const auto found = batch_->found();
   for (; !held_.empty() && (everything || held_.front().second <= batch_->read_below()); held_.pop_front()) {
-    const std::string& from = held_.front().first.bytes();
+    std::string& from = held_.front().first.bytes();
     words_.reserve(words_.size() + 4 * from.size());
     Raw::into_words(words_, from, [&](std::string& to, int64_t number) { found.put(to, number); },
                     [&](std::string& to, std::string_view line) { found.fill(to, line); });
+    from.clear();
+    std::lock_guard lock(lines_lock_);
+    std::swap(spare_.bytes(), from);
   }
+  auto held = hold();
+  held.take();
+  const auto forgotten = awaited_.forgotten();  // given back after the hold
+  held.free();
 }
 
 py::bytes Recorder::take() {
