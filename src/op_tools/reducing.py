@@ -12,7 +12,7 @@ of float64, but min and max of integers are whole; without a finite value they m
 It may have `launcher(index)` besides, for the native part: the addresses of what launches a kernel
 and of what tells whether a stream is being captured, as cuLaunchKernel and cuStreamIsCapturing, and
 between them the kernel and its threads. The kernel is given the table and the results, both in the
-host's page-locked memory, and writes the last number of a row after all others. The fifth says
+host's page-locked memory, and writes the last number of a row after all others. A fifth may say
 whether it reads values with gaps: 32 more in the kind, and from its ninth bit on the number of the
 piece's first value. The address is then that of 18 numbers in the host's memory: the address of the
 first of all values, how many dimensions there are, and size and stride of each, in values, the
@@ -54,7 +54,7 @@ def starter(kind: str) -> Start | None:
     return offered(kind, "statistics", _try)
 
 
-Launcher = tuple[int, int, int, int, bool]
+Launcher = tuple[int, int, int, int] | tuple[int, int, int, int, bool]
 
 
 @cache

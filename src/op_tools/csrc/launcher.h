@@ -31,7 +31,7 @@ struct Launched {
 
 class Launchers {
  public:
-  // launcher(kind of device, index) -> four numbers and whether it reads values with gaps, or None
+  // launcher(kind of device, index) -> four numbers and, if it may, that it reads values with gaps; or None
   explicit Launchers(py::function launcher) : launcher_(std::move(launcher)) {}
   void close() { launcher_ = py::function(); }
 

@@ -47,12 +47,12 @@ const Launchers::Launcher& Launchers::of(c10::Device device) {
     py::gil_scoped_acquire gil;
     const py::object found = launcher_(c10::DeviceTypeName(device.type(), true), device.index());
     if (!found.is_none()) {
-      const auto [launch, kernel, threads, capturing, gaps] = found.cast<std::tuple<uintptr_t, uintptr_t, unsigned, uintptr_t, bool>>();
-      made.launch = reinterpret_cast<decltype(made.launch)>(launch);
-      made.kernel = reinterpret_cast<void*>(kernel);
-      made.threads = threads;
-      made.capturing = reinterpret_cast<decltype(made.capturing)>(capturing);
-      made.gaps = gaps;
+      const auto parts = found.cast<py::tuple>();
+      made.launch = reinterpret_cast<decltype(made.launch)>(parts[0].cast<uintptr_t>());
+      made.kernel = reinterpret_cast<void*>(parts[1].cast<uintptr_t>());
+      made.threads = parts[2].cast<unsigned>();
+      made.capturing = reinterpret_cast<decltype(made.capturing)>(parts[3].cast<uintptr_t>());
+      made.gaps = parts.size() > 4 && parts[4].cast<bool>();
     }
   }
   std::lock_guard hold(lock_);
