@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from op_tools import OpCapture, OpTimeMeasure, engine, fronts, kernels
 from tests.op_tools.test_engine import vector
+from tests.op_tools.test_native_mode import Other
 
 
 @pytest.fixture(autouse=True)
@@ -120,18 +120,6 @@ def test_none_is_met_without_the_native_part(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(3):
             x + x
     assert seen == ["add"] * 3
-
-
-class Other(TorchFunctionMode):
-    """A mode of the program's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("inside", [False, True])
