@@ -7,36 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "heads.h"
-#include "recorder.h"
+#include "decisions.h"
 
 namespace op_tools {
 
 using Values = c10::ArrayRef<const c10::IValue>;
-
-// What is found out about a kernel while it runs.
-struct Learned {
-  mutable std::atomic<bool> nests{false};  // it calls others that torch tells of
-  Learned() = default;
-  Learned(Learned&&) noexcept {}
-  Learned& operator=(Learned&&) noexcept { return *this; }
-};
-
-struct Decision {
-  PyObject* function = nullptr;  // torch.ops.aten.…; null: nobody wants it
-  const c10::FunctionSchema* schema = nullptr;
-  std::shared_ptr<Recorder> recorder = nullptr;  // writes its calls down: Python does not look at them
-  std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
-  PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
-  const std::string* name = nullptr;
-  // of the schema, which is large and seldom in the cache
-  std::vector<bool> writes = {};  // the arguments that it writes
-  size_t returns = 0;
-  bool of_torch = false, of_lists = false;
-  Learned learned = {};
-
-  void read_schema();
-};
 
 // While a kernel is watched, torch has no observer in its thread: it would put together the arguments
 // of all that the kernel calls for nothing. Not where another one listens too, such as a profiler. It
@@ -57,6 +32,40 @@ class Quiet {
   const bool on_;
 };
 
+// The tensors that a call is given, in order; one that torch has made of a number is none, in Python neither.
+class Given {
+ public:
+  explicit Given(const Decision& decision) : decision_(decision) {}
+  void take(const at::Tensor& tensor, size_t argument);
+  void take(c10::Device device);
+  void take(const c10::IValue& value, size_t argument);
+
+  struct One {
+    const at::Tensor* tensor;
+    Recorder::Way way;
+    bool declared, held;  // the kernel says that it writes it; or it may
+  };
+  c10::SmallVector<One, 16> all;
+  size_t held = 0;
+  bool on_device = false;  // something of it is
+  bool simple = true;      // a recorder may look at it by itself: plain memory within its reach, and a count of writes
+  bool reached = false;    // the host reads some of it
+
+  // Of device, as `call.scan` finds it: that of tensors, an accelerator's before the CPU's, else the one that is named.
+  std::optional<c10::DeviceType> kind() const { return of_tensors_ ? of_tensors_ : named_; }
+
+ private:
+  const Decision& decision_;
+  std::optional<c10::DeviceType> of_tensors_, named_;
+};
+
+// The tensors of what a call gives back.
+using Results = c10::SmallVector<const at::Tensor*, 4>;
+inline void put_result(Results& to, const at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) to.push_back(&tensor);
+}
+Results results_of(Values outputs);
+
 // What is kept from before a call until after it.
 struct Context : at::ObserverContext {
   enum class Of { python, record, part };
@@ -73,10 +82,10 @@ struct Recorded : Context {
     bool declared;  // the kernel says that it writes it
   };
 
-  Recorded() : Context(Of::record) {}
+  explicit Recorded(Slot::Use decision) : Context(Of::record), decision(std::move(decision)) {}
   static void* operator new(size_t size);  // a few are kept for the next calls of a thread
   static void operator delete(void* memory);
-  std::shared_ptr<const Decision> decision;
+  Slot::Use decision;
   c10::SmallVector<Held, 2> held;  // the arguments that it may write
   Warm warm;
   std::optional<Quiet> quiet;  // unless what it calls is measured
@@ -89,7 +98,8 @@ struct ListedPart : Context {
   std::optional<Quiet> quiet;
 };
 
-bool is_observing();  // by torch's observers
+bool is_observing();    // by torch's observers
+bool looks_at_host();   // at kernels of the CPU too
 
 // What a thread is in.
 struct Here {
@@ -100,9 +110,11 @@ struct Here {
 };
 Here& here();
 
-// The start of a recorded call; false: Python is to look at it. Its end; that of a part.
-bool record(std::shared_ptr<const Decision> decision, Values inputs, std::unique_ptr<Context>& to);
-void recorded(Recorded& call, Values outputs);
+// The start of a recorded call. Inside of it (`Here::depth`): what this calls is ours.
+enum class Begun { recorded, unwanted, for_python };
+Begun record(Here& now, const Given& given, Recorded& call);
+// Its end, which comes in any case; without results: the kernel raised. That of a part.
+void recorded(Here& now, Recorded& call, const Results* results);
 void recorded(ListedPart& part, Values outputs);
 
 }  // namespace op_tools

@@ -1,7 +1,6 @@
 // Calls of kernels that a recorder writes down, without Python.
 #include "recorded.h"
 
-#include <ATen/core/function_schema.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -13,51 +12,16 @@
 namespace op_tools {
 namespace {
 
-// Calls `take` with the tensors of a value, in order; a number that torch has wrapped is none, in Python neither.
+// Calls `take` with the tensors of a value, in order.
 template <typename Take>
 void each_tensor(const c10::IValue& value, Take&& take) {
   if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) take(tensor);
+    take(value.toTensor());
   } else if (value.isList()) {
     for (const c10::IValue& item : value.toListRef()) each_tensor(item, take);
   } else if (value.isTuple()) {
     for (const c10::IValue& item : value.toTupleRef().elements()) each_tensor(item, take);
   }
-}
-
-struct Given {
-  struct One {
-    const at::Tensor* tensor;
-    Recorder::Way way;
-    bool declared, held;  // the kernel says that it writes it; or it may
-  };
-  c10::SmallVector<One, 16> all;
-  size_t held = 0;
-  std::optional<c10::DeviceType> kind;  // of device, as `call.scan` finds it; an accelerator goes before the CPU
-  bool simple = true;                   // a recorder may look at it by itself: plain memory within its reach, and a count of writes
-  bool reached = false;                 // the host reads some of it
-};
-
-Given given_of(const Decision& decision, Values inputs) {
-  Given given;
-  Recorder& recorder = *decision.recorder;
-  for (size_t i = 0; i < inputs.size() && i < decision.writes.size(); i++) {
-    const bool declared = decision.writes[i], held = declared || !decision.of_torch;
-    if (inputs[i].isList()) given.all.reserve(given.all.size() + inputs[i].toListRef().size());
-    each_tensor(inputs[i], [&](const at::Tensor& tensor) {
-      const auto way = tensor.is_inference() ? Recorder::Way::none : recorder.way(tensor);
-      given.all.push_back({&tensor, way, declared, held});
-      given.held += held;
-      given.simple = given.simple && way != Recorder::Way::none;
-      given.reached = given.reached || way != Recorder::Way::device;
-      if (!given.kind || *given.kind == c10::DeviceType::CPU) given.kind = tensor.device().type();
-    });
-  }
-  for (size_t i = 0; !given.kind && i < inputs.size(); i++) {
-    if (inputs[i].isDevice()) given.kind = inputs[i].toDevice().type();
-  }
-  return given;
 }
 
 bool is_under_mode() {
@@ -123,56 +87,80 @@ bool Quiet::alone() {
 
 bool Context::keeps_to_itself() const { return of != Of::record || !static_cast<const Recorded*>(this)->decision->of_lists; }
 
-void Decision::read_schema() {
-  for (const auto& argument : schema->arguments()) {
-    const auto* alias = argument.alias_info();
-    writes.push_back(alias != nullptr && alias->isWrite());
+static Recorder::Way way_of(Recorder& recorder, const at::Tensor& tensor) {
+  try {
+    return recorder.way(tensor);
+  } catch (const std::exception&) {  // Python will meet it as well
+    return Recorder::Way::none;
   }
-  returns = schema->returns().size();
-  of_torch = schema->name().starts_with("aten::");
-  of_lists = schema->name().starts_with("aten::_foreach_");
 }
 
-bool record(std::shared_ptr<const Decision> made, Values inputs, std::unique_ptr<Context>& to) {
-  const Decision& decision = *made;
+void Given::take(const at::Tensor& tensor, size_t argument) {  // hot path
+  if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
+  const bool declared = decision_.writes[argument], may = declared || !decision_.of_torch;
+  const auto way = tensor.is_inference() ? Recorder::Way::none : way_of(*decision_.recorder, tensor);
+  all.push_back({&tensor, way, declared, may});
+  held += may;
+  simple = simple && way != Recorder::Way::none;
+  reached = reached || way != Recorder::Way::device;
+  const auto type = tensor.device().type();
+  on_device = on_device || type != c10::DeviceType::CPU;
+  if (!of_tensors_ || *of_tensors_ == c10::DeviceType::CPU) of_tensors_ = type;
+}
+
+void Given::take(c10::Device device) {
+  on_device = on_device || !device.is_cpu();
+  if (!named_) named_ = device.type();
+}
+
+void Given::take(const c10::IValue& value, size_t argument) {
+  if (value.isDevice()) return take(value.toDevice());
+  if (value.isList()) all.reserve(all.size() + value.toListRef().size());
+  each_tensor(value, [&](const at::Tensor& tensor) { take(tensor, argument); });
+}
+
+Results results_of(Values outputs) {
+  Results made;
+  for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { put_result(made, tensor); });
+  return made;
+}
+
+namespace {
+
+Begun begun(Here& now, const Given& given, Recorded& call) {
+  const Decision& decision = *call.decision;
   Recorder& recorder = *decision.recorder;
-  const Given given = given_of(decision, inputs);
-  if (!given.kind || !given.simple || is_under_mode()) return false;
-  Here& now = here();
+  const auto kind = given.kind();
+  if (!kind || !given.simple || is_under_mode()) return Begun::for_python;
   now.raw.clear();
   auto hold = recorder.hold();
-  if (!put_head(now.raw, decision, *given.kind)) {
+  if (!put_head(now.raw, decision, *kind)) {
     before_write(recorder, hold, given);
-    return true;
+    return Begun::unwanted;
   }
-  auto call = std::make_unique<Recorded>();
-  call->held.reserve(given.held);
+  call.held.reserve(given.held);
   for (size_t i = 0; i < given.all.size(); i++) {
     const auto& one = given.all[i];
     recorder.tensor(hold, one.way, now.raw, *one.tensor);
     // torch's own say what they write; of others, autograd's count is compared
-    if (one.held) call->held.push_back({*one.tensor, static_cast<uint32_t>(i), version_of(*one.tensor), one.declared});
+    if (one.held) call.held.push_back({*one.tensor, static_cast<uint32_t>(i), version_of(*one.tensor), one.declared});
   }
   if (recorder.settles()) hold.free(), recorder.settle();
   before_write(recorder, hold, given);
   hold.free();
-  call->decision = std::move(made);
-  now.inside = &call->decision->learned;
-  if (call->decision->of_lists && given.reached) now.listed = call.get();
-  else if (now.inside->nests) call->quiet.emplace();
-  to = std::move(call);
-  return true;
+  now.inside = &decision.learned;
+  if (decision.of_lists && given.reached) now.listed = &call;
+  else if (now.inside->nests) call.quiet.emplace();
+  return Begun::recorded;
 }
 
-void recorded(Recorded& call, Values outputs) {
+void ended(Here& now, Recorded& call, const Results& results) {
   Recorder& recorder = *call.decision->recorder;
-  Raw& to = here().raw;
+  Raw& to = now.raw;
   auto hold = recorder.hold();
   const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), to, tensor, &call.warm); };
   const auto returns = [&](const at::Tensor& tensor) {
-    bool found = false;
-    for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& other) { found = found || other.is_same(tensor); });
-    return found;
+    return std::any_of(results.begin(), results.end(), [&](const at::Tensor* other) { return other->is_same(tensor); });
   };
   c10::SmallVector<const Recorded::Held*, 4> changed;
   for (const auto& one : call.held) {
@@ -181,7 +169,7 @@ void recorded(Recorded& call, Values outputs) {
     if (!returns(one.tensor)) changed.push_back(&one);
   }
   to.outputs();
-  for (const auto& output : outputs) each_tensor(output, put);
+  for (const auto* result : results) put(*result);
   for (const auto* one : changed) {
     to.mutated(one->place);
     put(one->tensor);
@@ -192,11 +180,33 @@ void recorded(Recorded& call, Values outputs) {
   recorder.add(to);
 }
 
+}  // namespace
+
+Begun record(Here& now, const Given& given, Recorded& call) {
+  try {
+    return begun(now, given, call);
+  } catch (const std::exception& error) {  // it must not kill the program
+    call.decision->recorder->report(call.decision->function, error.what());
+    return Begun::unwanted;
+  }
+}
+
+void recorded(Here& now, Recorded& call, const Results* results) {
+  now.listed = nullptr;
+  now.inside = nullptr;
+  if (results == nullptr) return;
+  try {
+    ended(now, call, *results);
+  } catch (const std::exception& error) {
+    call.decision->recorder->report(call.decision->function, error.what());
+  }
+}
+
 void recorded(ListedPart&, Values outputs) {
   Recorded* call = std::exchange(here().listed, nullptr);
   Recorder& recorder = *call->decision->recorder;
   try {
-    for (const auto& output : outputs) each_tensor(output, [&](const at::Tensor& tensor) { recorder.warm(call->warm, tensor); });
+    for (const auto* result : results_of(outputs)) recorder.warm(call->warm, *result);
   } catch (const std::exception& error) {
     recorder.report(call->decision->function, error.what());
   }
