@@ -60,13 +60,19 @@ struct OwnFrame {
   bool complete() const { return owner != kCode && (owner == kGenerator || place() >= code->_co_firsttraceable); }
 };
 
-// Of the thread that asks, which stands still meanwhile: it needs no GIL.
-template <class Visit>
-void each_own_frame(const PyThreadState* own, Visit visit) {
+// Of the thread that asks, which stands still meanwhile: it needs no GIL. Without those of code that `skip` says true to.
+template <class Skip, class Visit>
+void each_own_frame(const PyThreadState* own, Skip skip, Visit visit) {
   const _PyCFrame* now = own->cframe;
   for (auto* frame = reinterpret_cast<const OwnFrame*>(now->current_frame); frame != nullptr; frame = frame->previous) {
+    if (frame->owner == OwnFrame::kCode || skip(frame->code)) continue;
     if (frame->complete() && !visit(Frame{frame->code, frame->place() * int(sizeof(_Py_CODEUNIT))})) return;
   }
+}
+
+template <class Visit>
+void each_own_frame(const PyThreadState* own, Visit visit) {
+  each_own_frame(own, [](const PyCodeObject*) { return false; }, visit);
 }
 
 // Whether they are what this header takes them for: Python says the same. Under the GIL.
@@ -90,8 +96,8 @@ void each_frame(Visit visit) {
   else each_told_frame(visit);
 }
 #else
-template <class Visit>
-void each_own_frame(const PyThreadState*, Visit) {}
+template <class Skip, class Visit>
+void each_own_frame(const PyThreadState*, Skip, Visit) {}
 
 inline bool frames_are_known() { return false; }
 

@@ -4,15 +4,18 @@
 #include <c10/core/DeviceType.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <map>
+#include <array>
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <vector>
 
+#include "frames.h"
 #include "raw.h"
 #include "reach.h"
+#include "threads.h"
 
 namespace op_tools {
 
@@ -35,9 +38,10 @@ class Heads {
   struct Where {
     const std::string *module = nullptr, *site = nullptr;
   };
+  // Written by one thread, read by that of autograd: by its number, which is set last.
   struct Remembered {
-    uint64_t sequence = UINT64_MAX;
-    Where where;
+    std::atomic<uint64_t> sequence{UINT64_MAX};
+    std::atomic<const std::string*> module{nullptr}, site{nullptr};
   };
   struct CodeHash {
     using hash_policy = ska::power_of_two_hash_policy;
@@ -53,27 +57,60 @@ class Heads {
     Where where;
   };
 
-  bool look(c10::DeviceType kind, Now& now);     // false: something of it is not known yet
-  void look_up(c10::DeviceType kind, Now& now);  // under the GIL
+  using Count = std::atomic<int64_t>;
+
+  // What a thread has found out: it asks here first, and takes no lock.
+  struct Own {
+    struct Code {
+      const PyCodeObject* code;
+      bool programs;
+    };
+    struct Site {
+      const PyCodeObject* code;
+      int instruction;
+      const std::string* site;
+    };
+    struct Counted {
+      const std::string* name;
+      Count* count;
+    };
+    uint64_t of = 0;  // the number of the object that it is of
+    std::array<Code, 256> codes = {};
+    std::array<Site, 256> sites = {};
+    std::array<Counted, 256> counted = {};
+    std::string path;  // the last one, and that in JSON
+    const std::string* module = nullptr;
+    OwnPart busy, stack;
+    uint64_t last = 0;  // what autograd had counted at the last call
+  };
+  static Own& own();
+
+  bool look(Own& own, c10::DeviceType kind, Now& now);     // false: something of it is not known yet
+  bool look_at_module(Own& own, Now& now);
+  bool look_at_site(Own& own, const PyThreadState* state, Now& now);
+  void look_up(Own& own, c10::DeviceType kind, Now& now);  // under the GIL
   bool works_on(c10::DeviceType kind);
-  const std::string* module();
+  const std::string* module(Own& own);
   const std::string* site();
   bool is_programs(PyCodeObject* code);
-  void remember(bool below, const Where& where);
+  const bool* programs(Own& own, const PyCodeObject* code);  // null: it is not known yet; so below
+  const std::string* site_of(Own& own, const Frame& frame);
+  void count(Own& own, const std::string* name);
+  void remember(Own& own, bool below, const Where& where);
   Where forward_of(uint64_t sequence) const;
 
+  const uint64_t number_;
   py::object modules_, local_;
   py::function works_, programs_, site_, quoted_;
   py::object stack_key_, busy_key_;
   const bool frames_known_;
+  std::array<std::atomic<int8_t>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> kinds_;  // whether it works there; negative: not known
+  std::unique_ptr<Remembered[]> forward_;
   std::mutex lock_;  // of all that follows; never held where Python is asked
-  std::map<c10::DeviceType, bool> kinds_;
   std::unordered_map<std::string, const std::string*, TextHash, std::equal_to<>> quotes_;
   ska::flat_hash_map<PyObject*, bool, AddressHash> codes_;  // whether it is the program's; they are held
   ska::flat_hash_map<std::pair<PyObject*, int>, const std::string*, CodeHash> sites_;
-  std::vector<Remembered> forward_;
-  using Counts = ska::flat_hash_map<const std::string*, int64_t, AddressHash>;
-  Counts counts_;
+  std::unordered_map<const std::string*, Count> counts_;
 };
 
 void bind_heads(py::module_& m);

@@ -6,22 +6,22 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "counting.h"
-#include "frames.h"
-#include "threads.h"
 
 namespace op_tools {
 
 constexpr size_t kForward = 1 << 16;  // forward calls that are remembered for their backward
 constexpr uint64_t kNodes = 8;        // that one function makes at most
 
-static thread_local OwnPart own_busy, own_stack;
-
 static py::object word(const char* text) { return py::reinterpret_steal<py::object>(PyUnicode_InternFromString(text)); }
 
+static std::atomic<uint64_t> made{0};
+
 Heads::Heads(py::object modules, py::object local, py::function works, py::function programs, py::function site, py::function quoted)
-    : modules_(std::move(modules)), local_(std::move(local)), works_(std::move(works)), programs_(std::move(programs)),
+    : number_(++made), modules_(std::move(modules)), local_(std::move(local)), works_(std::move(works)), programs_(std::move(programs)),
       site_(std::move(site)), quoted_(std::move(quoted)), stack_key_(word("stack")), busy_key_(word("busy")),
-      frames_known_(frames_are_known()), forward_(kForward) {}
+      frames_known_(frames_are_known()), forward_(new Remembered[kForward]) {
+  for (auto& kind : kinds_) kind = -1;
+}
 
 Heads::~Heads() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
@@ -29,85 +29,130 @@ Heads::~Heads() {
   for (auto* function : {&works_, &programs_, &site_, &quoted_}) *function = py::function();
 }
 
+Heads::Own& Heads::own() {
+  static thread_local Own found;
+  return found;
+}
+
 std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, bool below) {
+  Own& own = this->own();
+  if (own.of != number_) {  // codes of another may have been given back
+    own.codes = {}, own.sites = {}, own.counted = {}, own.module = nullptr;
+    own.of = number_;
+  }
   Now now;
-  if (!look(kind, now)) {
+  if (!look(own, kind, now)) {
     py::gil_scoped_acquire gil;
-    look_up(kind, now);
+    look_up(own, kind, now);
   }
   if (now.busy || !now.works) return std::nullopt;
   const bool backward = torch::autograd::get_current_graph_task_id() != -1;
-  Where where = now.where;
-  const auto node = backward ? torch::autograd::get_current_node() : nullptr;
-  std::lock_guard hold(lock_);
+  Where& where = now.where;
   if (backward) {  // no line of the program is on the stack; in a recomputation, its modules are
+    const auto node = torch::autograd::get_current_node();
     const Where known = node ? forward_of(node->sequence_nr()) : Where();
     if (where.module == nullptr) where.module = known.module;
     if (where.site == nullptr) where.site = known.site;
   } else {
-    remember(below, where);
+    remember(own, below, where);
   }
-  counts_[name]++;
+  count(own, name);
   return Head{next_id.fetch_add(1, std::memory_order_relaxed), current_step.load(), name, where.module, where.site, backward};
 }
 
 // Hot path. What a thread has in Python stands still while it is here: it is read without the GIL.
-bool Heads::look(c10::DeviceType kind, Now& now) {
+bool Heads::look(Own& own, c10::DeviceType kind, Now& now) {
   if (!frames_known_) return false;
-  PyThreadState* own = PyGILState_GetThisThreadState();  // null: nothing of Python's is in this thread
-  if (own != nullptr && (!own_busy.is_known(own, local_) || !own_stack.is_known(own, modules_))) return false;
-  now.busy = own != nullptr && own_busy.peek(busy_key_.ptr()) == Py_True;
+  PyThreadState* state = PyGILState_GetThisThreadState();  // null: nothing of Python's is in this thread
+  if (state != nullptr && (!own.busy.is_known(state, local_) || !own.stack.is_known(state, modules_))) return false;
+  now.busy = state != nullptr && own.busy.peek(busy_key_.ptr()) == Py_True;
   if (now.busy) return true;  // so it is in a forked child, where another thread may have had the lock
-  std::lock_guard hold(lock_);
-  const auto found = kinds_.find(kind);
-  if (found == kinds_.end()) return false;
-  now.works = found->second;
-  if (!now.works || own == nullptr) return true;
-  PyObject* stack = own_stack.peek(stack_key_.ptr());
-  if (const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack)) {
-    PyObject* path = PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1);
-    if (!PyUnicode_IS_COMPACT_ASCII(path)) return false;
-    const std::string_view text(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(path)), static_cast<size_t>(PyUnicode_GET_LENGTH(path)));
+  const int8_t works = kinds_[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+  if (works < 0) return false;
+  now.works = works > 0;
+  if (!now.works || state == nullptr) return true;
+  return look_at_module(own, now) && look_at_site(own, state, now);
+}
+
+bool Heads::look_at_module(Own& own, Now& now) {
+  PyObject* stack = own.stack.peek(stack_key_.ptr());
+  const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack);
+  if (depth == 0) return true;
+  PyObject* path = PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1);
+  if (!PyUnicode_IS_COMPACT_ASCII(path)) return false;
+  const std::string_view text(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(path)), static_cast<size_t>(PyUnicode_GET_LENGTH(path)));
+  if (text.empty()) return true;
+  if (own.module == nullptr || own.path != text) {
+    std::lock_guard hold(lock_);
     const auto quoted = quotes_.find(text);
-    if (quoted == quotes_.end() && !text.empty()) return false;
-    if (!text.empty()) now.where.module = quoted->second;
+    if (quoted == quotes_.end()) return false;
+    own.path = text, own.module = quoted->second;
   }
+  now.where.module = own.module;
+  return true;
+}
+
+bool Heads::look_at_site(Own& own, const PyThreadState* state, Now& now) {
   bool known = true;
-  each_own_frame(own, [&](Frame frame) {
-    auto* code = reinterpret_cast<PyObject*>(frame.code);
-    const auto programs = codes_.find(code);
-    known = programs != codes_.end();
-    if (!known) return false;
-    if (!programs->second) return true;
-    const auto site = sites_.find({code, frame.instruction});
-    known = site != sites_.end();
-    if (known) now.where.site = site->second;
+  const auto is_torchs = [&](const PyCodeObject* code) {
+    const bool* found = programs(own, code);
+    known = found != nullptr;
+    return known && !*found;
+  };
+  each_own_frame(state, is_torchs, [&](const Frame& frame) {
+    if (known) now.where.site = site_of(own, frame), known = now.where.site != nullptr;
     return false;
   });
   return known;
 }
 
-void Heads::look_up(c10::DeviceType kind, Now& now) {
+static size_t slot(const void* address, size_t more = 0) { return ((reinterpret_cast<uint64_t>(address) + more) * 0x9E3779B97F4A7C15ull) >> 56; }
+
+const bool* Heads::programs(Own& own, const PyCodeObject* code) {
+  auto& found = own.codes[slot(code)];
+  if (found.code == code) return &found.programs;
+  std::lock_guard hold(lock_);
+  const auto known = codes_.find(reinterpret_cast<PyObject*>(const_cast<PyCodeObject*>(code)));
+  if (known == codes_.end()) return nullptr;
+  found = {code, known->second};
+  return &found.programs;
+}
+
+const std::string* Heads::site_of(Own& own, const Frame& frame) {
+  auto& found = own.sites[slot(frame.code, static_cast<size_t>(frame.instruction))];
+  if (found.code == frame.code && found.instruction == frame.instruction) return found.site;
+  std::lock_guard hold(lock_);
+  const auto known = sites_.find({reinterpret_cast<PyObject*>(frame.code), frame.instruction});
+  if (known == sites_.end()) return nullptr;
+  found = {frame.code, frame.instruction, known->second};
+  return found.site;
+}
+
+void Heads::count(Own& own, const std::string* name) {
+  auto& found = own.counted[slot(name)];
+  if (found.name != name) {
+    std::lock_guard hold(lock_);
+    found = {name, &counts_[name]};
+  }
+  found.count->fetch_add(1, std::memory_order_relaxed);
+}
+
+void Heads::look_up(Own& own, c10::DeviceType kind, Now& now) {
   now = {};
-  now.busy = own_busy.get(local_, busy_key_.ptr()) == Py_True;
+  now.busy = own.busy.get(local_, busy_key_.ptr()) == Py_True;
   if (now.busy) return;
   now.works = works_on(kind);
-  if (now.works) now.where = {module(), site()};
+  if (now.works) now.where = {module(own), site()};
 }
 
 bool Heads::works_on(c10::DeviceType kind) {
-  {
-    std::lock_guard hold(lock_);
-    const auto found = kinds_.find(kind);
-    if (found != kinds_.end()) return found->second;
-  }
-  const bool works = works_(c10::DeviceTypeName(kind, true)).cast<bool>();
-  std::lock_guard hold(lock_);
-  return kinds_[kind] = works;
+  auto& known = kinds_[static_cast<size_t>(kind)];
+  if (known.load() < 0) known = works_(c10::DeviceTypeName(kind, true)).cast<bool>();
+  return known.load() > 0;
 }
 
-const std::string* Heads::module() {
-  PyObject* stack = own_stack.get(modules_, stack_key_.ptr());
+const std::string* Heads::module(Own& own) {
+  PyObject* stack = own.stack.get(modules_, stack_key_.ptr());
   const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack);
   if (depth == 0) return nullptr;
   Py_ssize_t size = 0;
@@ -160,31 +205,37 @@ bool Heads::is_programs(PyCodeObject* code) {
 
 // By the number of the node that autograd makes for the call: the next one. Below autograd it has been
 // given, unless there is none: then no number was given since the last call.
-void Heads::remember(bool below, const Where& where) {
-  static thread_local uint64_t last = 0;
+void Heads::remember(Own& own, bool below, const Where& where) {
   const uint64_t next = at::sequence_number::peek();
-  const uint64_t sequence = below && next != last && next > 0 ? next - 1 : next;
-  last = next;
-  forward_[sequence % kForward] = {sequence, where};
+  const uint64_t sequence = below && next != own.last && next > 0 ? next - 1 : next;
+  own.last = next;
+  Remembered& to = forward_[sequence % kForward];
+  to.sequence.store(UINT64_MAX, std::memory_order_relaxed);
+  to.module.store(where.module, std::memory_order_release);
+  to.site.store(where.site, std::memory_order_release);
+  to.sequence.store(sequence, std::memory_order_release);
 }
 
 // Of the nearest call at or before a node: a function makes several of them.
 Heads::Where Heads::forward_of(uint64_t sequence) const {
   for (uint64_t back = 0; back < kNodes && back <= sequence; back++) {
     const Remembered& found = forward_[(sequence - back) % kForward];
-    if (found.sequence == sequence - back) return found.where;
+    if (found.sequence.load(std::memory_order_acquire) != sequence - back) continue;
+    const Where where{found.module.load(std::memory_order_acquire), found.site.load(std::memory_order_acquire)};
+    if (found.sequence.load(std::memory_order_acquire) == sequence - back) return where;
   }
   return {};
 }
 
 py::dict Heads::counts() {
-  Counts found;
+  std::vector<std::pair<const std::string*, int64_t>> found;
   {
     std::lock_guard hold(lock_);
-    found.swap(counts_);
+    for (auto& [name, count] : counts_) found.emplace_back(name, count.exchange(0));
   }
   py::dict made;
-  for (const auto& [name, count] : found) made[py::str(*name)] = count;
+  for (const auto& [name, count] : found)
+    if (count > 0) made[py::str(*name)] = count;
   return made;
 }
 
