@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from op_tools import OpCapture, kernels, steps
 
@@ -32,30 +35,102 @@ def sites(found: Lines, op: str) -> list[tuple[str, str]]:
     return [(line["direction"], line["site"]) for line in found if line["op"].startswith(op)]
 
 
-def test_the_layer_sees_what_observers_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def perceptron() -> Callable[[], None]:
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).to("dipu")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    x = torch.randn(5, 6).to("dipu")
+
+    def step() -> None:
+        model(x.masked_fill(x > 1, 0)).softmax(-1).amax().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def pictures() -> Callable[[], None]:
+    parts = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    model = nn.Sequential(*parts, nn.Dropout(0.5), nn.Linear(36, 3)).to("dipu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+    x, target = torch.randn(2, 2, 8, 8).to("dipu"), torch.tensor([0, 2]).to("dipu")
+
+    def step() -> None:
+        with torch.autocast("dipu", dtype=torch.bfloat16):
+            found = model(x)
+        nn.functional.cross_entropy(found.float(), target).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def words() -> Callable[[], None]:
+    table = torch.randn(9, 8).to("dipu").requires_grad_()
+    at = torch.tensor([[1, 4, 2], [0, 8, 3]]).to("dipu")
+
+    def step() -> None:
+        x = nn.functional.embedding(at, table)
+        q, k = (part.unsqueeze(1) for part in x.split(4, -1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, torch.stack([q, k]).sum(0))
+        y = torch.cat([mixed.squeeze(1), x[:, :, 1:3], x.gather(2, at.unsqueeze(-1) % 8)], -1)
+        rows = y.flatten(0, 1)[torch.tensor([1, 0]).to("dipu")]
+        scaled = rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + 1e-6)
+        kept = torch.where(scaled > 0, scaled, torch.zeros_like(scaled))
+        loss = (nn.functional.silu(kept).sum(0) / 3).norm().neg()
+        loss.backward()
+        with torch.no_grad():
+            table.sub_(torch.zeros_like(table).copy_(table).mul_(0.1)).add_(loss.item())
+        table.grad = None
+
+    return step
+
+
+@pytest.mark.parametrize("program", [perceptron, pictures, words])
+def test_the_layer_sees_what_observers_see(
+    program: Callable[[], Callable[[], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def written(layer: bool) -> Lines:
         folder = tmp_path / str(layer)
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder))
         monkeypatch.setattr(kernels, "can_layer", lambda: layer)
         torch.manual_seed(3)
         steps.reset()
-        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).to(
-            "dipu"
-        )
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-        x = torch.randn(5, 6).to("dipu")
+        step = program()
         with OpCapture(mode="statistics", level="aten"):
             assert kernels.is_layered() == layer
-            for _ in range(2):
-                model(x.masked_fill(x > 1, 0)).softmax(-1).amax().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            step()
+            step()
         assert not kernels.is_layered()
         return lines(folder)
 
     layered, observed = written(True), written(False)
     assert layered == observed
     assert {line["direction"] for line in layered} == {"forward", "backward"}
+
+
+def test_tracing_is_the_same_with_and_without_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x.view(-1)[1:], x.t().reshape(-1).softmax(0)]).sum() * x
+
+    def traced() -> tuple[str, tuple[int, ...], torch.Tensor, torch.Tensor]:
+        x = torch.arange(6.0).reshape(2, 3).to("dipu")
+        graph = make_fx(program, tracing_mode="symbolic")(x)
+        with FakeTensorMode() as fake:
+            shape = tuple(program(fake.from_tensor(x)).shape)
+        torch._dynamo.reset()
+        compiled = torch.compile(program, backend="aot_eager")(x)
+        return graph.code, shape, graph(x), compiled
+
+    monkeypatch.setattr(kernels, "can_layer", lambda: True)
+    plain = traced()
+    with OpCapture(mode="statistics", level="aten"):
+        assert kernels.is_layered()
+        layered = traced()
+    torch._dynamo.reset()
+    assert plain[:2] == layered[:2]
+    for before, now in zip(plain[2:], layered[2:], strict=True):
+        assert torch.equal(before, now)
 
 
 def test_a_program_with_threads_is_left_to_observers(monkeypatch: pytest.MonkeyPatch) -> None:
