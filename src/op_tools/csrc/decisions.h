@@ -3,6 +3,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/operator_name.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -34,12 +35,13 @@ struct Decision {
   PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
   const std::string* name = nullptr;
   // of the schema, which is large and seldom in the cache
-  std::vector<bool> writes = {};  // the arguments that it writes
+  uint64_t written = 0;  // a bit for each argument that it writes
   size_t returns = 0;
   bool of_torch = false, of_lists = false;
   Learned learned = {};
 
   void read_schema();
+  bool writes(size_t argument) const { return (written >> std::min<size_t>(argument, 63) & 1) != 0; }
 };
 
 // One for each operator, for the life of the process.

@@ -4,7 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <array>
-#include <shared_mutex>
 #include <unordered_map>
 
 namespace op_tools {
@@ -13,8 +12,8 @@ namespace {
 using Old = std::vector<std::unique_ptr<const Decision>>;
 
 PyObject* decide_call = nullptr;  // so that no thread outlives it
-std::unordered_map<const char*, std::unique_ptr<Slot>> slots;
-std::shared_mutex slots_lock;  // and that of what is old
+auto& slots = *new std::unordered_map<const char*, Slot>;  // for good: threads may outlive what is static
+std::mutex slots_lock;                                      // and that of what is old
 
 // A function that torch takes apart for every device is none of a device's kernels.
 bool is_kernel(const c10::OperatorHandle& op) {
@@ -49,9 +48,9 @@ Decision decided(const std::optional<c10::OperatorName>& name) {  // under the G
 const Decision Slot::unwanted_;
 
 void Decision::read_schema() {
-  for (const auto& argument : schema->arguments()) {
-    const auto* alias = argument.alias_info();
-    writes.push_back(alias != nullptr && alias->isWrite());
+  for (size_t i = 0; i < schema->arguments().size(); i++) {
+    const auto* alias = schema->arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) written |= uint64_t{1} << std::min<size_t>(i, 63);
   }
   returns = schema->returns().size();
   of_torch = schema->name().starts_with("aten::");
@@ -69,9 +68,10 @@ void Slot::decide(const std::optional<c10::OperatorName>& name) {
 void Slot::forget(Old& to) {
   const Decision* last = now_.exchange(nullptr);
   if (last != nullptr && last != &unwanted_) old_.emplace_back(last);
-  if (users_.load() == 0) std::move(old_.begin(), old_.end(), std::back_inserter(to)), old_.clear();
-  has_old_.store(!old_.empty());
-  if (has_old_.load() && users_.load() == 0) std::move(old_.begin(), old_.end(), std::back_inserter(to)), old_.clear();
+  has_old_.store(!old_.empty());  // before users are looked for: the last one looks here
+  if (old_.empty() || users_.load() > 0) return;
+  std::move(old_.begin(), old_.end(), std::back_inserter(to));
+  old_.clear();
 }
 
 void Slot::give_back() {
@@ -91,11 +91,9 @@ Slot& slot_of(const char* name) {
   static thread_local std::array<Asked, kAsked> asked;
   Asked& own = asked[(reinterpret_cast<uint64_t>(name) * 0x9E3779B97F4A7C15ull) >> 54];
   if (own.name == name) return *own.slot;
-  std::unique_lock lock(slots_lock);
-  auto& slot = slots[name];
-  if (slot == nullptr) slot = std::make_unique<Slot>();
-  own = {name, slot.get()};
-  return *slot;
+  std::lock_guard lock(slots_lock);
+  own = {name, &slots[name]};
+  return *own.slot;
 }
 
 void decide_by(PyObject* decide) { decide_call = decide; }
@@ -103,7 +101,7 @@ void decide_by(PyObject* decide) { decide_call = decide; }
 void forget_decisions() {
   Old gone;  // given back after the lock; the functions are torch's own and live as long as it does
   std::unique_lock lock(slots_lock);
-  for (auto& [name, slot] : slots) slot->forget(gone);
+  for (auto& [name, slot] : slots) slot.forget(gone);
 }
 
 }  // namespace op_tools

@@ -97,7 +97,7 @@ static Recorder::Way way_of(Recorder& recorder, const at::Tensor& tensor) {
 
 void Given::take(const at::Tensor& tensor, size_t argument) {  // hot path
   if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return;
-  const bool declared = decision_.writes[argument], may = declared || !decision_.of_torch;
+  const bool declared = decision_.writes(argument), may = declared || !decision_.of_torch;
   const auto way = tensor.is_inference() ? Recorder::Way::none : way_of(*decision_.recorder, tensor);
   all.push_back({&tensor, way, declared, may});
   held += may;

@@ -8,6 +8,7 @@
 #include <ATen/ops/_foreach_addcmul_ops.h>
 #include <ATen/ops/_foreach_div_ops.h>
 #include <ATen/ops/_foreach_lerp_ops.h>
+#include <ATen/ops/_foreach_maximum_ops.h>
 #include <ATen/ops/_foreach_mul_ops.h>
 #include <ATen/ops/_foreach_norm_ops.h>
 #include <ATen/ops/_foreach_sqrt_ops.h>
@@ -24,8 +25,8 @@ void meet_all(torch::Library& m) {
        of::_foreach_mul__Scalar, of::_foreach_mul__List, of::_foreach_mul__Tensor, of::_foreach_div__Scalar,
        of::_foreach_div__ScalarList, of::_foreach_lerp__Scalar, of::_foreach_addcmul__Scalar,
        of::_foreach_addcdiv__Scalar, of::_foreach_addcdiv__ScalarList, of::_foreach_sqrt, of::_foreach_norm_Scalar,
-       of::_fused_adam_, of::_fused_adamw_, of::_amp_foreach_non_finite_check_and_unscale_,
-       of::_amp_update_scale_>(m);
+       of::_fused_adam_, of::_fused_adamw_, of::_amp_foreach_non_finite_check_and_unscale_, of::_amp_update_scale_,
+       of::_foreach_add_List, of::_foreach_mul_Scalar, of::_foreach_div__List, of::_foreach_maximum__List>(m);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/add_ops.h>
 #include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/argmax_ops.h>
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/cat_ops.h>
@@ -13,9 +14,12 @@
 #include <ATen/ops/eq_ops.h>
 #include <ATen/ops/exp_ops.h>
 #include <ATen/ops/gather_ops.h>
+#include <ATen/ops/ge_ops.h>
 #include <ATen/ops/gt_ops.h>
 #include <ATen/ops/index_ops.h>
+#include <ATen/ops/index_put_ops.h>
 #include <ATen/ops/linalg_vector_norm_ops.h>
+#include <ATen/ops/lt_ops.h>
 #include <ATen/ops/masked_fill_ops.h>
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/mm_ops.h>
@@ -43,7 +47,7 @@ void meet_all(torch::Library& m) {
        of::pow_Tensor_Scalar, of::cos, of::sin, of::sigmoid, of::tanh, of::mm, of::addmm, of::bmm, of::baddbmm,
        of::sum, of::sum_dim_IntList, of::mean, of::mean_dim, of::linalg_vector_norm, of::masked_fill_Scalar,
        of::where_self, of::eq_Scalar, of::gt_Scalar, of::cat, of::stack, of::index_Tensor, of::gather, of::embedding,
-       of::embedding_dense_backward>(m);
+       of::embedding_dense_backward, of::index_put_, of::argmax, of::lt_Scalar, of::ge_Scalar>(m);
 }
 
 }  // namespace

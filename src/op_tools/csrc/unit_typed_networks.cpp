@@ -1,8 +1,12 @@
 // Operators that the layer meets without boxes: layers of networks and their gradients.
 #include "typed.h"
 
+#include <ATen/ops/_fused_rms_norm_ops.h>
+#include <ATen/ops/_fused_rms_norm_backward_ops.h>
 #include <ATen/ops/_log_softmax_ops.h>
 #include <ATen/ops/_log_softmax_backward_data_ops.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_ops.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
@@ -21,6 +25,8 @@
 #include <ATen/ops/native_batch_norm_backward_ops.h>
 #include <ATen/ops/native_dropout_ops.h>
 #include <ATen/ops/native_dropout_backward_ops.h>
+#include <ATen/ops/native_group_norm_ops.h>
+#include <ATen/ops/native_group_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/nll_loss_backward_ops.h>
@@ -43,7 +49,9 @@ void meet_all(torch::Library& m) {
        of::threshold_backward, of::silu, of::silu_backward, of::native_dropout, of::native_dropout_backward,
        of::nll_loss_forward, of::nll_loss_backward, of::_scaled_dot_product_flash_attention,
        of::_scaled_dot_product_flash_attention_backward, of::_scaled_dot_product_efficient_attention,
-       of::_scaled_dot_product_efficient_attention_backward>(m);
+       of::_scaled_dot_product_efficient_attention_backward, of::_scaled_dot_product_cudnn_attention,
+       of::_scaled_dot_product_cudnn_attention_backward, of::_fused_rms_norm, of::_fused_rms_norm_backward,
+       of::native_group_norm, of::native_group_norm_backward>(m);
 }
 
 }  // namespace
