@@ -159,6 +159,34 @@ def test_threads_that_were_there_before_are_seen(tmp_path: Path) -> None:
     assert [line["op"] for line in lines(tmp_path / "op_tools_results")] == ["aten.mul.Tensor"]
 
 
+def test_tools_come_and_go_while_another_thread_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "can_layer", lambda: True)
+    x, done, told = torch.ones(3, device="dipu"), threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        while not done.is_set():
+            x.mul(2).view(1, 3)
+            x.add(1)
+            told.release()
+
+    with OpCapture(mode="statistics", level="aten"):  # the thread has the layer from now on
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+    for turn in range(10):
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / str(turn)))
+        with OpCapture(mode="statistics", level="aten"):
+            while told.acquire(blocking=False):
+                pass
+            assert told.acquire(timeout=30) and told.acquire(timeout=30)
+            x.t()
+        seen = {line["op"] for line in lines(tmp_path / str(turn))}
+        assert seen >= {"aten.t.default", "aten.mul.Tensor", "aten.view.default", "aten.add.Tensor"}
+    done.set()
+    thread.join()
+
+
 def test_a_compiled_program_is_not_compiled_again() -> None:
     made: list[int] = []
 
