@@ -1,9 +1,10 @@
 """Kernels seen by torch's own observers: in every thread, and with nothing put in their way.
 
 Where only this thread, autograd's and those it starts can call them, a layer of torch's dispatcher
-sees the same for half the price: see `can_layer`. What is called most comes to it unboxed: csrc/typed.h. A dispatch mode does, too, but torch takes other
-formulas for some gradients while one is on, and each call costs more. It serves where the native
-part cannot be built, and for tools that do a call in another way.
+sees the same for half the price: see `can_layer`; what is called most comes to it unboxed, by
+csrc/typed.h. A dispatch mode does, too, but torch takes other formulas for some gradients while one
+is on, and each call costs more. It serves where the native part cannot be built, and for tools that
+do a call in another way.
 """
 
 from __future__ import annotations
