@@ -25,28 +25,35 @@ struct Operator {
   Slot& slot;
 };
 
-// A call of one: looked at before, recorded after it.
+// A call of one: looked at before, recorded after it. Small where nobody looks.
 class Met {
  public:
   explicit Met(const Operator& op);
   ~Met() {
-    if (way_ == Way::recorded) end(nullptr);
+    if (looked_ != nullptr) close();
   }
   Met(const Met&) = delete;
 
-  Given* given() { return given_ ? &*given_ : nullptr; }  // null: nobody asks what it is given
-  void begin();                                            // all is
-  bool is_boxed() const { return way_ == Way::boxed; }     // it goes the way of any operator
+  Given* given() { return looked_ != nullptr ? &looked_->given : nullptr; }  // null: nobody asks what it is given
+  void begin();                                                               // all is
+  bool is_boxed() const { return way_ == Way::boxed; }                        // it goes the way of any operator
   bool is_recorded() const { return way_ == Way::recorded; }
-  void end(const Results* results);  // null: it raised
+  void end(const Results& results);  // unless it raised
 
  private:
   enum class Way : uint8_t { passed, boxed, recorded };
+  struct Looked {
+    explicit Looked(Slot::Use decision) : call(std::move(decision)), given(*call.decision) {}
+    Recorded call;
+    Given given;
+    std::optional<c10::impl::ExcludeDispatchKeyGuard> alone;
+  };
+  void close();
+
   Way way_ = Way::passed;
   Here& now_;
-  std::optional<Recorded> call_;
-  std::optional<Given> given_;
-  std::optional<c10::impl::ExcludeDispatchKeyGuard> alone_;
+  Looked* looked_ = nullptr;
+  alignas(Looked) std::byte memory_[sizeof(Looked)];
 };
 
 }  // namespace op_tools

@@ -76,24 +76,24 @@ struct Typed<Op, Result(Args...)> {
       (take(*given, at++, args), ...);
       met.begin();
     }
-    if (met.is_boxed()) return boxed().template call<Result, Args...>(own.op, keys, std::forward<Args>(args)...);
+    if (met.is_boxed()) return boxed(own.op, keys, std::forward<Args>(args)...);
     if constexpr (std::is_void_v<Result>) {
       Op::redispatch(keys & kBelow, std::forward<Args>(args)...);
-      if (const Results none; met.is_recorded()) met.end(&none);
+      if (met.is_recorded()) met.end({});
     } else {
       Result result = Op::redispatch(keys & kBelow, std::forward<Args>(args)...);
       if (met.is_recorded()) {
         Results results;
         give(results, result);
-        met.end(&results);
+        met.end(results);
       }
       return result;
     }
   }
 
-  static const c10::KernelFunction& boxed() {
-    static const auto made = c10::KernelFunction::makeFromBoxedFunction<&pass>();
-    return made;
+  [[gnu::noinline, gnu::cold]] static Result boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Args... args) {
+    const auto way = c10::KernelFunction::makeFromBoxedFunction<&pass>();
+    return way.template call<Result, Args...>(op, keys, std::forward<Args>(args)...);
   }
 };
 

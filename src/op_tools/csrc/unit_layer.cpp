@@ -16,29 +16,33 @@ Met::Met(const Operator& op) : now_(here()) {  // hot path
     way_ = Way::boxed;
     return;
   }
-  call_.emplace(std::move(decision));
-  given_.emplace(*call_->decision);
+  looked_ = new (memory_) Looked(std::move(decision));
   now_.depth++;  // what the tool itself calls
 }
 
 void Met::begin() {
+  auto& [call, given, alone] = *looked_;
   auto begun = Begun::unwanted;
-  if (given_->on_device || looks_at_host()) begun = record(now_, *given_, *call_);
+  if (given.on_device || looks_at_host()) begun = record(now_, given, call);
   if (begun == Begun::recorded) {
     way_ = Way::recorded;
-    if (now_.inside->nests && call_->keeps_to_itself()) alone_.emplace(kLayer);
+    if (now_.inside->nests && call.keeps_to_itself()) alone.emplace(kLayer);
     return;
   }
   if (begun == Begun::for_python) way_ = Way::boxed;
-  call_.reset();
-  now_.depth--;
+  close();
 }
 
-void Met::end(const Results* results) {
+void Met::end(const Results& results) {
   way_ = Way::passed;
-  alone_.reset();
-  recorded(now_, *call_, results);
-  call_.reset();
+  looked_->alone.reset();
+  recorded(now_, looked_->call, &results);
+}
+
+void Met::close() {
+  if (way_ == Way::recorded) recorded(now_, looked_->call, nullptr);
+  looked_->~Looked();
+  looked_ = nullptr;
   now_.depth--;
 }
 
