@@ -14,7 +14,6 @@
 
 #include "batch.h"
 #include "measure.h"
-#include "numbers.h"
 #include "raw.h"
 #include "reach.h"
 
@@ -83,7 +82,6 @@ class Recorder {
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  Numbers awaited_;  // of tensors out of reach; for who holds the batch
   std::shared_ptr<Batch> batch_;
   Raw lines_, spare_;  // the second: memory that is used again
   size_t waiting_ = 0;

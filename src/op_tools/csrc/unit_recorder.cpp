@@ -75,7 +75,7 @@ Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function desc
                    py::function starter, py::function launcher, py::function flush, py::function problem)
     : limit(limit), hash_only_(hash_only), sampled_(sampled), described_(std::move(described)), flush_(std::move(flush)),
       problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_) {
-  batch_ = Batch::make(hash_only, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
+  batch_ = Batch::make(hash_only, sampled, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
 
 Recorder::~Recorder() {
@@ -87,7 +87,9 @@ Recorder::Way Recorder::way(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return Way::none;
   const bool named = type_of(tensor.scalar_type()).name != nullptr;
   if (reach_.sees(tensor)) return named ? Way::host : Way::python;
-  return named && batch_->takes(tensor) ? Way::device : Way::none;
+  if (!named || !batch_->takes(tensor)) return Way::none;
+  batch_->expect(tensor);
+  return Way::device;
 }
 
 void Recorder::tensor(Raw& to, const at::Tensor& tensor, const Warm* warm) {
@@ -134,20 +136,13 @@ void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
 
 // The number of what is reduced on the device, and read when the lines are taken.
 int64_t Recorder::deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type) {
-  const auto place = place_of(tensor);
-  const auto kind = static_cast<Kind>(type.kind);
   if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
-  if (sampled_) return batch_->add(hold, tensor, kind, type.parts, place);  // a few elements are not looked at there: only what still waits is known again
-  hold.take();
-  const auto add = [&] { return batch_->add(hold, tensor, kind, type.parts); };
-  if (!place) return add();
-  return awaited_.found_or(*place, tensor, [&](int64_t known) { return batch_->keeps(known); }, add);
+  return batch_->number(hold, tensor, static_cast<Kind>(type.kind), type.parts);
 }
 
 void Recorder::forget(Batch::Hold& hold, const at::Tensor& tensor) {
   known_.forget(tensor);
-  hold.take();
-  awaited_.forget(tensor);
+  batch_->forget(hold, tensor);
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -233,10 +228,7 @@ void Recorder::put_into_words(bool everything) {
     std::lock_guard lock(lines_lock_);
     std::swap(spare_.bytes(), from);
   }
-  auto held = hold();
-  held.take();
-  const auto forgotten = awaited_.forgotten();  // given back after the hold
-  held.free();
+  batch_->tidy();
 }
 
 py::bytes Recorder::take() {
