@@ -48,7 +48,7 @@ class Batch {
   };
 
   bool takes(const at::Tensor& tensor);
-  void expect(const at::Tensor& tensor) const { numbers_.expect(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()); }
+  void expect(const at::Tensor& tensor) const;                                 // it is asked for soon
   int64_t number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts);  // of what is waited for, or is known
   void before_write(Hold& hold, const at::Tensor& tensor);  // of what waits, in the order of its stream
   void forget(Hold& hold, const at::Tensor& tensor);        // a call has written it
@@ -89,6 +89,7 @@ class Batch {
   static at::Tensor without(const Gaps& gaps, const c10::Storage& storage);  // a copy
 
   struct Piece {
+    Result* to;
     c10::Storage storage;  // held, so that it is not used again
     const void* base;      // of the storage; another one: it was given back all the same
     const uint8_t* data;
@@ -96,7 +97,6 @@ class Batch {
     Kind kind;
     int64_t times;
     std::unique_ptr<Gaps> gaps;
-    Result* to = nullptr;
     c10::VariableVersion counter = {};  // of writes, where it tells
     uint32_t version = 0;
     int64_t rows = 0;  // of the table
@@ -114,8 +114,13 @@ class Batch {
 
   std::unique_lock<std::mutex> locked();
   bool holds(int64_t number) const;  // its values are those of memory that was not written meanwhile
-  Piece piece_of(Hold& hold, const at::Tensor& tensor, Kind kind, int parts);
-  int64_t add(Piece piece, const c10::Stream& stream);
+  struct Apart {  // values with gaps
+    std::unique_ptr<Gaps> gaps = nullptr;
+    at::Tensor copy = {};
+    int64_t times = 1;
+  };
+  Apart apart(Hold& hold, const at::Tensor& tensor);
+  int64_t add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart);
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
   void start_locked();

@@ -5,6 +5,7 @@
 #include <c10/core/Stream.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -51,11 +52,19 @@ class Launchers {
     int (*capturing)(void* stream, int* state) = nullptr;
     bool gaps = false;
   };
-  const Launcher& of(c10::Device device);
+  const Launcher& of(c10::Device device) {
+    const auto* last = last_.load(std::memory_order_acquire);
+    return last != nullptr && last->first == device ? last->second : found(device);
+  }
+  const Launcher& found(c10::Device device);
 
   py::function launcher_;
-  std::map<c10::Device, Launcher, bool (*)(const c10::Device&, const c10::Device&)> known_{
-      [](const c10::Device& a, const c10::Device& b) { return std::make_pair(a.type(), a.index()) < std::make_pair(b.type(), b.index()); }};
+  struct Earlier {
+    bool operator()(const c10::Device& a, const c10::Device& b) const { return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index()); }
+  };
+  using Known = std::map<c10::Device, Launcher, Earlier>;
+  Known known_;
+  std::atomic<const Known::value_type*> last_{nullptr};  // the one that was asked for last
   std::vector<at::Tensor> few_, many_;  // memory that is free
   std::mutex lock_;
 };

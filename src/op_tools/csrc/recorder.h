@@ -92,6 +92,7 @@ class Recorder {
   std::string words_;
   std::mutex words_lock_;  // taken before the other
   std::atomic<bool> deferring_{false};
+  std::atomic<int> far_{-1};  // a device that the host does not see, and that reduces: the one that was asked for last
 };
 
 void put_found(std::string& to, const Measured& found, bool hash_only);  // in JSON

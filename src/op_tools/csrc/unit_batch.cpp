@@ -8,6 +8,7 @@
 #include <torch/csrc/Device.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace op_tools {
 namespace {
@@ -104,6 +105,15 @@ const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
   return *hold.stream_;
 }
 
+void Batch::expect(const at::Tensor& tensor) const {
+  const auto* own = tensor.unsafeGetTensorImpl();
+  const void* counter;
+  static_assert(sizeof own->version_counter() == sizeof counter);
+  std::memcpy(&counter, &own->version_counter(), sizeof counter);
+  __builtin_prefetch(counter);
+  numbers_.expect(own->unsafe_storage().unsafeGetStorageImpl());
+}
+
 bool Batch::holds(int64_t number) const {
   return sampled_ ? number >= below_ : number > next_.load(std::memory_order_relaxed) - kKnown / 2;
 }
@@ -118,43 +128,40 @@ int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts
     const Numbers::View* known = slot == nullptr ? nullptr : slot->find(*place);
     if (known != nullptr && known->version == version && holds(known->number)) return known->number;
   }
-  Piece piece = piece_of(hold, tensor, kind, parts);
-  if (place && sampled_) piece.counter = tensor.unsafeGetTensorImpl()->version_counter(), piece.version = version;
-  const bool in_place = piece.storage.unsafeGetStorageImpl() == storage;  // or a copy
-  const int64_t number = add(std::move(piece), current(hold, tensor.device()));
+  Apart parted;
+  if (place ? place->gaps != 0 : !is_dense(tensor)) parted = apart(hold, tensor);
+  const bool in_place = !parted.copy.defined();
+  const int64_t number = add(in_place ? tensor : parted.copy, kind, parts, current(hold, tensor.device()), parted);
+  if (place && sampled_) waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter(), waiting_.back().version = version;
   Numbers::Slot& slot = numbers_.of(storage);
   if (in_place) slot.waits = number;
-  if (place && (in_place || !sampled_)) slot.keep(*place, version, number);
+  if (place && (in_place || !sampled_)) slot.keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
   return number;
 }
 
-Batch::Piece Batch::piece_of(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {
-  const auto made = [&](const at::Tensor& of, int64_t count, int64_t times, std::unique_ptr<Gaps> gaps) {
-    const auto& storage = of.storage();
-    return Piece{storage, storage.data(), static_cast<const uint8_t*>(of.const_data_ptr()), static_cast<size_t>(count * parts), kind, times, std::move(gaps)};
-  };
-  if (is_dense(tensor)) return made(tensor, tensor.numel(), 1, nullptr);
-  int64_t times = 1;
-  auto gaps = gaps_in(tensor, times);
-  if (static_cast<int64_t>(gaps->dims.size()) < kDims && launchers_.reads_gaps(current(hold, tensor.device())))
-    return made(tensor, tensor.numel() / times, times, std::move(gaps));
+Batch::Apart Batch::apart(Hold& hold, const at::Tensor& tensor) {
+  Apart made;
+  made.gaps = gaps_in(tensor, made.times);
+  if (static_cast<int64_t>(made.gaps->dims.size()) < kDims && launchers_.reads_gaps(current(hold, tensor.device()))) return made;
   hold.free();  // torch may ask for anything
-  const at::Tensor copy = without(*gaps, tensor.storage());
+  made.copy = without(*std::exchange(made.gaps, nullptr), tensor.storage());
   hold.take();
-  return made(copy, copy.numel(), times, nullptr);
+  return made;
 }
 
-int64_t Batch::add(Piece piece, const c10::Stream& stream) {
+int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
   if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
   if (numbers_.full()) numbers_.turn();
   stream_ = stream;
   const int64_t number = next_.load(std::memory_order_relaxed);
   next_.store(number + 1, std::memory_order_relaxed);
   if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());
-  piece.to = &(*known_.back())[number % kChunk];
-  bytes_ += piece.count * width_of(piece.kind);
-  waiting_.push_back(std::move(piece));
+  const auto& storage = tensor.storage();
+  const auto count = static_cast<size_t>(tensor.numel() / (apart.gaps ? apart.times : 1)) * parts;
+  auto* to = &(*known_.back())[number % kChunk];
+  waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(tensor.const_data_ptr()), count, kind, apart.times, std::move(apart.gaps)});
+  bytes_ += count * width_of(kind);
   return number;
 }
 

@@ -36,11 +36,14 @@ void Launched::wait() const {
   TORCH_CHECK(done(), "the kernel for statistics has not run");
 }
 
-const Launchers::Launcher& Launchers::of(c10::Device device) {
+const Launchers::Launcher& Launchers::found(c10::Device device) {
   {
     std::lock_guard hold(lock_);
     const auto found = known_.find(device);
-    if (found != known_.end()) return found->second;
+    if (found != known_.end()) {
+      last_.store(&*found, std::memory_order_release);
+      return found->second;
+    }
   }
   Launcher made;
   {

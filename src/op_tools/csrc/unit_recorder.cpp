@@ -85,10 +85,16 @@ Recorder::~Recorder() {
 
 Recorder::Way Recorder::way(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return Way::none;
+  const c10::Device device = tensor.device();
+  const int key = static_cast<int>(device.type()) << 8 | static_cast<uint8_t>(device.index());
   const bool named = type_of(tensor.scalar_type()).name != nullptr;
+  if (key == far_.load(std::memory_order_relaxed) && named && tensor.numel() != 0) {
+    batch_->expect(tensor);
+    return Way::device;
+  }
   if (reach_.sees(tensor)) return named ? Way::host : Way::python;
   if (!named || !batch_->takes(tensor)) return Way::none;
-  batch_->expect(tensor);
+  if (!reach_.sees_any(device)) far_.store(key, std::memory_order_relaxed);
   return Way::device;
 }
 
