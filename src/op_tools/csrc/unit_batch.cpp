@@ -239,6 +239,7 @@ void Batch::release(std::vector<Piece>& pieces) {
     const void* storage = held.unsafeGetStorageImpl();
     const bool last = !sampled_ && held.use_count() == 1;
     held = c10::Storage();
+    pieces[at].gaps.reset(), pieces[at].counter = {};  // by the thread that has made them
     if (last) numbers_.drop(storage);
   }
 }

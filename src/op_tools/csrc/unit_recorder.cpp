@@ -17,6 +17,8 @@ constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
 constexpr size_t kWorth = size_t{1} << 19;   // bytes of words that are worth to be written
 constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread may be behind,
 constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
+constexpr auto kLook = std::chrono::milliseconds(2);  // between two looks for lines,
+constexpr int kLooks = 25;                            // until it sleeps
 constexpr char kOfPython = '\x01';  // around a mark that Python fills in: see op_tools/statistics_views.py
 
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
@@ -188,10 +190,11 @@ void Recorder::append(Put put) {
     std::unique_lock lock(lines_lock_);
     if (working_) {
       ready_ = true;
+      const bool wakes = asleep_;
       const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
       const bool room = is_room();
       lock.unlock();
-      wake_.notify_one();
+      if (wakes) wake_.notify_one();
       if (room) return;
       std::optional<py::gil_scoped_release> release;  // the one who works may ask for it
       if (PyGILState_Check()) release.emplace();
@@ -258,7 +261,7 @@ py::object Recorder::work(int file) {
       {
         std::unique_lock lock(lines_lock_);
         working_ = true;
-        wake_.wait(lock, [&] { return ready_ || ending_; });
+        wait_for_lines(lock);
         ready_ = false;
         on = !ending_;
       }
@@ -275,6 +278,15 @@ py::object Recorder::work(int file) {
     throw py::error_already_set();
   }
   return whole ? py::object(py::int_(made.size())) : py::object(py::bytes(made));
+}
+
+// It looks by itself for a while, so that a program that is busy does not have to wake it.
+void Recorder::wait_for_lines(std::unique_lock<std::mutex>& lock) {
+  const auto is_due = [&] { return ready_ || ending_; };
+  for (int look = 0; look < kLooks && !is_due(); look++) wake_.wait_for(lock, kLook, [&] { return ending_; });
+  asleep_ = true;
+  wake_.wait(lock, is_due);
+  asleep_ = false;
 }
 
 void Recorder::stop_work() {
