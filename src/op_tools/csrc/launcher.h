@@ -14,18 +14,19 @@
 namespace op_tools {
 
 constexpr int64_t kGiven = 3, kFields = 8;  // numbers of each piece: in the table, in the results
-constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of what tells where values with gaps lie, behind the results
+constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of what tells where values with gaps lie, behind the table
 
 // What was started: the results come into page-locked memory, row by row.
 struct Launched {
-  at::Tensor memory;  // the table, then the results, then what tells of gaps
-  int64_t rows = 0;
+  at::Tensor memory;  // the table, then what tells of gaps, then the results
+  int64_t rows = 0, room = 0;  // of the memory, in rows
   std::optional<c10::Stream> stream;
   int64_t* start = nullptr;  // of the memory
 
   int64_t* table() const { return start; }
-  int64_t* results() const { return start + kGiven * rows; }
-  int64_t* gaps() const { return results() + kFields * rows; }
+  int64_t* gaps() const { return start + kGiven * rows; }
+  int64_t* results() const { return start + kGiven * room; }
+  void empty(int64_t count) const;  // as many rows of results are not there
   bool done() const;
   void wait() const;  // raises where the device has failed
 };
