@@ -51,13 +51,13 @@ struct Call {
   Head head;
   Raw raw;
   std::optional<Given> arguments;
-  c10::SmallVector<uint32_t, 8> versions;
+  c10::SmallVector<uint32_t, 8> versions, written;  // counts of writes before the call; places of what it wrote
   uint64_t sequence;
   bool early;
 
   void reset(Recorder& whose) {
     recorder = &whose;
-    given.clear(), made.clear(), versions.clear(), raw.clear(), arguments.reset();
+    given.clear(), made.clear(), versions.clear(), written.clear(), raw.clear(), arguments.reset();
   }
 
   bool is_simple() {
@@ -88,7 +88,7 @@ struct Call {
     auto hold = recorder->hold();
     for (size_t i = 0; i < given.tensors.size(); i++) {
       recorder->tensor(hold, ways.each[i], raw, *given.tensors[i]);
-      versions.push_back(version_of(*given.tensors[i]));
+      versions.push_back(count(i));
     }
     hold.free();
     if (now) recorder->settle();
@@ -97,39 +97,41 @@ struct Call {
   // Whether it has written none of its arguments; what it made is `made`.
   bool end() {
     made_ways.find(*recorder, made.tensors);
-    const bool written = is_written();
+    find_written();
     Reading reading;
     if (!ways.far || !made_ways.far) reading.emplace();
-    if (written && !early) look_again();
+    if (!written.empty() && !early) look_again();
     raw.outputs();
     auto hold = recorder->hold();
     for (size_t i = 0; i < made.tensors.size(); i++) recorder->tensor(hold, made_ways.each[i], raw, *made.tensors[i]);
-    for (size_t i = 0; written && i < given.tensors.size(); i++) {
-      const at::Tensor& tensor = *given.tensors[i];
-      if (version_of(tensor) == versions[i] || is_made(tensor)) continue;
-      raw.mutated(static_cast<uint32_t>(i));
-      recorder->tensor(hold, ways.each[i], raw, tensor);
+    size_t next = 0;  // of what was made: mostly in the same order
+    for (const uint32_t place : written) {
+      const at::Tensor& tensor = *given.tensors[place];
+      const auto is_it = [&](const at::Tensor* other) { return other->is_same(tensor); };
+      if (next < made.tensors.size() && is_it(made.tensors[next])) {
+        next++;
+        continue;
+      }
+      if (std::any_of(made.tensors.begin(), made.tensors.end(), is_it)) continue;
+      raw.mutated(place);
+      recorder->tensor(hold, ways.each[place], raw, tensor);
     }
     hold.free();
     raw.end();
     recorder->settle();
     recorder->add(raw);
-    return !written;
+    return written.empty();
   }
 
-  bool is_written() const {
-    bool written = false;
+  uint32_t count(size_t place) const { return given.tensors[place]->unsafeGetTensorImpl()->version_counter().current_version(); }
+
+  void find_written() {
     for (size_t i = 0; i < given.tensors.size(); i++) {
-      if (version_of(*given.tensors[i]) == versions[i]) continue;
-      written = true;
-      // else nothing is known of it that was not reduced
+      if (count(i) == versions[i]) continue;
+      written.push_back(static_cast<uint32_t>(i));
+      // of others nothing is known that was not reduced
       if (ways.each[i] != Recorder::Way::device || !recorder->settles()) recorder->forget(*given.tensors[i]);
     }
-    return written;
-  }
-
-  bool is_made(const at::Tensor& tensor) const {
-    return std::any_of(made.tensors.begin(), made.tensors.end(), [&](const at::Tensor* other) { return other->is_same(tensor); });
   }
 
   // What was to be read after the call is not what it was before it.
@@ -138,7 +140,7 @@ struct Call {
     raw.head(head);
     for (size_t i = 0; i < given.tensors.size(); i++) {
       const at::Tensor& tensor = *given.tensors[i];
-      if (version_of(tensor) == versions[i]) {
+      if (count(i) == versions[i]) {
         recorder->tensor(raw, tensor);
         continue;
       }
