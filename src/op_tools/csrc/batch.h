@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
-#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
@@ -18,14 +17,16 @@
 
 #include "launcher.h"
 #include "measure.h"
+#include "numbers.h"
 #include "reach.h"
 
 namespace op_tools {
 
 class Batch {
  public:
-  // starter(kind of device) -> start(table, device) or None; launcher(kind, index): see launcher.h; problem(text)
-  static std::shared_ptr<Batch> make(bool hash_only, py::function starter, py::function launcher, py::function problem);
+  // sampled: some writes are not seen, so that values are known again only while they wait. starter(kind of device) ->
+  // start(table, device) or None; launcher(kind, index): see launcher.h; problem(text)
+  static std::shared_ptr<Batch> make(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem);
   ~Batch();
 
   // A batch held by one thread for several tensors of a call: whoever takes it is not to ask for Python meanwhile.
@@ -47,15 +48,15 @@ class Batch {
   };
 
   bool takes(const at::Tensor& tensor);
-  // The number of what is waited for. With a place: that of one that waits already and is of the same
-  // place, and what autograd counts as written meanwhile is not read.
-  int64_t add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place = std::nullopt);
+  void expect(const at::Tensor& tensor) const;                                 // it is asked for soon
+  int64_t number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts);  // of what is waited for, or is known
   void before_write(Hold& hold, const at::Tensor& tensor);  // of what waits, in the order of its stream
+  void forget(Hold& hold, const at::Tensor& tensor);        // a call has written it
   void start();                                 // on all that waits
   void read(bool everything);                   // fills in what the device is done with, or starts and waits for all
   int64_t read_below() const { return read_below_; }  // the numbers that are filled in
   int64_t next() const { return next_; }
-  bool keeps(int64_t number) const { return number > next_.load(std::memory_order_relaxed) - kKnown / 2; }
+  void tidy();  // gives back what was forgotten, for a thread that has time
 
   static void put_mark(std::string& to, int64_t number);  // which stands for it in a line, until the line is taken
   class Found;
@@ -63,7 +64,7 @@ class Batch {
   static void start_all();  // of every batch: something unknown is about to run
 
  private:
-  Batch(bool hash_only, py::function starter, py::function launcher, py::function problem);
+  Batch(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem);
 
   static constexpr int64_t kKnown = 1 << 16;  // results that a line may still ask for
   static constexpr int64_t kChunk = 1 << 10;
@@ -95,29 +96,12 @@ class Batch {
     size_t count;  // values
     Kind kind;
     int64_t times;
+    std::unique_ptr<Gaps> gaps;
     c10::VariableVersion counter = {};  // of writes, where it tells
     uint32_t version = 0;
     int64_t rows = 0;  // of the table
-    std::unique_ptr<Gaps> gaps = nullptr;
 
     State state() const;  // whether it can still be read
-  };
-  struct Waiting {
-    Place place;
-    uint32_t version;
-    int64_t number;
-  };
-  // Those that wait, by place. Few are looked through, more have an index.
-  class Places {
-   public:
-    const Waiting* find(const Place& place) const;
-    void put(const Waiting& one);
-    void clear();
-
-   private:
-    static constexpr size_t kFew = 16;
-    std::vector<Waiting> all_;
-    std::unordered_map<Place, size_t, PlaceHash> index_;
   };
   struct Started {
     py::object read;  // or
@@ -129,10 +113,19 @@ class Batch {
   };
 
   std::unique_lock<std::mutex> locked();
+  bool holds(int64_t number) const;  // its values are those of memory that was not written meanwhile
+  struct Apart {  // values with gaps
+    std::unique_ptr<Gaps> gaps = nullptr;
+    at::Tensor copy = {};
+    int64_t times = 1;
+  };
+  Apart apart(Hold& hold, const at::Tensor& tensor);
+  int64_t add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart);
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
   void start_locked();
   void launch(std::vector<Piece>& pieces, Started& to);
+  void release(std::vector<Piece>& pieces);
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
   struct Size {
     int64_t rows = 0, gaps = 0;
@@ -146,19 +139,21 @@ class Batch {
   void fill(Piece& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
 
-  const bool hash_only_;
+  const bool hash_only_, sampled_;
   py::function starter_, problem_;
   Launchers launchers_;
   std::map<c10::DeviceType, PyObject*> starters_;  // null: none, or it failed
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
+  Numbers numbers_;
   std::vector<Piece> waiting_;
-  ska::flat_hash_set<const c10::StorageImpl*> storages_;
-  Places places_;
+  std::vector<std::vector<Piece>> spare_;  // memory that is used again
+  int64_t below_ = 0;                      // those of lower numbers do not wait
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
   std::deque<Started> started_;
   std::atomic<int64_t> read_below_{0};
   std::deque<std::unique_ptr<Chunk>> known_;  // by number, the newest of them
+  std::unique_ptr<Chunk> chunk_;              // the next one, made by who has time
   int64_t first_ = 0;
   std::atomic<int64_t> next_{0};
   std::mutex mutex_, starters_mutex_, reading_;

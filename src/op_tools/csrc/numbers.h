@@ -1,98 +1,107 @@
 // The numbers of what is waited for, by where it lies.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "reach.h"
 
 namespace op_tools {
 
-// As `Unchanged`, for one thread at a time. What was not asked for in a long time is forgotten, memory that lives among it: to
-// look whether each does costs more than to reduce a few again.
+// What is known of memory, for one thread at a time: flat, since most of what it costs is to reach it. What was not asked for in a
+// long time is forgotten, memory that lives among it: to look whether each does costs more than to reduce a few again.
 class Numbers {
  public:
-  // That of a tensor, if `holds` says that it still does, or what `make` gives it.
-  template <typename Holds, typename Make>
-  int64_t found_or(const Place& place, const at::Tensor& tensor, Holds holds, Make make) {
-    const uint32_t version = version_of(tensor);
-    Memory& memory = memory_of(place.storage, tensor);
-    const View* found = memory.find(place);
-    if (found != nullptr && found->version == version && holds(found->number)) return found->number;
-    const int64_t number = make();
-    memory.keep({place, version, number});
-    return number;
-  }
+  struct View {
+    int64_t offset = 0, count = 0;  // no values: it is none
+    uint64_t gaps = 0;
+    int64_t number = -1;
+    uint32_t version = 0;
+    int type = 0;
 
-  // A call has written it: all that was known of its memory is, whatever the view.
-  void forget(const at::Tensor& tensor) {
-    if (!is_plain(tensor)) return;
-    const void* storage = tensor.storage().unsafeGetStorageImpl();
-    for (Map* map : {&young_, &old_})
-      if (const auto found = map->find(storage); found != map->end()) found->second->clear();
+    bool is_at(const Place& place) const {
+      return count == place.count && offset == place.offset && type == place.type && gaps == place.gaps;
+    }
+  };
+
+  // Of one storage: a line of the cache. The view that was kept last is in it; few others are looked through, more have an index.
+  struct alignas(64) Slot {
+    c10::StorageImpl* storage = nullptr;
+    int64_t waits = -1;  // the highest number of a piece of it
+    View newest;
+
+    const View* find(const Place& place) const { return newest.is_at(place) ? &newest : others == nullptr ? nullptr : others->find(place); }
+    void keep(const Place& place, uint32_t version, int64_t number);
+    void clear() { newest = View(), delete std::exchange(others, nullptr); }
+
+   private:
+    friend class Numbers;
+    struct Others {
+      std::vector<View> all;
+      std::unordered_map<Place, size_t, PlaceHash> index;
+      View* find(const Place& place);
+      void keep(const void* storage, const View& view);
+    };
+    Others* others = nullptr;
+  };
+  static_assert(sizeof(Slot) == 64);
+
+  // Held weakly, so that no other has its address meanwhile; else what is found is to be judged by its number.
+  explicit Numbers(bool weakly) : weakly_(weakly) {}
+
+  Slot* find(const void* storage) {
+    if (young_ == nullptr) return nullptr;
+    Slot* found = young_->find(storage);
+    return found != nullptr || old_ == nullptr ? found : old_->find(storage);
   }
+  Slot& of(c10::StorageImpl* storage) {  // until the next one is asked for
+    Slot* found = young_ == nullptr ? nullptr : young_->find(storage);
+    return found != nullptr ? *found : made(storage);
+  }
+  void expect(const void* storage) const {  // soon; any thread
+    if (const Slot* first = first_.load(std::memory_order_relaxed)) __builtin_prefetch(first + Table::start(storage));
+  }
+  bool full() const { return young_ != nullptr && young_->used >= kFull; }  // to be turned over
+  void turn();
+  void drop(const void* storage);  // it is given back
 
   // What was forgotten for good, to be given back by another thread.
-  auto forgotten() { return std::exchange(forgotten_, {}); }
+  struct Table;
+  using Forgotten = std::unique_ptr<Table>;
+  Forgotten forgotten() { return std::move(forgotten_); }
+  void again(Forgotten empty) { spare_ = std::move(empty); }  // memory that is used again
+
+  static constexpr size_t kBits = 13, kRoom = size_t{1} << kBits, kFull = kRoom / 2;
+
+  struct Table {
+    explicit Table(bool weakly) : weakly(weakly) {}
+    ~Table() { clear(); }
+    Table(const Table&) = delete;
+    void clear();
+
+    static size_t start(const void* storage) { return (reinterpret_cast<uint64_t>(storage) * 0x9E3779B97F4A7C15ull) >> (64 - kBits); }
+    Slot* find(const void* storage) {
+      for (size_t at = start(storage);; at = (at + 1) % kRoom) {
+        if (slots[at].storage == storage) return &slots[at];
+        if (slots[at].storage == nullptr) return nullptr;
+      }
+    }
+    Slot& free_for(const void* storage);
+
+    const bool weakly;
+    size_t used = 0;  // with those that were left
+    std::array<Slot, kRoom> slots{};
+  };
 
  private:
-  struct View {
-    Place place;
-    uint32_t version;
-    int64_t number;
-  };
+  Slot& made(c10::StorageImpl* storage);
 
-  // Of one storage, held weakly, so that no other has its address meanwhile. Few views are looked through, more have an index.
-  struct Memory {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    c10::SmallVector<View, 1> views = {};
-    std::unique_ptr<std::unordered_map<Place, size_t, PlaceHash>> index = nullptr;
-
-    void clear() { views.clear(), index.reset(); }
-
-    View* find(const Place& place) {
-      if (index != nullptr) {
-        const auto found = index->find(place);
-        return found == index->end() ? nullptr : &views[found->second];
-      }
-      for (View& view : views)
-        if (view.place == place) return &view;
-      return nullptr;
-    }
-
-    void keep(const View& view) {
-      if (View* found = find(view.place)) {
-        *found = view;
-        return;
-      }
-      views.push_back(view);
-      if (views.size() <= kFew) return;
-      if (index == nullptr) index = std::make_unique<std::unordered_map<Place, size_t, PlaceHash>>();
-      for (size_t at = index->size(); at < views.size(); at++) index->emplace(views[at].place, at);
-    }
-  };
-  using Map = ska::flat_hash_map<const void*, std::unique_ptr<Memory>, AddressHash>;
-
-  Memory& memory_of(const void* address, const at::Tensor& tensor) {
-    if (const auto found = young_.find(address); found != young_.end()) return *found->second;
-    if (young_.size() >= kYoung) {
-      if (forgotten_.empty()) forgotten_.push_back(std::move(old_));  // else nobody comes for it
-      old_ = std::exchange(young_, {});
-    }
-    std::unique_ptr<Memory> made;
-    if (const auto found = old_.find(address); found != old_.end()) made = std::move(found->second), old_.erase(found);
-    else made.reset(new Memory{weak(tensor.storage().unsafeGetStorageImpl())});
-    return *young_.emplace(address, std::move(made)).first->second;
-  }
-
-  static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
-    c10::raw::weak_intrusive_ptr::incref(storage);
-    return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
-  }
-
-  static constexpr size_t kFew = 16, kYoung = 4096;
-  Map young_, old_;
-  std::vector<Map> forgotten_;
+  const bool weakly_;
+  std::unique_ptr<Table> young_, old_, forgotten_, spare_;
+  std::atomic<const Slot*> first_{nullptr};  // of the young
 };
 
 }  // namespace op_tools

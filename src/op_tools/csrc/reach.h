@@ -34,10 +34,27 @@ struct PlaceHash {
   size_t operator()(const Place& place) const;
 };
 
-std::optional<Place> place_of(const at::Tensor& tensor);  // none: nothing is there, or nothing counts its writes
-bool is_plain(const at::Tensor& tensor);  // its values are what lies in its memory
-bool is_dense(const at::Tensor& tensor);
-uint32_t version_of(const at::Tensor& tensor);
+inline bool is_dense(const at::Tensor& tensor) { return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense(); }
+
+inline bool is_plain(const at::Tensor& tensor) {  // its values are what lies in its memory
+  using c10::DispatchKey;
+  constexpr auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python});
+  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
+      !tensor.is_nested() && !tensor.is_meta();
+}
+
+inline uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+uint64_t gaps_of(const at::Tensor& tensor);  // of one that is not dense
+
+inline std::optional<Place> place_of(const at::Tensor& tensor) {  // none: nothing is there, or nothing counts its writes
+  if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
+  return Place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()),
+               is_dense(tensor) ? 0 : gaps_of(tensor)};
+}
+
 std::string sample_of(const at::Tensor& tensor, const uint8_t* data);  // a few elements from its middle
 
 // Its values in the order of memory, each once: how many, and how often each is seen.
@@ -59,6 +76,7 @@ class Reach {
 
   bool reaches(const at::Tensor& tensor) { return is_plain(tensor) && sees(tensor); }
   bool sees(const at::Tensor& tensor);               // a plain one
+  bool sees_any(c10::Device device) { return device.is_cpu() || window_of(device).bytes > 0; }
   const uint8_t* address(const at::Tensor& tensor);  // where the host reads it, once the device is done with it
 
  private:
@@ -115,15 +133,15 @@ class Unchanged {
   void keep(const Place& place, const at::Tensor& tensor, T made) {
     Known known{place, version_of(tensor), sampled_ ? sample_of(tensor, reach_.address(tensor)) : std::string(), std::move(made)};
     std::lock_guard lock(lock_);
+    any_.store(true, std::memory_order_release);
     memory_of(place, tensor).keep(std::move(known));
   }
 
   // A call has written it: all that was made of its memory is, whatever the view; autograd does not
   // count each write.
   void forget(const at::Tensor& tensor) {
-    if (!is_plain(tensor)) return;
+    if (!any_.load(std::memory_order_acquire) || !is_plain(tensor)) return;
     std::lock_guard lock(lock_);
-    if (known_.empty()) return;
     const auto memory = known_.find(tensor.storage().unsafeGetStorageImpl());
     if (memory != known_.end()) memory->second->clear();
   }
@@ -204,6 +222,7 @@ class Unchanged {
   ska::flat_hash_map<const void*, std::unique_ptr<Memory>, AddressHash> known_;
   std::vector<std::unique_ptr<Memory>> spare_;  // used again
   size_t sweep_at_ = kSweep;
+  std::atomic<bool> any_{false};
   std::mutex lock_;
 };
 

@@ -14,7 +14,6 @@
 
 #include "batch.h"
 #include "measure.h"
-#include "numbers.h"
 #include "raw.h"
 #include "reach.h"
 
@@ -77,23 +76,24 @@ class Recorder {
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
   template <typename Put>
   void append(Put put);
+  void wait_for_lines(std::unique_lock<std::mutex>& lock);
   void put_into_words(bool everything);  // but those that a device is still asked for
 
   const bool hash_only_, sampled_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
-  Numbers awaited_;  // of tensors out of reach; for who holds the batch
   std::shared_ptr<Batch> batch_;
   Raw lines_, spare_;  // the second: memory that is used again
   size_t waiting_ = 0;
-  bool working_ = false, ready_ = false, ending_ = false;  // a thread does; there is something for it to do
+  bool working_ = false, ready_ = false, ending_ = false, asleep_ = false;  // a thread does; there is something for it to do
   std::mutex lines_lock_;
   std::condition_variable wake_, room_;
   std::deque<std::pair<Raw, int64_t>> held_;  // lines that wait for a device, with a number that is above all of theirs
   std::string words_;
   std::mutex words_lock_;  // taken before the other
   std::atomic<bool> deferring_{false};
+  std::atomic<int> far_{-1};  // a device that the host does not see, and that reduces: the one that was asked for last
 };
 
 void put_found(std::string& to, const Measured& found, bool hash_only);  // in JSON

@@ -8,31 +8,19 @@
 #include <torch/csrc/Device.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
-
-#include "hash.h"
-#include "raw.h"
-#include "recorder.h"
 
 namespace op_tools {
 namespace {
 
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
 constexpr size_t kWaiting = 4096;          // tensors
-constexpr char kMark = '\x02';
+constexpr size_t kAhead = 8;               // of them, that are asked for from memory
 
 thread_local bool at_work = false;
 
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Batch>> all;
-
-double double_of(int64_t bits) {
-  double value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
 
 }  // namespace
 
@@ -42,11 +30,12 @@ AtWork::AtWork() : before_(std::exchange(at_work, true)) {}
 
 AtWork::~AtWork() { at_work = before_; }
 
-Batch::Batch(bool hash_only, py::function starter, py::function launcher, py::function problem)
-    : hash_only_(hash_only), starter_(std::move(starter)), problem_(std::move(problem)), launchers_(std::move(launcher)) {}
+Batch::Batch(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem)
+    : hash_only_(hash_only), sampled_(sampled), starter_(std::move(starter)), problem_(std::move(problem)), launchers_(std::move(launcher)),
+      numbers_(!sampled) {}
 
-std::shared_ptr<Batch> Batch::make(bool hash_only, py::function starter, py::function launcher, py::function problem) {
-  std::shared_ptr<Batch> made(new Batch(hash_only, std::move(starter), std::move(launcher), std::move(problem)));
+std::shared_ptr<Batch> Batch::make(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem) {
+  std::shared_ptr<Batch> made(new Batch(hash_only, sampled, std::move(starter), std::move(launcher), std::move(problem)));
   std::lock_guard lock(all_mutex);
   all.erase(std::remove_if(all.begin(), all.end(), [](const auto& one) { return one.expired(); }), all.end());
   all.push_back(made);
@@ -111,81 +100,77 @@ bool Batch::takes(const at::Tensor& tensor) {
   return true;
 }
 
-void Batch::put_mark(std::string& to, int64_t number) {
-  to += kMark;
-  put_number(to, number);
-  to += kMark;
-}
-
-const Batch::Waiting* Batch::Places::find(const Place& place) const {
-  if (all_.size() > kFew) {
-    const auto found = index_.find(place);
-    return found == index_.end() ? nullptr : &all_[found->second];
-  }
-  const auto found = std::find_if(all_.rbegin(), all_.rend(), [&](const Waiting& one) { return one.place == place; });
-  return found == all_.rend() ? nullptr : &*found;
-}
-
-void Batch::Places::put(const Waiting& one) {
-  all_.push_back(one);
-  if (all_.size() <= kFew) return;
-  for (size_t at = index_.empty() ? 0 : all_.size() - 1; at < all_.size(); at++) index_[all_[at].place] = at;
-}
-
-void Batch::Places::clear() {
-  all_.clear();
-  if (!index_.empty()) index_.clear();
-}
-
 const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
   if (!hold.stream_ || hold.stream_->device() != device) hold.stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   return *hold.stream_;
 }
 
-int64_t Batch::add(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place) {
-  const uint32_t version = place ? version_of(tensor) : 0;
+void Batch::expect(const at::Tensor& tensor) const {
+  const auto* own = tensor.unsafeGetTensorImpl();
+  const void* counter;
+  static_assert(sizeof own->version_counter() == sizeof counter);
+  std::memcpy(&counter, &own->version_counter(), sizeof counter);
+  __builtin_prefetch(counter);
+  numbers_.expect(own->unsafe_storage().unsafeGetStorageImpl());
+}
+
+bool Batch::holds(int64_t number) const {
+  return sampled_ ? number >= below_ : number > next_.load(std::memory_order_relaxed) - kKnown / 2;
+}
+
+int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
   hold.take();
+  const auto place = place_of(tensor);
+  const uint32_t version = place ? version_of(tensor) : 0;
+  auto* const storage = tensor.storage().unsafeGetStorageImpl();
   if (place) {
-    const Waiting* known = places_.find(*place);
-    if (known != nullptr && known->version == version) return known->number;
+    const Numbers::Slot* slot = numbers_.find(storage);
+    const Numbers::View* known = slot == nullptr ? nullptr : slot->find(*place);
+    if (known != nullptr && known->version == version && holds(known->number)) return known->number;
   }
-  int64_t times = 1;
-  at::Tensor copy;
-  std::unique_ptr<Gaps> gaps;
-  const c10::Stream& stream = current(hold, tensor.device());
-  if (!is_dense(tensor)) {
-    gaps = gaps_in(tensor, times);
-    if (static_cast<int64_t>(gaps->dims.size()) >= kDims || !launchers_.reads_gaps(stream)) {
-      hold.free();  // torch may ask for anything
-      copy = without(*std::exchange(gaps, nullptr), tensor.storage());
-      hold.take();
-    }
-  }
-  const at::Tensor& flat = copy.defined() ? copy : tensor;
-  if (stream_ && *stream_ != stream) start_locked();
-  stream_ = stream;
-  const int64_t number = next_.fetch_add(1, std::memory_order_relaxed);
-  if (number % kChunk == 0) known_.push_back(std::make_unique<Chunk>());
-  const auto& storage = flat.storage();
-  const auto count = static_cast<size_t>(flat.numel() / (gaps ? times : 1)) * parts;
-  auto* to = &(*known_.back())[number % kChunk];
-  waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(flat.const_data_ptr()), count, kind, times});
-  waiting_.back().gaps = std::move(gaps);
-  if (place) {
-    waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter();
-    waiting_.back().version = version;
-    places_.put({*place, version, number});
-  }
-  storages_.insert(storage.unsafeGetStorageImpl());
-  bytes_ += flat.nbytes();
+  Apart parted;
+  if (place ? place->gaps != 0 : !is_dense(tensor)) parted = apart(hold, tensor);
+  const bool in_place = !parted.copy.defined();
+  const int64_t number = add(in_place ? tensor : parted.copy, kind, parts, current(hold, tensor.device()), parted);
+  if (place && sampled_) waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter(), waiting_.back().version = version;
+  Numbers::Slot& slot = numbers_.of(storage);
+  if (in_place) slot.waits = number;
+  if (place && (in_place || !sampled_)) slot.keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
+  return number;
+}
+
+Batch::Apart Batch::apart(Hold& hold, const at::Tensor& tensor) {
+  Apart made;
+  made.gaps = gaps_in(tensor, made.times);
+  if (static_cast<int64_t>(made.gaps->dims.size()) < kDims && launchers_.reads_gaps(current(hold, tensor.device()))) return made;
+  hold.free();  // torch may ask for anything
+  made.copy = without(*std::exchange(made.gaps, nullptr), tensor.storage());
+  hold.take();
+  return made;
+}
+
+int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
+  if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
+  if (numbers_.full()) numbers_.turn();
+  stream_ = stream;
+  const int64_t number = next_.load(std::memory_order_relaxed);
+  next_.store(number + 1, std::memory_order_relaxed);
+  if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());
+  const auto& storage = tensor.storage();
+  const auto count = static_cast<size_t>(tensor.numel() / (apart.gaps ? apart.times : 1)) * parts;
+  auto* to = &(*known_.back())[number % kChunk];
+  waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(tensor.const_data_ptr()), count, kind, apart.times, std::move(apart.gaps)});
+  bytes_ += count * width_of(kind);
   return number;
 }
 
 void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
   if (at_work || !tensor.has_storage()) return;
   hold.take();
-  if (waiting_.empty() || storages_.count(tensor.storage().unsafeGetStorageImpl()) == 0) return;
+  if (waiting_.empty()) return;
+  const Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl());
+  if (slot == nullptr || slot->waits < below_) return;
   const c10::Stream stream = *stream_;
   start_locked();
   const c10::Stream& writes = current(hold, tensor.device());
@@ -193,6 +178,12 @@ void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
   c10::Event event(stream.device_type());
   event.record(stream);
   event.block(writes);
+}
+
+void Batch::forget(Hold& hold, const at::Tensor& tensor) {
+  if (sampled_ || !is_plain(tensor)) return;  // if it was written, it does not wait
+  hold.take();
+  if (Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl())) slot->clear();
 }
 
 void Batch::start() {
@@ -204,13 +195,10 @@ void Batch::start() {
 void Batch::start_locked() {
   if (waiting_.empty()) return;
   std::vector<Piece> pieces;
-  pieces.reserve(std::min(waiting_.size() * 2, kWaiting));
+  if (!spare_.empty()) pieces = std::move(spare_.back()), spare_.pop_back();
   pieces.swap(waiting_);
-  if (8 * pieces.size() > storages_.bucket_count()) storages_.clear();
-  else
-    for (const auto& piece : pieces) storages_.erase(piece.storage.unsafeGetStorageImpl());
-  places_.clear();
   bytes_ = 0;
+  below_ = next_;
   AtWork guard;
   Started& group = started_.emplace_back();
   group.below = next_;
@@ -239,8 +227,21 @@ void Batch::launch(std::vector<Piece>& pieces, Started& group) {
     tabulate(pieces, table.data(), nullptr);
     group.read = started(table.data(), size.rows, stream);
   }
-  for (auto& piece : pieces) piece.storage = c10::Storage();
+  release(pieces);
   group.pieces = std::move(pieces);
+}
+
+// What nobody else holds is gone: nothing is to be known of it, and its own memory is used again while it is in the cache.
+void Batch::release(std::vector<Piece>& pieces) {
+  for (size_t at = 0; at < pieces.size(); at++) {
+    if (at + kAhead < pieces.size()) numbers_.expect(pieces[at + kAhead].storage.unsafeGetStorageImpl());
+    auto& held = pieces[at].storage;
+    const void* storage = held.unsafeGetStorageImpl();
+    const bool last = !sampled_ && held.use_count() == 1;
+    held = c10::Storage();
+    pieces[at].gaps.reset(), pieces[at].counter = {};  // by the thread that has made them
+    if (last) numbers_.drop(storage);
+  }
 }
 
 Batch::State Batch::Piece::state() const {
@@ -281,128 +282,6 @@ py::object Batch::started(int64_t* table, int64_t rows, const c10::Stream& strea
     device.exchangeStream(before);
     throw;
   }
-}
-
-const Batch::Started* Batch::first_started() {
-  const auto lock = locked();
-  return started_.empty() ? nullptr : &started_.front();
-}
-
-void Batch::read(bool everything) {
-  std::unique_lock<std::mutex> one(reading_, std::defer_lock);
-  if (PyGILState_Check()) {
-    py::gil_scoped_release release;
-    one.lock();
-  } else {
-    one.lock();
-  }
-  if (everything) {
-    const auto lock = locked();
-    start_locked();
-  }
-  const int64_t now = next_;
-  const bool behind = now - read_below_ > kKnown / 4;  // then the device is waited for
-  std::deque<Started> groups;
-  while (const Started* first = first_started()) {  // which only we take away
-    if (everything ? first->below > now : !(behind && groups.empty()) && !first->done()) break;
-    const auto lock = locked();
-    groups.push_back(std::move(started_.front()));
-    started_.pop_front();
-  }
-  bool of_python = false;
-  const int64_t below = groups.empty() ? 0 : groups.back().below;
-  for (auto& group : groups) fill(group), of_python = of_python || group.read;
-  if (of_python) {
-    py::gil_scoped_acquire gil;
-    groups.clear();
-  }
-  const auto lock = locked();
-  read_below_ = std::max(read_below_.load(), below);
-  const auto is_ready = [](const Result& one) { return one.ready(); };
-  while (next_ - first_ > kKnown + kChunk && std::all_of(known_.front()->begin(), known_.front()->end(), is_ready)) {
-    known_.pop_front(), first_ += kChunk;
-  }
-}
-
-void Batch::fill(Started& group) {
-  at::Tensor values;
-  std::string failed;
-  AtWork guard;
-  try {
-    if (group.native.memory.defined()) group.native.wait();
-  } catch (const std::exception& error) {
-    failed = error.what();
-  }
-  if (group.read || !failed.empty()) {
-    py::gil_scoped_acquire gil;
-    try {
-      if (group.read) values = group.read().cast<at::Tensor>().contiguous();
-    } catch (const std::exception& error) {
-      failed = error.what();
-    }
-    if (!failed.empty()) problem_(failed);
-  }
-  const int64_t* row = values.defined() ? values.const_data_ptr<int64_t>() : nullptr;
-  if (group.native.memory.defined()) row = group.native.results();
-  for (auto& piece : group.pieces) {
-    if (piece.to->ready()) continue;
-    if (failed.empty()) fill(piece, row), row += kFields * piece.rows;
-    piece.to->set(failed.empty() ? State::found : State::failed);
-  }
-  launchers_.free(group.native);
-}
-
-void Batch::fill(Piece& piece, const int64_t* row) const {
-  Measured& found = piece.to->found;
-  Hash hash(piece.count * width_of(piece.kind));
-  found.whole = piece.kind >= Kind::int64;
-  double total = 0, squares = 0, low = std::numeric_limits<double>::max(), high = -low;
-  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min(), finite = 0;
-  for (int64_t i = 0; i < piece.rows; i++, row += kFields) {
-    hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
-    if (row[6] == 0) continue;
-    finite += row[6];
-    total += double_of(row[4]), squares += double_of(row[5]);
-    if (found.whole) least = std::min(least, row[2]), most = std::max(most, row[3]);
-    else low = std::min(low, double_of(row[2])), high = std::max(high, double_of(row[3]));
-  }
-  found.hash = hash.end(nullptr, 0);
-  found.nonfinite = hash_only_ ? 0 : static_cast<int64_t>(piece.count) - finite;
-  found.numbers = finite > 0;
-  found.low = low, found.high = high, found.whole_low = least, found.whole_high = most;
-  found.mean = finite ? total / static_cast<double>(finite) : 0;
-  found.norm = std::sqrt(squares);
-  found = repeated(found, piece.times);
-}
-
-Batch::Found Batch::found() {
-  Found made;
-  const auto lock = locked();
-  made.first_ = first_, made.next_ = next_, made.hash_only_ = hash_only_;
-  for (const auto& chunk : known_) made.chunks_.push_back(chunk.get());
-  return made;
-}
-
-void Batch::Found::put(std::string& to, int64_t number) const {
-  State state = State::failed;
-  if (number >= first_ && number < next_) {
-    const Result& result = (*chunks_[(number - first_) / kChunk])[number % kChunk];
-    state = result.state.load(std::memory_order_acquire);
-    if (state == State::found) put_found(to, result.found, hash_only_);
-  }
-  if (state == State::gone) to += "\"skipped\":\"its memory was given back\"";
-  else if (state == State::written) to += "\"skipped\":\"it was written before it was read\"";
-  else if (state != State::found) to += "\"skipped\":\"not read\"";
-}
-
-void Batch::Found::fill(std::string& to, std::string_view line) const {
-  size_t from = 0;
-  for (size_t at = line.find(kMark); at != std::string::npos; at = line.find(kMark, from)) {
-    to.append(line, from, at - from);
-    put(to, std::strtoll(line.data() + at + 1, nullptr, 10));
-    from = line.find(kMark, at + 1) + 1;
-  }
-  to.append(line, from);
 }
 
 }  // namespace op_tools

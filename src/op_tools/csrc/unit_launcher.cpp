@@ -14,11 +14,17 @@ namespace {
 constexpr int64_t kNotYet = INT64_MIN;  // in the last field of a row, which the kernel writes last
 constexpr int64_t kFew = 64, kMany = 4096;  // rows
 constexpr int64_t kRow = kGiven + kFields;  // numbers
+static_assert(kGapsWords % kGiven == 0);
 constexpr int kLooks = 400;                 // before the device is waited for
 
 bool is_there(const int64_t* row) { return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1])).load(std::memory_order_acquire) != kNotYet; }
 
 }  // namespace
+
+void Launched::empty(int64_t count) const {
+  int64_t* last = results() + kFields - 1;
+  for (int64_t row = 0; row < count; row++) last[kFields * row] = kNotYet;
+}
 
 bool Launched::done() const {
   for (int64_t row = rows - 1; row >= 0; row--)
@@ -36,11 +42,14 @@ void Launched::wait() const {
   TORCH_CHECK(done(), "the kernel for statistics has not run");
 }
 
-const Launchers::Launcher& Launchers::of(c10::Device device) {
+const Launchers::Launcher& Launchers::found(c10::Device device) {
   {
     std::lock_guard hold(lock_);
     const auto found = known_.find(device);
-    if (found != known_.end()) return found->second;
+    if (found != known_.end()) {
+      last_.store(&*found, std::memory_order_release);
+      return found->second;
+    }
   }
   Launcher made;
   {
@@ -66,7 +75,7 @@ Launched Launchers::prepared(const c10::Stream& stream, int64_t rows, int64_t ga
   Launched made;
   made.rows = rows;
   made.stream = stream;
-  const int64_t need = rows + (gaps * kGapsWords + kRow - 1) / kRow;  // as if they were rows
+  const int64_t need = rows + gaps * kGapsWords / kGiven;  // as if they were rows of the table
   {
     std::lock_guard hold(lock_);
     auto& free = need <= kFew ? few_ : many_;
@@ -75,13 +84,11 @@ Launched Launchers::prepared(const c10::Stream& stream, int64_t rows, int64_t ga
       free.pop_back();
     }
   }
-  if (!made.memory.defined()) {
-    const int64_t room = need <= kFew ? kFew : std::max(need, kMany);
-    made.memory = at::empty({room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
-  }
+  made.room = need <= kFew ? kFew : std::max(need, kMany);
+  const bool is_new = !made.memory.defined();
+  if (is_new) made.memory = at::empty({made.room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
   made.start = made.memory.data_ptr<int64_t>();
-  int64_t* last = made.results() + kFields - 1;
-  for (int64_t row = 0; row < rows; row++) last[kFields * row] = kNotYet;
+  if (is_new) made.empty(made.room);
   return made;
 }
 
@@ -100,9 +107,11 @@ bool Launchers::start(const c10::Stream& stream, unsigned columns, unsigned rows
 
 void Launchers::free(Launched& done) {
   if (!done.memory.defined()) return;
-  const int64_t room = done.memory.numel() / kRow;
-  std::lock_guard hold(lock_);
-  if (room <= kMany) (room <= kFew ? few_ : many_).push_back(std::move(done.memory));
+  if (done.room <= kMany) {
+    done.empty(done.rows);  // by the one who has just read them, as a rule
+    std::lock_guard hold(lock_);
+    (done.room <= kFew ? few_ : many_).push_back(std::move(done.memory));
+  }
   done.memory = at::Tensor();
 }
 

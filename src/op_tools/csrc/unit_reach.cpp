@@ -21,23 +21,8 @@ size_t PlaceHash::operator()(const Place& place) const {
   return avalanche(mixed ^ place.gaps ^ static_cast<uint64_t>(place.type));
 }
 
-bool is_dense(const at::Tensor& tensor) {
-  return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
-}
-
-bool is_plain(const at::Tensor& tensor) {  // hot path
-  using c10::DispatchKey;
-  static const auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python});
-  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
-      !tensor.is_nested() && !tensor.is_meta();
-}
-
-uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
 // Of shape and strides in the order of memory: a view of the same values with its dimensions in another order is the same.
-static uint64_t gaps_of(const at::Tensor& tensor) {
+uint64_t gaps_of(const at::Tensor& tensor) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 8> dims;
   for (int64_t dim = 0; dim < tensor.dim(); dim++)
     if (tensor.size(dim) != 1) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
@@ -46,13 +31,6 @@ static uint64_t gaps_of(const at::Tensor& tensor) {
   for (const auto& [stride, size] : dims)
     for (const int64_t value : {stride, size}) mixed = avalanche(mixed + static_cast<uint64_t>(value) * kP1);
   return mixed | 1;
-}
-
-std::optional<Place> place_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
-  Place place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()), 0};
-  if (!is_dense(tensor)) place.gaps = gaps_of(tensor);
-  return place;
 }
 
 std::string sample_of(const at::Tensor& tensor, const uint8_t* data) {

@@ -17,6 +17,8 @@ constexpr size_t kWarm = 1 << 14;  // bytes: fewer are still in the cache later
 constexpr size_t kWorth = size_t{1} << 19;   // bytes of words that are worth to be written
 constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread may be behind,
 constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
+constexpr auto kLook = std::chrono::milliseconds(2);  // between two looks for lines,
+constexpr int kLooks = 25;                            // until it sleeps
 constexpr char kOfPython = '\x01';  // around a mark that Python fills in: see op_tools/statistics_views.py
 
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
@@ -75,7 +77,7 @@ Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function desc
                    py::function starter, py::function launcher, py::function flush, py::function problem)
     : limit(limit), hash_only_(hash_only), sampled_(sampled), described_(std::move(described)), flush_(std::move(flush)),
       problem_(std::move(problem)), reach_(std::move(window)), known_(sampled, reach_) {
-  batch_ = Batch::make(hash_only, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
+  batch_ = Batch::make(hash_only, sampled, std::move(starter), std::move(launcher), py::cpp_function([problem = problem_](const std::string& text) { problem(py::none(), text); }));
 }
 
 Recorder::~Recorder() {
@@ -85,9 +87,17 @@ Recorder::~Recorder() {
 
 Recorder::Way Recorder::way(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return Way::none;
+  const c10::Device device = tensor.device();
+  const int key = static_cast<int>(device.type()) << 8 | static_cast<uint8_t>(device.index());
   const bool named = type_of(tensor.scalar_type()).name != nullptr;
+  if (key == far_.load(std::memory_order_relaxed) && named && tensor.numel() != 0) {
+    batch_->expect(tensor);
+    return Way::device;
+  }
   if (reach_.sees(tensor)) return named ? Way::host : Way::python;
-  return named && batch_->takes(tensor) ? Way::device : Way::none;
+  if (!named || !batch_->takes(tensor)) return Way::none;
+  if (!reach_.sees_any(device)) far_.store(key, std::memory_order_relaxed);
+  return Way::device;
 }
 
 void Recorder::tensor(Raw& to, const at::Tensor& tensor, const Warm* warm) {
@@ -134,20 +144,13 @@ void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
 
 // The number of what is reduced on the device, and read when the lines are taken.
 int64_t Recorder::deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type) {
-  const auto place = place_of(tensor);
-  const auto kind = static_cast<Kind>(type.kind);
   if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
-  if (sampled_) return batch_->add(hold, tensor, kind, type.parts, place);  // a few elements are not looked at there: only what still waits is known again
-  hold.take();
-  const auto add = [&] { return batch_->add(hold, tensor, kind, type.parts); };
-  if (!place) return add();
-  return awaited_.found_or(*place, tensor, [&](int64_t known) { return batch_->keeps(known); }, add);
+  return batch_->number(hold, tensor, static_cast<Kind>(type.kind), type.parts);
 }
 
 void Recorder::forget(Batch::Hold& hold, const at::Tensor& tensor) {
   known_.forget(tensor);
-  hold.take();
-  awaited_.forget(tensor);
+  batch_->forget(hold, tensor);
 }
 
 std::string Recorder::measured(const at::Tensor& tensor, const uint8_t* data) const {
@@ -187,10 +190,11 @@ void Recorder::append(Put put) {
     std::unique_lock lock(lines_lock_);
     if (working_) {
       ready_ = true;
+      const bool wakes = asleep_;
       const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
       const bool room = is_room();
       lock.unlock();
-      wake_.notify_one();
+      if (wakes) wake_.notify_one();
       if (room) return;
       std::optional<py::gil_scoped_release> release;  // the one who works may ask for it
       if (PyGILState_Check()) release.emplace();
@@ -233,10 +237,7 @@ void Recorder::put_into_words(bool everything) {
     std::lock_guard lock(lines_lock_);
     std::swap(spare_.bytes(), from);
   }
-  auto held = hold();
-  held.take();
-  const auto forgotten = awaited_.forgotten();  // given back after the hold
-  held.free();
+  batch_->tidy();
 }
 
 py::bytes Recorder::take() {
@@ -260,7 +261,7 @@ py::object Recorder::work(int file) {
       {
         std::unique_lock lock(lines_lock_);
         working_ = true;
-        wake_.wait(lock, [&] { return ready_ || ending_; });
+        wait_for_lines(lock);
         ready_ = false;
         on = !ending_;
       }
@@ -277,6 +278,15 @@ py::object Recorder::work(int file) {
     throw py::error_already_set();
   }
   return whole ? py::object(py::int_(made.size())) : py::object(py::bytes(made));
+}
+
+// It looks by itself for a while, so that a program that is busy does not have to wake it.
+void Recorder::wait_for_lines(std::unique_lock<std::mutex>& lock) {
+  const auto is_due = [&] { return ready_ || ending_; };
+  for (int look = 0; look < kLooks && !is_due(); look++) wake_.wait_for(lock, kLook, [&] { return ending_; });
+  asleep_ = true;
+  wake_.wait(lock, is_due);
+  asleep_ = false;
 }
 
 void Recorder::stop_work() {

@@ -1,0 +1,71 @@
+"""What is known of memory on a device that the host does not see: for as long as its values are the
+same, in whatever view, and of nothing that has its address later.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from op_tools import OpCapture
+
+FAR_MORE = 9000  # pieces of memory than are known at a time
+
+
+def lines(folder: Path, op: str) -> list[dict[str, Any]]:
+    (file,) = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    return [line for line in found if line["op"].startswith(op)]
+
+
+def test_of_more_memory_than_is_kept_all_is_told(starts: list[int], tmp_path: Path) -> None:
+    x = torch.zeros(1, device="dipu")
+    with OpCapture(level="aten", mode="statistics"):
+        made = [x + i for i in range(FAR_MORE)]
+        before = sum(starts)
+        for i in (FAR_MORE - 1, 0):  # known, and long forgotten
+            made[i].mul_(2)
+        assert sum(starts) <= before + 4
+    added, doubled = lines(tmp_path, "aten.add"), lines(tmp_path, "aten.mul_")
+    assert [line["outputs"][0]["max"] for line in added] == list(range(FAR_MORE))
+    assert [line["inputs"][0]["max"] for line in doubled] == [FAR_MORE - 1, 0]
+    assert [line["outputs"][0]["max"] for line in doubled] == [2 * (FAR_MORE - 1), 0]
+
+
+def test_memory_that_is_used_again_is_reduced_again(starts: list[int], tmp_path: Path) -> None:
+    x, written = (torch.zeros(4, device="dipu") for _ in range(2))
+    places = set()
+    with OpCapture(level="aten", mode="statistics"):
+        for i in range(50):
+            y = x + i
+            places.add(y.untyped_storage()._cdata)
+            y.neg()
+            written.add_(y)  # what waits is read
+            written.zero_()
+            del y
+    assert len(places) < 50
+    assert [line["outputs"][0]["max"] for line in lines(tmp_path, "aten.add.")] == list(range(50))
+    assert [line["inputs"][0]["max"] for line in lines(tmp_path, "aten.neg")] == list(range(50))
+
+
+def test_each_of_many_views_is_known_until_one_is_written(
+    starts: list[int], tmp_path: Path
+) -> None:
+    base, count = torch.arange(40.0, device="dipu").repeat(2, 1).t().contiguous(), 40
+    with OpCapture(level="aten", mode="statistics"):
+        for _ in range(2):
+            for i in range(count):
+                base[i].neg()
+        reduced = sum(starts)
+        base[7].add_(100)
+        for i in range(count):
+            base[i].abs()
+    assert reduced <= 3 * count  # each view once, and each result
+    negated, made = lines(tmp_path, "aten.neg"), lines(tmp_path, "aten.abs")
+    assert [line["inputs"][0]["max"] for line in negated] == 2 * list(range(count))
+    expected = [107.0 if i == 7 else float(i) for i in range(count)]
+    assert [line["inputs"][0]["max"] for line in made] == expected
+    assert [line["outputs"][0]["max"] for line in made] == expected
