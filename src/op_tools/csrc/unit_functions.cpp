@@ -91,7 +91,7 @@ struct Call {
       versions.push_back(count(i));
     }
     hold.free();
-    if (now) recorder->settle();
+    if (now) recorder->settle_at_once();
   }
 
   // Whether it has written none of its arguments; what it made is `made`.
@@ -129,8 +129,8 @@ struct Call {
     for (size_t i = 0; i < given.tensors.size(); i++) {
       if (count(i) == versions[i]) continue;
       written.push_back(static_cast<uint32_t>(i));
-      // of others nothing is known that was not reduced
-      if (ways.each[i] != Recorder::Way::device || !recorder->settles()) recorder->forget(*given.tensors[i]);
+      // of others nothing is known any more
+      if (ways.each[i] != Recorder::Way::device || !recorder->settles() || Batch::trusted()) recorder->forget(*given.tensors[i]);
     }
   }
 
@@ -296,6 +296,9 @@ bool recorded_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
 
 void bind_functions(py::module_& m) {
   m.def("recorded", &function, "what writes the calls of one function down: recorder, its store, heads, name, whether it writes, else");
+  py::class_<Batch::Trust>(m, "Trust", "until its end this thread runs nothing but calls that are seen")
+      .def(py::init<>(), py::call_guard<py::gil_scoped_release>())
+      .def("end", &Batch::Trust::end, py::call_guard<py::gil_scoped_release>());
   m.def("finish_flow", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
 }
 
