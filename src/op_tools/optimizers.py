@@ -1,7 +1,9 @@
 """Parts of torch's optimizers that no tool asks about, kept out of the function mode's way.
 
 Between its kernels an optimizer asks each parameter for its gradient, device and type, and the
-mode makes a call of each question: several for each parameter, in every step.
+mode makes a call of each question: several for each parameter, in every step. The kernels
+themselves are seen, and nothing of the program's runs between them: what one of them has written
+need not be read again for the next.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ from op_tools import kernels
 
 _MODULES = "adadelta adagrad adam adamw adamax asgd nadam radam rmsprop rprop sgd".split()
 _undo: list[tuple[Any, str, Any, Any]] = []
+Wrapped = Callable[[TorchFunctionMode, Callable[..., Any]], Callable[..., Any]]
 
 
 def unasked(mode: TorchFunctionMode, on: bool, host: bool) -> None:
@@ -37,26 +41,29 @@ def unasked(mode: TorchFunctionMode, on: bool, host: bool) -> None:
             setattr(owner, name, plain)
     if not on:
         return
-    for owner, name, alone in _parts(host):
+    for owner, name, wrapped in list(_parts(host)):
         plain = vars(owner)[name]
-        ours = (alone is _on_host and _read(mode, plain)) or _without(mode, plain, alone)
+        ours = wrapped(mode, plain)
         _undo.append((owner, name, plain, ours))
         setattr(owner, name, ours)
 
 
-def _parts(host: bool) -> Iterator[tuple[Any, str, Callable[..., bool]]]:
-    """Where they are, and whether a call of one runs no operator."""
-    yield Optimizer, "zero_grad", _to_none
-    yield nn.Module, "zero_grad", _to_none
+def _parts(host: bool) -> Iterator[tuple[Any, str, Wrapped]]:
+    """Where they are, and what makes ours of one."""
+    yield Optimizer, "zero_grad", partial(_without, alone=_to_none)
+    yield nn.Module, "zero_grad", partial(_without, alone=_to_none)
     for module in (importlib.import_module(f"torch.optim.{name}") for name in _MODULES):
         for kind in vars(module).values():
             own = isinstance(kind, type) and issubclass(kind, Optimizer)
             if own and kind.__module__ == module.__name__ and "_init_group" in vars(kind):
-                yield kind, "_init_group", _has_state
+                yield kind, "_init_group", partial(_without, alone=_has_state)
         if "_default_to_fused_or_foreach" in vars(module):
-            yield module, "_default_to_fused_or_foreach", _always
+            yield module, "_default_to_fused_or_foreach", partial(_without, alone=_always)
         if "_get_value" in vars(module) and not host:
-            yield module, "_get_value", _on_host
+            yield module, "_get_value", _read
+        for name in vars(module):
+            if name.startswith(("_multi_tensor_", "_single_tensor_")):
+                yield module, name, _trusted
 
 
 def _to_none(owner: object, set_to_none: bool = True) -> bool:
@@ -81,11 +88,11 @@ def _on_host(value: object) -> bool:
     return not isinstance(value, torch.Tensor) or value.is_cpu
 
 
-def _read(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any] | None:
+def _read(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any]:
     """The same for the count of steps, which is asked of each parameter: natively, where it is."""
     helper = kernels.loaded()
     if helper is None:
-        return None
+        return _without(mode, plain, _on_host)
     number_of = helper.number_of
 
     @functools.wraps(plain)
@@ -94,6 +101,27 @@ def _read(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., A
             return plain(value)
         found = number_of(mode, value)
         return plain(value) if found is None else found
+
+    return call
+
+
+def _trusted(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of kernels alone, all of them seen: what is known of a tensor holds until one of
+    them writes it.
+    """
+    helper = kernels.loaded()
+    if helper is None:
+        return plain
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return plain(*args, **kwargs)
+        trust = helper.Trust()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            trust.end()
 
     return call
 

@@ -153,9 +153,11 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     """After a step, what the tools have seen so far; only where there is a terminal to see it."""
     global _last
     now = time.monotonic()
-    if verbose() or not tools or not sys.stderr.isatty() or now - _last < PERIOD:
+    if now - _last < PERIOD:
         return
     _last = now
+    if verbose() or not tools or not sys.stderr.isatty():
+        return
     parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
     _over(f"[op_tools] step {step}: " + ", ".join(parts))
 

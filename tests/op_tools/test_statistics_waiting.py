@@ -168,3 +168,51 @@ def test_the_step_and_the_module_are_those_of_the_call(tmp_path: Path) -> None:
         outer(x)
     found = [(line["step"], line["module"]) for line in lines(tmp_path)]
     assert found == [(step, path) for step in (0, 1, 0) for path in ("1", "höhe")]
+
+
+def stepped(folder: Path, foreach: bool) -> list[dict[str, Any]]:
+    """The lines of two steps of an optimizer."""
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(4).to("dipu")) for _ in range(3)]
+    optimizer = torch.optim.AdamW(weights, lr=0.1, foreach=foreach)
+    for at, weight in enumerate(weights):
+        weight.grad = torch.full_like(weight, at + 1.0)
+    with OpCapture(mode="statistics"):
+        optimizer.step()
+        optimizer.step()
+    file = max((folder / "op_tools_results/op_statistics_result").glob("*.jsonl"))
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_an_optimizers_tensors_are_known_again_between_its_kernels(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreach: bool
+) -> None:
+    calls = [line for line in stepped(tmp_path, foreach) if "outputs" in line]
+    known = sum(starts)
+    mentioned = sum(len(line["inputs"]) + len(line["outputs"]) for line in calls)
+    assert known < 0.7 * mentioned
+    monkeypatch.undo()  # the host reads them by itself
+    expected = [line for line in stepped(tmp_path, foreach) if "outputs" in line]
+    for line, other in zip(calls, expected, strict=True):
+        assert line["op"] == other["op"]
+        for side in ("inputs", "outputs"):
+            for one, two in zip(line[side], other[side], strict=True):
+                assert one["hash"] == two["hash"]
+                assert one["norm"] == pytest.approx(two["norm"])
+
+
+def test_what_is_written_unseen_after_an_optimizers_step_is_read_again(
+    starts: list[int], tmp_path: Path
+) -> None:
+    weight = nn.Parameter(torch.ones(4, device="dipu"))
+    optimizer = torch.optim.SGD([weight], lr=0.5, foreach=True)
+    weight.grad = torch.ones_like(weight)
+    with OpCapture(mode="statistics"):
+        optimizer.step()
+        with DisableTorchFunction():  # not counted by the parameter either
+            weight.data.fill_(7.0)
+        weight.neg()
+    step, negated = (line for line in lines(tmp_path) if "outputs" in line)
+    assert step["outputs"][0]["max"] == 0.5
+    assert negated["inputs"][0]["max"] == 7.0

@@ -63,6 +63,20 @@ class Batch {
   Found found();  // what was read so far, for the one who reads
   static void start_all();  // of every batch: something unknown is about to run
 
+  // While it lives, nothing but calls that are seen runs in this thread: what was reduced is known to it until then. Of every batch.
+  class Trust {
+   public:
+    Trust();
+    ~Trust() { end(); }
+    Trust(const Trust&) = delete;
+    void end();
+
+   private:
+    std::vector<std::shared_ptr<Batch>> batches_;
+    bool on_ = true;
+  };
+  static bool trusted();  // by this thread
+
  private:
   Batch(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem);
 
@@ -112,6 +126,7 @@ class Batch {
     bool done() const { return !native.memory.defined() || native.done(); }
   };
 
+  static std::vector<std::shared_ptr<Batch>> living();
   std::unique_lock<std::mutex> locked();
   bool holds(int64_t number) const;  // its values are those of memory that was not written meanwhile
   struct Apart {  // values with gaps
@@ -148,6 +163,9 @@ class Batch {
   std::vector<Piece> waiting_;
   std::vector<std::vector<Piece>> spare_;  // memory that is used again
   int64_t below_ = 0;                      // those of lower numbers do not wait
+  int trusts_ = 0;                         // threads that trust,
+  int64_t trusted_ = 0;                    // in numbers from here on,
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> kept_;  // and so that no other memory has the address meanwhile
   size_t bytes_ = 0;
   std::optional<c10::Stream> stream_;  // of all that waits
   std::deque<Started> started_;

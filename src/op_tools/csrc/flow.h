@@ -14,7 +14,7 @@ namespace op_tools {
 class Flow {
  public:
   Flow(std::shared_ptr<Recorder> recorder, const Head& head, size_t inputs, size_t outputs)
-      : recorder_(std::move(recorder)), head_(head), inputs_(inputs), outputs_(outputs) {}
+      : recorder_(std::move(recorder)), head_(head), inputs_(inputs), outputs_(outputs), ways_(inputs, 0) {}
 
   // Hooks on what a call has made between its arguments and its results; nothing, where that is nothing.
   static void watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& given, size_t count, const Tensors& results, uint64_t sequence);
@@ -25,14 +25,20 @@ class Flow {
   void leave(const variable_list& grads, const Places& entering, bool at_once);
 
  private:
-  void take(Raw& to, const at::Tensor& gradient);
+  // Where what was taken of a gradient lies among `taken_`; nothing came: at its start.
+  struct Part {
+    uint32_t from = 0, to = 0;
+  };
+  using Parts = c10::SmallVector<Part, 4>;
+  void take(Batch::Hold& hold, Part& to, const at::Tensor& gradient);
   void write();
 
   std::shared_ptr<Recorder> recorder_;
   const Head head_;
-  std::vector<Raw> inputs_, outputs_;
+  Raw taken_;
+  Parts inputs_, outputs_;
   std::vector<std::pair<int, at::Tensor>> sums_;  // of arguments with several ways to them
-  std::vector<int> ways_;                         // to each argument
+  c10::SmallVector<int, 4> ways_;                 // to each argument
   int waiting_ = 0;
   bool begun_ = false, over_ = false;
   std::mutex lock_;

@@ -12,6 +12,8 @@ struct Found {
   c10::SmallVector<PyObject*, 8> objects;  // the same, as Python has them
   bool plain = true;    // none is of a class of its own
   bool chosen = false;  // something is true among the arguments: it may be `inplace`
+
+  void clear() { tensors.clear(), objects.clear(), plain = true, chosen = false; }
 };
 
 inline void collect(PyObject* value, Found& found) {

@@ -40,4 +40,8 @@ bool is_timed(PyObject* direct);
 // Does and times a call that is on its way to the mode; false: it was not done, and is to go there.
 bool timed_on_its_way(PyObject* timed, const Way& way, PyObject*& result);
 
+// The same for a function whose calls a recorder writes down; its `direct` is held meanwhile.
+bool is_recorded(PyObject* direct);
+bool recorded_on_its_way(PyObject* recorded, const Way& way, PyObject*& result);
+
 }  // namespace op_tools

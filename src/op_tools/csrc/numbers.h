@@ -68,6 +68,11 @@ class Numbers {
   void turn();
   void drop(const void* storage);  // it is given back
 
+  static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
+    c10::raw::weak_intrusive_ptr::incref(storage);
+    return c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(storage);
+  }
+
   // What was forgotten for good, to be given back by another thread.
   struct Table;
   using Forgotten = std::unique_ptr<Table>;

@@ -44,7 +44,8 @@ class Recorder {
   bool reaches(const at::Tensor& tensor) { return reach_.reaches(tensor); }  // whether its memory can be read here
   bool handles(const at::Tensor& tensor) { return way(tensor) != Way::none; }
   void before_write(Batch::Hold& hold, const at::Tensor& tensor) { batch_->before_write(hold, tensor); }
-  void settle();  // tensors may be written from now on, unseen
+  void settle();         // tensors may be written from now on, unseen, or not: see Batch::Trust
+  void settle_at_once();  // a call is about to write some
   bool settles() const { return sampled_; }  // or that does nothing: every write is seen
   void forget(Batch::Hold& hold, const at::Tensor& tensor);
   void forget(const at::Tensor& tensor) {

@@ -18,6 +18,7 @@ constexpr size_t kWaiting = 4096;          // tensors
 constexpr size_t kAhead = 8;               // of them, that are asked for from memory
 
 thread_local bool at_work = false;
+thread_local int trusting = 0;
 
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Batch>> all;
@@ -55,14 +56,37 @@ Batch::~Batch() {
   launchers_.close();
 }
 
-void Batch::start_all() {
+std::vector<std::shared_ptr<Batch>> Batch::living() {
   std::vector<std::shared_ptr<Batch>> found;
-  {
-    std::lock_guard lock(all_mutex);
-    for (const auto& one : all)
-      if (auto batch = one.lock()) found.push_back(std::move(batch));
+  std::lock_guard lock(all_mutex);
+  for (const auto& one : all)
+    if (auto batch = one.lock()) found.push_back(std::move(batch));
+  return found;
+}
+
+void Batch::start_all() {
+  for (const auto& batch : living()) batch->start();
+}
+
+bool Batch::trusted() { return trusting > 0; }
+
+Batch::Trust::Trust() : batches_(living()) {
+  trusting++;
+  for (const auto& batch : batches_) {
+    const auto lock = batch->locked();
+    if (batch->trusts_++ == 0) batch->trusted_ = batch->next_;
   }
-  for (const auto& batch : found) batch->start();
+}
+
+void Batch::Trust::end() {
+  if (!std::exchange(on_, false)) return;
+  trusting--;
+  for (const auto& batch : batches_) {
+    const auto lock = batch->locked();
+    batch->start_locked();
+    if (--batch->trusts_ == 0) batch->kept_.clear();
+  }
+  batches_.clear();
 }
 
 // Whoever has it may wait for the GIL: nobody waits for it with the GIL.
@@ -115,7 +139,8 @@ void Batch::expect(const at::Tensor& tensor) const {
 }
 
 bool Batch::holds(int64_t number) const {
-  return sampled_ ? number >= below_ : number > next_.load(std::memory_order_relaxed) - kKnown / 2;
+  if (sampled_ && number < (trusting > 0 ? trusted_ : below_)) return false;
+  return number > next_.load(std::memory_order_relaxed) - kKnown / 2;
 }
 
 int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
@@ -181,7 +206,7 @@ void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
 }
 
 void Batch::forget(Hold& hold, const at::Tensor& tensor) {
-  if (sampled_ || !is_plain(tensor)) return;  // if it was written, it does not wait
+  if ((sampled_ && trusting == 0) || !is_plain(tensor)) return;  // if it was written, it does not wait
   hold.take();
   if (Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl())) slot->clear();
 }
@@ -238,6 +263,7 @@ void Batch::release(std::vector<Piece>& pieces) {
     auto& held = pieces[at].storage;
     const void* storage = held.unsafeGetStorageImpl();
     const bool last = !sampled_ && held.use_count() == 1;
+    if (sampled_ && trusts_ > 0) kept_.push_back(Numbers::weak(held.unsafeGetStorageImpl()));
     held = c10::Storage();
     pieces[at].gaps.reset(), pieces[at].counter = {};  // by the thread that has made them
     if (last) numbers_.drop(storage);

@@ -13,17 +13,26 @@ namespace {
 std::mutex begun_lock;
 std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 
-// torch keeps the type itself to itself.
-bool is_python(const Node& node) { return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE"; }
+enum class Whose { torchs, pythons, anothers };
 
-// Neither Python's nor an extension's: it writes nothing that comes in. Hot path: a name is looked at once.
-bool is_torchs(const Node& node) {
-  static thread_local ska::flat_hash_map<const std::type_info*, bool, AddressHash> known;
+// What torch does itself writes nothing that comes in. Hot path: a name is looked at once.
+Whose whose(const Node& node) {
+  static thread_local ska::flat_hash_map<const std::type_info*, Whose, AddressHash> known;
   const auto found = known.find(&typeid(node));
   if (found != known.end()) return found->second;
   const std::string_view name = typeid(node).name();
-  const bool is = name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode") && !is_python(node);
-  return known[&typeid(node)] = is;
+  Whose made = Whose::anothers;
+  if (name == "N5torch8autograd6PyNodeE") made = Whose::pythons;  // torch keeps the type itself to itself
+  else if (name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode")) made = Whose::torchs;
+  return known[&typeid(node)] = made;
+}
+
+// Whether torch itself does a node and all that get gradients from it.
+bool are_torchs(const Node& node) {
+  const auto& edges = node.next_edges();
+  return whose(node) == Whose::torchs && std::all_of(edges.begin(), edges.end(), [](const Edge& edge) {
+    return edge.function == nullptr || whose(*edge.function) == Whose::torchs;
+  });
 }
 
 struct Hear final : torch::autograd::FunctionPreHook {
@@ -43,7 +52,9 @@ struct HearOut final : torch::autograd::FunctionPostHook {
   std::shared_ptr<Flow> flow;
   Flow::Places entering;
   Node& node;  // which holds this
-  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering, Node& node) : flow(std::move(flow)), entering(std::move(entering)), node(node) {}
+  const bool among_torchs;
+  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering, Node& node)
+      : flow(std::move(flow)), entering(std::move(entering)), node(node), among_torchs(are_torchs(node)) {}
 
   variable_list operator()(const variable_list& grads, const variable_list&) override {
     flow->leave(grads, entering, meets_others());
@@ -65,12 +76,9 @@ bool is_ours_alone(Node& node) {
 }
 
 bool HearOut::meets_others() const {
-  if (!is_torchs(node) || !is_ours_alone(node)) return true;
+  if (!among_torchs || !is_ours_alone(node)) return true;
   const auto& edges = node.next_edges();
-  return std::any_of(edges.begin(), edges.end(), [](const Edge& edge) {
-    Node* next = edge.function.get();
-    return next != nullptr && !(is_torchs(*next) && is_ours_alone(*next));
-  });
+  return std::any_of(edges.begin(), edges.end(), [](const Edge& edge) { return edge.function != nullptr && !is_ours_alone(*edge.function); });
 }
 
 // The nodes that a call made: where its results leave them, where its arguments enter.
@@ -124,19 +132,22 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   if (made.nodes.empty()) return;
   const auto flow = std::make_shared<Flow>(std::move(recorder), head, count, results.size());
   flow->waiting_ = int(made.nodes.size());
-  flow->ways_.resize(count);
   for (const auto& one : made.nodes)
     for (const auto& [number, argument] : one.entering) flow->ways_[argument]++;
   for (auto& one : made.nodes) {
-    const bool of_python = is_python(*one.node);  // it may write what comes in
+    const bool of_python = whose(*one.node) == Whose::pythons;  // it may write what comes in
     if (!one.leaving.empty()) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::move(one.leaving), of_python));
     one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.entering), *one.node));
   }
 }
 
-void Flow::take(Raw& to, const at::Tensor& gradient) {
-  to.clear();
-  recorder_->tensor(to, gradient);
+void Flow::take(Batch::Hold& hold, Part& to, const at::Tensor& gradient) {
+  constexpr size_t kGradients = 256;  // bytes that those of most calls take
+  auto& bytes = taken_.bytes();
+  if (bytes.empty()) bytes.reserve(kGradients);
+  const auto from = static_cast<uint32_t>(bytes.size());
+  recorder_->tensor(hold, recorder_->way(gradient), taken_, gradient);
+  to = {from, static_cast<uint32_t>(bytes.size())};
 }
 
 void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self) {
@@ -147,8 +158,10 @@ void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once
       std::lock_guard all(begun_lock);
       begun.push_back(self);
     }
+    auto batch = recorder_->hold();
     for (const auto& [number, place] : leaving)
-      if (size_t(number) < grads.size() && grads[number].defined()) take(outputs_[place], grads[number]);
+      if (size_t(number) < grads.size() && grads[number].defined()) take(batch, outputs_[place], grads[number]);
+    batch.free();
     if (at_once) recorder_->settle();
   } catch (const std::exception& error) {  // a tool must not kill the program that it watches
     recorder_->report(nullptr, error.what());
@@ -159,18 +172,21 @@ void Flow::leave(const variable_list& grads, const Places& entering, bool at_onc
   try {
     std::lock_guard hold(lock_);
     if (over_) return;
+    auto batch = recorder_->hold();
     for (const auto& [number, argument] : entering) {
       if (size_t(number) >= grads.size() || !grads[number].defined()) continue;
       if (ways_[argument] == 1) {
-        take(inputs_[argument], grads[number]);
+        take(batch, inputs_[argument], grads[number]);
         continue;
       }
+      batch.free();  // torch may ask for anything
       at::NoGradGuard no_grad;
       auto before = std::find_if(sums_.begin(), sums_.end(), [&, at = argument](const auto& sum) { return sum.first == at; });
       if (before == sums_.end()) before = sums_.insert(sums_.end(), {argument, grads[number].detach()});
       else before->second = before->second + grads[number].detach();
-      take(inputs_[argument], before->second);
+      take(batch, inputs_[argument], before->second);
     }
+    batch.free();
     if (at_once) recorder_->settle();
     if (--waiting_ == 0) write();
   } catch (const std::exception& error) {
@@ -181,15 +197,20 @@ void Flow::leave(const variable_list& grads, const Places& entering, bool at_onc
 void Flow::write() {
   over_ = true;
   sums_.clear();
-  Raw line;
-  const auto side = [&](std::vector<Raw>& all) {
-    for (auto& one : all) one.empty() ? line.nothing() : line.append(one), one = {};
+  static thread_local Raw line;  // its memory is used again
+  line.clear();
+  const auto side = [&](const Parts& all) {
+    for (const Part& one : all) {
+      if (one.to == 0) line.nothing();
+      else line.bytes().append(taken_.bytes(), one.from, one.to - one.from);
+    }
   };
   line.gradients(head_);
   side(inputs_);
   line.of_outputs();
   side(outputs_);
   line.end();
+  taken_ = {};
   recorder_->add(line);
 }
 

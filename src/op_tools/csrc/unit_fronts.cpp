@@ -79,7 +79,7 @@ PyObject* met(PyObject* callable, PyObject* const* args, size_t count, PyObject*
   PyObject* result = nullptr;
   if (is_timed(front.direct)) return timed_on_its_way(front.direct, way, result) ? result : way();
   const auto func = py::reinterpret_borrow<py::object>(front.func), direct = py::reinterpret_borrow<py::object>(front.direct);
-  result = by_direct(way, front.func, front.direct);
+  if (!is_recorded(front.direct) || !recorded_on_its_way(front.direct, way, result)) result = by_direct(way, front.func, front.direct);
   if (result != nullptr || !front.soft || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
   PyErr_Clear();
   return Py_NewRef(Py_NotImplemented);

@@ -8,11 +8,10 @@
 
 #include "found.h"
 #include "heads.h"
+#include "modes.h"
 
 namespace op_tools {
 namespace {
-
-constexpr size_t kLine = 512;  // bytes that most calls take
 
 // What a plan calls: `recorded(func, args, kwargs)`, for one operator; `python` does what this does not.
 struct Function {
@@ -25,96 +24,114 @@ struct Function {
   bool writes;  // or it may: its arguments are looked at before it
 };
 
-bool is_simple(Recorder& recorder, const Found& found) {
-  if (!found.plain || found.tensors.empty() || is_under_mode()) return false;
-  return std::all_of(found.tensors.begin(), found.tensors.end(), [&](const at::Tensor* tensor) {
-    return !tensor->is_inference() && recorder.handles(*tensor);
-  });
-}
-
 // Without the GIL where the host reads some of them: that takes long, and waits for their device.
-class Reading {
- public:
-  Reading(Recorder& recorder, std::initializer_list<const Tensors*> sides) {
-    const auto is_far = [&](const at::Tensor* tensor) { return recorder.way(*tensor) == Recorder::Way::device; };
-    const auto are_far = [&](const Tensors* side) { return std::all_of(side->begin(), side->end(), is_far); };
-    if (!std::all_of(sides.begin(), sides.end(), are_far)) release_.emplace();
-  }
+using Reading = std::optional<py::gil_scoped_release>;
 
- private:
-  std::optional<py::gil_scoped_release> release_;
+// Tensors, and how the values of each are found.
+struct Ways {
+  c10::SmallVector<Recorder::Way, 8> each;
+  bool far = true;  // their device reduces them all
+
+  void find(Recorder& recorder, const Tensors& tensors) {
+    each.clear(), far = true;
+    for (const at::Tensor* tensor : tensors) {
+      each.push_back(recorder.way(*tensor));
+      far = far && each.back() == Recorder::Way::device;
+    }
+  }
 };
 
-// One call: what is known of it.
+enum class Verdict { recorded, pythons, nobodys };
+
+// One call: what is known of it. Used again by its thread, with the memory that it has.
 struct Call {
-  Recorder& recorder;
-  Found given;
+  Recorder* recorder;
+  Found given, made;
+  Ways ways, made_ways;
   Head head;
   Raw raw;
   std::optional<Given> arguments;
-  c10::SmallVector<uint32_t, 8> versions;
-  uint64_t sequence = 0;
-  bool early = true;
+  c10::SmallVector<uint32_t, 8> versions, written;  // counts of writes before the call; places of what it wrote
+  uint64_t sequence;
+  bool early;
 
-  // Whether it is one to write down here.
-  bool begin(Heads& heads, const std::string* name, PyObject* args, PyObject* kwargs) {
-    collect(args, given);
-    collect(kwargs, given);
-    if (!is_simple(recorder, given)) return false;
+  void reset(Recorder& whose) {
+    recorder = &whose;
+    given.clear(), made.clear(), versions.clear(), written.clear(), raw.clear(), arguments.reset();
+  }
+
+  bool is_simple() {
+    if (!given.plain || given.tensors.empty() || is_under_mode()) return false;
+    ways.find(*recorder, given.tensors);
+    for (size_t i = 0; i < given.tensors.size(); i++)
+      if (ways.each[i] == Recorder::Way::none || given.tensors[i]->is_inference()) return false;
+    return true;
+  }
+
+  // Whether it is one to write down here; its arguments are `given`.
+  Verdict begin(Heads& heads, const std::string* name) {
+    if (!is_simple()) return Verdict::pythons;
     sequence = at::sequence_number::peek();
     const auto found = heads.head(name, kind_of(given.tensors));
-    if (!found) return false;
+    if (!found) return Verdict::nobodys;
     head = *found;
-    raw.bytes().reserve(kLine);
     raw.head(head);
     if (c10::GradMode::is_enabled()) arguments.emplace(given.tensors);
-    return true;
+    return Verdict::recorded;
   }
 
   // `now`: on the device, too. Else with what comes after the call, unless that has written it.
   void look(bool now) {
     early = now;
-    const Reading reading(recorder, {&given.tensors});
-    auto hold = recorder.hold();
-    for (const at::Tensor* tensor : given.tensors) {
-      recorder.tensor(hold, recorder.way(*tensor), raw, *tensor);
-      versions.push_back(version_of(*tensor));
+    Reading reading;
+    if (!ways.far) reading.emplace();
+    auto hold = recorder->hold();
+    for (size_t i = 0; i < given.tensors.size(); i++) {
+      recorder->tensor(hold, ways.each[i], raw, *given.tensors[i]);
+      versions.push_back(count(i));
     }
     hold.free();
-    if (now) recorder.settle();
+    if (now) recorder->settle_at_once();
   }
 
-  // Whether it has written none of its arguments.
-  bool end(PyObject* result) {
-    Found made;
-    collect(result, made);
-    c10::SmallVector<size_t, 4> changed;
-    bool written = false;
-    for (size_t i = 0; i < given.tensors.size(); i++) {
-      const at::Tensor& tensor = *given.tensors[i];
-      if (version_of(tensor) == versions[i]) continue;
-      written = true;
-      recorder.forget(tensor);
+  // Whether it has written none of its arguments; what it made is `made`.
+  bool end() {
+    made_ways.find(*recorder, made.tensors);
+    find_written();
+    Reading reading;
+    if (!ways.far || !made_ways.far) reading.emplace();
+    if (!written.empty() && !early) look_again();
+    raw.outputs();
+    auto hold = recorder->hold();
+    for (size_t i = 0; i < made.tensors.size(); i++) recorder->tensor(hold, made_ways.each[i], raw, *made.tensors[i]);
+    size_t next = 0;  // of what was made: mostly in the same order
+    for (const uint32_t place : written) {
+      const at::Tensor& tensor = *given.tensors[place];
       const auto is_it = [&](const at::Tensor* other) { return other->is_same(tensor); };
-      if (std::none_of(made.tensors.begin(), made.tensors.end(), is_it)) changed.push_back(i);
-    }
-    {
-      const Reading reading(recorder, {&made.tensors, &given.tensors});
-      if (written && !early) look_again();
-      raw.outputs();
-      auto hold = recorder.hold();
-      const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), raw, tensor); };
-      for (const at::Tensor* tensor : made.tensors) put(*tensor);
-      for (const size_t place : changed) {
-        raw.mutated(static_cast<uint32_t>(place));
-        put(*given.tensors[place]);
+      if (next < made.tensors.size() && is_it(made.tensors[next])) {
+        next++;
+        continue;
       }
-      hold.free();
-      raw.end();
-      recorder.settle();
-      recorder.add(raw);
+      if (std::any_of(made.tensors.begin(), made.tensors.end(), is_it)) continue;
+      raw.mutated(place);
+      recorder->tensor(hold, ways.each[place], raw, tensor);
     }
-    return !written;
+    hold.free();
+    raw.end();
+    recorder->settle();
+    recorder->add(raw);
+    return written.empty();
+  }
+
+  uint32_t count(size_t place) const { return given.tensors[place]->unsafeGetTensorImpl()->version_counter().current_version(); }
+
+  void find_written() {
+    for (size_t i = 0; i < given.tensors.size(); i++) {
+      if (count(i) == versions[i]) continue;
+      written.push_back(static_cast<uint32_t>(i));
+      // of others nothing is known any more
+      if (ways.each[i] != Recorder::Way::device || !recorder->settles() || Batch::trusted()) recorder->forget(*given.tensors[i]);
+    }
   }
 
   // What was to be read after the call is not what it was before it.
@@ -123,8 +140,8 @@ struct Call {
     raw.head(head);
     for (size_t i = 0; i < given.tensors.size(); i++) {
       const at::Tensor& tensor = *given.tensors[i];
-      if (version_of(tensor) == versions[i]) {
-        recorder.tensor(raw, tensor);
+      if (count(i) == versions[i]) {
+        recorder->tensor(raw, tensor);
         continue;
       }
       raw.tensor(tensor);
@@ -133,8 +150,59 @@ struct Call {
   }
 };
 
-PyObject* by_python(const Function& own, PyObject* const* args) {
-  return PyObject_Vectorcall(own.python, args, 3, nullptr);
+// A call that is under way in this thread; one inside the other where a call starts a backward pass, say.
+class Taken {
+ public:
+  explicit Taken(Recorder& recorder) {
+    if (free().empty()) free().push_back(std::make_unique<Call>());
+    call_ = std::move(free().back());
+    free().pop_back();
+    call_->reset(recorder);
+  }
+  ~Taken() {
+    call_->arguments.reset();  // it holds parts of the graph
+    free().push_back(std::move(call_));
+  }
+  Taken(const Taken&) = delete;
+  Call& operator*() const { return *call_; }
+
+ private:
+  static std::vector<std::unique_ptr<Call>>& free() {
+    static thread_local std::vector<std::unique_ptr<Call>> all;
+    return all;
+  }
+  std::unique_ptr<Call> call_;
+};
+
+// A call with what `collect` finds of it, done by `make`. Who does not do it: nothing is done.
+template <typename Collect, typename Make>
+Verdict recorded(Function& own, Collect collect_all, Make make, PyObject*& result) {
+  const auto recorder = *own.recorder;  // the tool may be stopped meanwhile
+  const Taken taken(*recorder);
+  Call& call = *taken;
+  try {
+    const bool out = collect_all(call.given);
+    const Verdict verdict = call.begin(**own.heads, own.name);
+    if (verdict != Verdict::recorded) return verdict;
+    call.look(own.writes || call.given.chosen || out);
+  } catch (const std::exception& error) {  // a tool must not kill the program that it watches
+    PyErr_Clear();
+    recorder->report(nullptr, error.what());
+    result = make();
+    return Verdict::recorded;
+  }
+  result = make();
+  if (result == nullptr || result == Py_NotImplemented) return Verdict::recorded;
+  try {
+    collect(result, call.made);
+    if (!call.end()) own.writes = true;
+    if (call.arguments && call.arguments->wanted())
+      Flow::watch(recorder, call.head, *call.arguments, call.given.tensors.size(), call.made.tensors, call.sequence);
+  } catch (const std::exception& error) {
+    PyErr_Clear();
+    recorder->report(nullptr, error.what());
+  }
+  return Verdict::recorded;
 }
 
 PyObject* function_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
@@ -143,31 +211,19 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t count, PyO
     return nullptr;
   }
   auto& own = *reinterpret_cast<Function*>(self);
-  const auto recorder = *own.recorder;  // the tool may be stopped meanwhile
-  Call call{*recorder};
-  try {
-    if (!call.begin(**own.heads, own.name, args[1], args[2])) return by_python(own, args);
+  const auto collect_all = [&](Found& given) {
     static PyObject* const out = PyUnicode_InternFromString("out");
-    call.look(own.writes || call.given.chosen || PyDict_Contains(args[2], out) == 1);
-  } catch (const std::exception& error) {  // a tool must not kill the program that it watches
-    PyErr_Clear();
-    recorder->report(nullptr, error.what());
-    return PyObject_Call(args[0], args[1], args[2]);
+    collect(args[1], given);
+    collect(args[2], given);
+    return PyDict_Contains(args[2], out) == 1;
+  };
+  const auto make = [&] { return PyObject_Call(args[0], args[1], args[2]); };
+  PyObject* result = nullptr;
+  switch (recorded(own, collect_all, make, result)) {
+    case Verdict::recorded: return result;
+    case Verdict::nobodys: return make();
+    default: return PyObject_Vectorcall(own.python, args, 3, nullptr);
   }
-  PyObject* result = PyObject_Call(args[0], args[1], args[2]);
-  if (result == nullptr) return nullptr;
-  try {
-    if (!call.end(result)) own.writes = true;
-    if (call.arguments && call.arguments->wanted()) {
-      Found made;
-      collect(result, made);
-      Flow::watch(recorder, call.head, *call.arguments, call.given.tensors.size(), made.tensors, call.sequence);
-    }
-  } catch (const std::exception& error) {
-    PyErr_Clear();
-    recorder->report(nullptr, error.what());
-  }
-  return result;
 }
 
 void function_free(PyObject* self) {
@@ -221,8 +277,28 @@ py::object function(const std::shared_ptr<Recorder>& recorder, py::object store,
 
 }  // namespace
 
+bool is_recorded(PyObject* direct) { return Py_IS_TYPE(direct, reinterpret_cast<PyTypeObject*>(function_type())); }
+
+bool recorded_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
+  auto& own = *reinterpret_cast<Function*>(direct);
+  const auto collect_all = [&](Found& given) {
+    const Py_ssize_t count = PyVectorcall_NARGS(way.count), named = way.names == nullptr ? 0 : PyTuple_GET_SIZE(way.names);
+    for (Py_ssize_t i = 0; i < count + named; i++) collect(way.args[i], given);
+    for (Py_ssize_t i = 0; i < named; i++)
+      if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(way.names, i), "out") == 0) return true;
+    return false;
+  };
+  const ModeAside aside;
+  const Verdict verdict = recorded(own, collect_all, way, result);
+  if (verdict == Verdict::nobodys) result = way();
+  return verdict != Verdict::pythons;
+}
+
 void bind_functions(py::module_& m) {
   m.def("recorded", &function, "what writes the calls of one function down: recorder, its store, heads, name, whether it writes, else");
+  py::class_<Batch::Trust>(m, "Trust", "until its end this thread runs nothing but calls that are seen")
+      .def(py::init<>(), py::call_guard<py::gil_scoped_release>())
+      .def("end", &Batch::Trust::end, py::call_guard<py::gil_scoped_release>());
   m.def("finish_flow", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -174,6 +174,10 @@ void Recorder::warm(Warm& to, const at::Tensor& tensor) {
 }
 
 void Recorder::settle() {
+  if (!Batch::trusted()) settle_at_once();
+}
+
+void Recorder::settle_at_once() {
   if (sampled_) batch_->start();
 }
 
