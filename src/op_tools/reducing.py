@@ -31,20 +31,20 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink import vendor
+from op_tools import statistics_rows
 from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
-from op_tools.statistics_device import Later, flat_of
+from op_tools.statistics_device import Later, Reduced, flat_of
 from op_tools.statistics_numpy import BLOCK
+from op_tools.statistics_rows import FIELDS, Whole
 from op_tools.vendor_kernels import Start, offered
 
 log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes
 HASH_ONLY = 16
-FIELDS = 8
 HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
 
@@ -76,16 +76,18 @@ def _try(start: Start, one: Tensor) -> None:
         raise RuntimeError("its results are of another shape")
 
 
-_Place = tuple[int, torch.dtype, int, int]  # address, type, count of values, count of writes
 _stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
 
 
 class _Waiting(NamedTuple):
     later: Later
-    flat: Tensor
-    kind: str  # of device
-    base: int  # the address of its memory
-    version: int
+    holder: Tensor | torch.UntypedStorage  # of its memory
+    base: int  # the address of what the holder holds
+    version: int  # autograd's count of its writes; -1: nothing counts them
+    address: int
+    count: int
+    dtype: torch.dtype
+    times: int  # that each value is seen
 
 
 class Together:
@@ -94,15 +96,16 @@ class Together:
     def __init__(self, hash_only: bool, counted: bool = False) -> None:
         self._hash_only = hash_only
         self._counted = counted  # autograd's count of writes is up to date whenever one is added
-        self._refused: set[str] = set()  # kinds of devices that cannot
+        self.refused: set[str] = set()  # kinds of devices that cannot
         self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
-        self._kinds: dict[torch.device, str] = {}
         self._waiting: list[_Waiting] = []
-        self._places: dict[_Place, Later] = {}  # of those that lie in memory as they are
         self._storages: set[int] = set()  # of those
         self._bytes = 0
-        self._stream: torch.Stream | None = None  # of all that waits
-        self._lock = threading.RLock()
+        self._device = torch.device("cpu")  # of all that waits
+        self._stream: torch.Stream | None = None  # and of it
+        self._started: list[Group | Reduced] = []  # to be read
+        self.starts = 0
+        self.lock = threading.RLock()
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether its device reduces a tensor in this way. Hot path."""
@@ -110,53 +113,60 @@ class Together:
         if known is None:
             kind = kind_of(tensor)
             fits = tensor.dtype in NATIVE or tensor.is_complex()
-            known = fits and kind not in self._refused and starter(kind) is not None
+            known = fits and kind not in self.refused and starter(kind) is not None
             self._takes[tensor.device, tensor.dtype] = known
-            self._kinds[tensor.device] = kind
         return known
 
-    def add(self, tensor: Tensor) -> Later:
-        """A tensor to be started on, before it is written."""
-        version = tensor._version if self._counted else 0
-        place = self._place(tensor, version)
-        known = self._places.get(place) if place is not None else None
-        if known is not None:
-            return known
-        flat, times = flat_of(tensor) if place is None else (tensor.detach(), 1)
-        made = Later(flat, times, self._hash_only)
-        stream = _stream(flat.device.index)
-        storage = flat.untyped_storage()
-        with self._lock:
-            if stream != self._stream:
-                self.start()
-            self._stream = stream
-            if place is not None:
-                self._places[place] = made
-            at = storage.data_ptr()
-            self._waiting.append(
-                _Waiting(made, flat, self._kinds[tensor.device], at, flat._version)
-            )
-            self._storages.add(storage._cdata)
-            self._bytes += storage.nbytes()
-            if self._bytes > HELD or len(self._waiting) > WAITING:
-                self.start()
-        return made
-
-    def _place(self, tensor: Tensor, version: int) -> _Place | None:
-        """Where its values lie; None: not as they are, or nothing tells whether they were written
-        since another of the same place was added.
+    def add(self, tensor: Tensor, dense: bool = False) -> Later:
+        """A tensor to be started on, before it is written; dense: its values, plain ones, fill a
+        piece of memory.
         """
-        if not self._counted or tensor.is_inference() or not tensor.is_contiguous():
-            return None
-        if tensor.is_complex() or tensor.is_neg():
-            return None
-        return tensor.data_ptr(), tensor.dtype, tensor.numel(), version
+        with self.lock:
+            self.enter(tensor.device)
+            flat, times = (tensor, 1) if dense else flat_of(tensor)
+            storage, address = flat.untyped_storage(), flat.data_ptr()
+            given = address, flat.numel(), flat.dtype, times
+            self.hold(storage)
+            if self._counted and not flat.is_inference():
+                return self.put(flat.detach(), address, flat._version, *given)
+            return self.put(storage, storage.data_ptr(), -1, *given)
+
+    def enter(self, device: torch.device) -> None:
+        """From now on, with the lock, tensors of the current stream of a device are put."""
+        stream = _stream(device.index)
+        if stream != self._stream:
+            self.start()
+        self._device, self._stream = device, stream
+
+    def put(
+        self,
+        holder: Tensor | torch.UntypedStorage,
+        base: int,
+        version: int,
+        address: int,
+        count: int,
+        dtype: torch.dtype,
+        times: int = 1,
+    ) -> Later:
+        """Values that lie one after the other, as in `_Waiting`. Hot path."""
+        later = Later()
+        self._waiting.append(
+            _Waiting(later, holder, base, version, address, count, dtype, times)
+        )
+        return later
+
+    def hold(self, storage: torch.UntypedStorage) -> None:
+        """What one of them will hold, to be told before it is put; not more than so much waits."""
+        if self._bytes > HELD or len(self._waiting) > WAITING:
+            self.start()
+        self._storages.add(storage._cdata)
+        self._bytes += storage.nbytes()
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""
         if not self._storages or not any(map(self._holds, tensors)):
             return
-        with self._lock:
+        with self.lock:
             stream = self._stream
             self.start()
         now = torch.accelerator.current_stream(tensors[0].device.index)
@@ -171,67 +181,118 @@ class Together:
         """Starts on all of them; `all_over`: after it none is being started by another thread."""
         if not self._waiting and not all_over:
             return
-        with self._lock:
+        with self.lock:
             waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
-            self._places = {}
-            if not waiting or self._stream is None:
+            self.starts += 1
+            stream = self._stream
+            if not waiting or stream is None:
                 return
-            kind, device = waiting[0].kind, waiting[0].flat.device
-            some = [(one.later, one.flat) for one in waiting if not self._gone(one)]
-            now = torch.accelerator.current_stream(device.index)
-            try:
-                with self._stream if now != self._stream else nullcontext():
-                    self._start(kind, device, some)
-            except Exception as error:  # another's code: torch's kernels do as well
-                log.warning("op_tools goes without the kernel of %s: %s", kind, error)
-                self._refused.add(kind)
-                self._takes.clear()
-                for one, flat in some:
-                    one.reduce(flat.reshape(-1))
+            now = torch.accelerator.current_stream(self._device.index)
+            with stream if now != stream else nullcontext():
+                self._start(self._device, self._there(waiting))
 
-    def _gone(self, one: _Waiting) -> bool:
-        """Whether its memory was given back meanwhile, by a resize, or written unseen."""
-        if one.flat.untyped_storage().data_ptr() != one.base:
-            one.later.text = '"skipped":"its memory was given back"'
-        elif self._counted and one.flat._version != one.version:
-            one.later.text = '"skipped":"it was written before it was read"'
-        return bool(one.later.text)
+    def taken(self) -> list[Group | Reduced]:
+        """What was started since the last time."""
+        with self.lock:
+            started, self._started = self._started, []
+        return started
 
-    def _start(self, kind: str, device: torch.device, some: list[tuple[Later, Tensor]]) -> None:
-        start = starter(kind)
-        assert start is not None  # `takes` has said so
-        rows: list[tuple[int, int, int]] = []
-        spans = []
-        for _, flat in some:
-            first = len(rows)
-            rows += pieces(flat, self._hash_only)
-            spans.append((first, len(rows)))
-        group = Group(start(torch.tensor(rows, dtype=torch.int64), device) if rows else None)
-        for (one, _), span in zip(some, spans, strict=True):
-            one.group = group, *span
+    def _there(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Those whose memory was not given back meanwhile, by a resize, or written unseen."""
+        bases = [one[1].data_ptr() for one in waiting]
+        counts = [-1 if one[3] < 0 else one[1]._version for one in waiting]  # type: ignore[union-attr]
+        if bases == [one[2] for one in waiting] and counts == [one[3] for one in waiting]:
+            return waiting
+        there = []
+        for at, one in enumerate(waiting):
+            if bases[at] != one.base:
+                one.later.text = '"skipped":"its memory was given back"'
+            elif counts[at] != one.version:
+                one.later.text = '"skipped":"it was written before it was read"'
+            else:
+                there.append(one)
+        return there
+
+    def _start(self, device: torch.device, waiting: list[_Waiting]) -> None:
+        kind = device.type
+        if not waiting:
+            return
+        try:
+            start = starter(kind)
+            assert start is not None  # `takes` has said so
+            self._started.append(Group(waiting, self._hash_only, start, device))
+        except Exception as error:  # another's code: torch's kernels do as well
+            log.warning("op_tools goes without the kernel of %s: %s", kind, error)
+            self.refused.add(kind)
+            self._takes.clear()
+            for one in waiting:
+                flat = _flat(one, device)
+                self._started.append(Reduced(flat, one.times, self._hash_only, True, one.later))
+
+
+def _flat(one: _Waiting, device: torch.device) -> Tensor:
+    memory = one.holder.untyped_storage() if isinstance(one.holder, Tensor) else one.holder
+    first = (one.address - memory.data_ptr()) // one.dtype.itemsize
+    return torch.empty(0, dtype=one.dtype, device=device).set_(memory, first, (one.count,), (1,))
 
 
 class Group:
     """What was started together."""
 
-    def __init__(self, read: Callable[[], Tensor] | None) -> None:
-        self._read = read
-        self._rows = np.empty((0, FIELDS), np.int64)
+    def __init__(
+        self, waiting: list[_Waiting], hash_only: bool, start: Start, device: torch.device
+    ) -> None:
+        laters, _, _, _, addresses, counts, dtypes, times = zip(*waiting, strict=True)
+        self.laters: tuple[Later, ...] = laters
+        self._hash_only = hash_only
+        self._times: tuple[int, ...] = times
+        self._counts = np.array(counts, np.int64)
+        self._sizes = self._counts * [dtype.itemsize for dtype in dtypes]
+        self._floats = np.array([dtype.is_floating_point for dtype in dtypes])
+        kinds = np.array([NATIVE[dtype] for dtype in dtypes]) + (HASH_ONLY if hash_only else 0)
+        table, self._lengths = table_of(np.array(addresses, np.int64), self._sizes, kinds)
+        self._read = start(torch.from_numpy(table), device) if len(table) else None
 
-    def rows(self) -> NDArray[np.int64]:
-        """The results; the first time waits for the device."""
-        if self._read is not None:
-            self._rows, self._read = self._read().numpy(), None
-        return self._rows
+    def fill(self) -> None:
+        """Puts their statistics into words; waits for the device."""
+        read = self._read
+        rows = np.empty((0, FIELDS), np.int64) if read is None else read().numpy()
+        found = statistics_rows.texts(
+            rows, self._lengths, self._sizes, self._counts, self._floats, self._hash_only
+        )
+        for later, text in zip(self.laters, found, strict=True):
+            later.text = text
+        if max(self._times) == 1:
+            return
+        lasts = np.cumsum(self._lengths)
+        for at, times in enumerate(self._times):
+            if times > 1:
+                own, one = rows[lasts[at] - self._lengths[at] : lasts[at]], slice(at, at + 1)
+                self.laters[at].text = statistics_rows.repeated(
+                    own, self._sizes[one], self._counts[one], self._floats[one], times,
+                    self._hash_only,
+                )
+
+
+def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:
+    """The rows of the table for values that lie one after the other; how many each tensor has."""
+    pieces = -(-(sizes // 8 * 8) // PIECE)  # and what is behind the last whole word
+    lengths = pieces + (sizes % 8 > 0)
+    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    starts = (np.arange(len(firsts)) - firsts) * PIECE
+    whole = np.repeat(sizes // 8 * 8, lengths)
+    last = starts >= whole
+    starts[last] = whole[last]
+    table = np.empty((len(firsts), 3), np.int64)
+    table[:, 0] = np.repeat(addresses, lengths) + starts
+    table[:, 1] = np.where(last, np.repeat(sizes % 8, lengths), np.minimum(PIECE, whole - starts))
+    table[:, 2] = np.repeat(kinds, lengths)
+    return table, lengths
 
 
 def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
-    """The rows of the table for values that lie one after the other."""
+    """The same of one tensor."""
     kind = NATIVE[flat.dtype] + (HASH_ONLY if hash_only else 0)
-    size, address = flat.numel() * flat.element_size(), flat.data_ptr()
-    whole = size // 8 * 8
-    starts = range(0, whole, PIECE)
-    rows = [(address + start, min(PIECE, whole - start), kind) for start in starts]
-    if size % 8:
-        rows.append((address + whole, size % 8, kind))
-    return rows
+    given = (flat.data_ptr(), flat.numel() * flat.element_size(), kind)
+    table, _ = table_of(*(np.array([number], np.int64) for number in given))
+    return [(address, size, kind) for address, size, kind in table.tolist()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import Later
+from op_tools.statistics_text import start_of
 
 SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten
 LAYOUTS = 100_000  # that are known at most
 NUMBERS = 1 << 40  # of layouts: more than there will be
-MARK = "\x01"  # around the number of what a device is still asked for
 WEAK = "weak"
 
 Numbers = str | Later  # in JSON, or where they will be
@@ -77,7 +76,7 @@ class Views:
             made = self._made(memory, layout, at, tensor, fresh)
         if type(made) is str:
             return made
-        return f"{layout.start}{marked(made)}}}"  # type: ignore[arg-type]
+        return f"{layout.start}{made.text}}}"  # type: ignore[union-attr]
 
     def _made(
         self, memory: Memory, layout: _Layout, at: int, tensor: Tensor, fresh: bool
@@ -125,15 +124,3 @@ class Views:
     def __del__(self) -> None:
         for at in list(self._known):
             self._drop(at)
-
-
-def marked(numbers: Later) -> str:
-    """What was found, or a mark that stands for it in a line until the device was asked."""
-    return numbers.text or f"{MARK}{numbers.number}{MARK}"
-
-
-@lru_cache(10_000)
-def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
-    """What a tensor is, in front of its numbers."""
-    kind = str(dtype).removeprefix("torch.")
-    return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'
