@@ -126,7 +126,8 @@ class Together:
             flat, times = (tensor, 1) if dense else flat_of(tensor)
             storage, address = flat.untyped_storage(), flat.data_ptr()
             given = address, flat.numel(), flat.dtype, times
-            self.hold(storage)
+            self.make_room(storage.nbytes())
+            self._storages.add(storage._cdata)
             if self._counted and not flat.is_inference():
                 return self.put(flat.detach(), address, flat._version, *given)
             return self.put(storage, storage.data_ptr(), -1, *given)
@@ -155,12 +156,11 @@ class Together:
         )
         return later
 
-    def hold(self, storage: torch.UntypedStorage) -> None:
-        """What one of them will hold, to be told before it is put; not more than so much waits."""
+    def make_room(self, size: int) -> None:
+        """For one that holds so many bytes, before it is put: not more than so much waits."""
         if self._bytes > HELD or len(self._waiting) > WAITING:
             self.start()
-        self._storages.add(storage._cdata)
-        self._bytes += storage.nbytes()
+        self._bytes += size
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""

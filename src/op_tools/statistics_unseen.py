@@ -106,19 +106,33 @@ class Unseen:
 class _Layout:
     """What tensors are, apart from where."""
 
-    __slots__ = ("count", "dense", "start", "usable")
+    __slots__ = ("count", "dense", "dtype", "start", "stride", "usable")
 
     def __init__(self, tensor: Tensor, together: Together) -> None:
         plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
         self.usable = plain and not statistics.is_seen(tensor) and together.takes(tensor)
-        self.dense = not tensor.is_complex() and is_dense(tensor)
-        self.count = tensor.numel()
+        self.dense = not (tensor.is_complex() or tensor.is_neg()) and is_dense(tensor)
+        self.count, self.dtype, self.stride = tensor.numel(), tensor.dtype, tensor.stride()
         self.start = start_of(tensor.dtype, tensor.shape)
 
 
-# Of a tensor that was mentioned: it, autograd's count of its writes, its address and shape, the
-# start of its text, its numbers, its memory.
-_Known = tuple[ref[Tensor], int, int, torch.Size, str, Later, int]
+class _Known:
+    """A tensor that was mentioned, and its numbers while it is as it was."""
+
+    __slots__ = (
+        *("address", "bytes", "epoch", "later", "layout", "memory", "shape", "start"),
+        *("tensor", "version"),
+    )
+    later: Later
+    version: int
+
+    def __init__(self, tensor: Tensor, layout: _Layout) -> None:
+        storage = tensor.untyped_storage()
+        self.tensor = ref(tensor)
+        self.address, self.shape = tensor.data_ptr(), tensor.shape
+        self.layout, self.start = layout, layout.start
+        self.memory, self.bytes = storage._cdata, storage.nbytes()
+        self.epoch = -1
 
 
 class Mentions:
@@ -128,27 +142,29 @@ class Mentions:
 
     def __init__(self, together: Together) -> None:
         self._together = together
-        self._known: dict[int, _Known] = {}
-        self._aliases: dict[int, list[int]] = {}  # of a storage: who of them has it
-        self._places: dict[object, tuple[Later, int]] = {}  # of memory that is held: of who waits
+        self._known: dict[int, _Known] = {}  # by identity
+        self._epoch = 0  # before it anything may have been written
+        self._aliases: dict[int, list[_Known]] = {}  # by storage, those of this epoch
+        self._places: dict[object, Later] = {}  # of memory that is held
         self._layouts: dict[object, _Layout] = {}
         self._starts = 0  # when those began to wait
 
     def texts(self, tensors: list[Tensor]) -> list[str | None]:
         """Their texts; None: not one of ours. RuntimeError: a tensor of an unusual kind. Hot path."""
-        known = self._known
+        find, epoch = self._known.get, self._epoch
         found: list[str | None] = []
         complete = True
         for tensor in tensors:
-            one = known.get(id(tensor))
+            one = find(id(tensor))
             if (
                 one is not None
-                and one[0]() is tensor
-                and one[1] == tensor._version
-                and one[2] == tensor.data_ptr()
-                and one[3] == tensor.shape
+                and one.epoch == epoch
+                and one.version == tensor._version
+                and one.tensor() is tensor
+                and one.address == tensor.data_ptr()
+                and one.shape == tensor.shape
             ):
-                found.append(f"{one[4]}{one[5].text}}}")
+                found.append(f"{one.start}{one.later.text}}}")
             else:
                 found.append(None)
                 complete = False
@@ -159,74 +175,88 @@ class Mentions:
     def _find(self, tensors: list[Tensor], found: list[str | None]) -> None:
         together, device = self._together, None
         if len(self._known) > MENTIONS:
-            self.clear()
+            self._sweep()
+        if together.refused:
+            return
         with together.lock:
             for at, tensor in enumerate(tensors):
                 if found[at] is None:
-                    key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-                    layout = self._layouts.get(key)
-                    if layout is None:
-                        layout = self._new_layout(key, tensor)
-                    if layout.usable and not together.refused:
-                        if key[3] != device:
-                            device = key[3]
-                            together.enter(device)
-                        found[at] = f"{layout.start}{self._later(tensor, layout).text}}}"
+                    one = self._known.get(id(tensor))
+                    if one is None or not _is_same(one, tensor):
+                        one = self._new(tensor)
+                        if one is None:
+                            continue
+                    if tensor.device != device:
+                        device = tensor.device
+                        together.enter(device)
+                    self._measure(one, tensor)
+                    found[at] = f"{one.start}{one.later.text}}}"
 
-    def _new_layout(self, key: object, tensor: Tensor) -> _Layout:
-        if len(self._layouts) >= LAYOUTS:
-            self._layouts.clear()
-        made = self._layouts[key] = _Layout(tensor, self._together)
+    def _new(self, tensor: Tensor) -> _Known | None:
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg())
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[key] = _Layout(tensor, self._together)
+        if not layout.usable or tensor.is_inference():
+            return None
+        made = self._known[id(tensor)] = _Known(tensor, layout)
         return made
 
-    def _later(self, tensor: Tensor, layout: _Layout) -> Later:
-        together = self._together
-        if tensor.is_inference():
-            return together.add(tensor)
-        if together.starts != self._starts:
-            self._places, self._starts = {}, together.starts
-        version, address = tensor._version, tensor.data_ptr()
-        dense = layout.dense and not tensor.is_neg()
-        place = (address, tensor.dtype, layout.count, version) if dense else None
-        later, memory = self._places.get(place, _NOWHERE)
-        if later is None:
-            storage = tensor.untyped_storage()
-            memory = storage._cdata
-            if place is None:
-                later = together.add(tensor)
-            else:
-                together.hold(storage)
-                later = together.put(
-                    tensor.detach(), address, version, address, layout.count, place[1]
+    def _measure(self, one: _Known, tensor: Tensor) -> None:
+        together, layout = self._together, one.layout
+        version = one.version = tensor._version
+        if layout.dense:
+            together.make_room(one.bytes)
+            if together.starts != self._starts:
+                self._places, self._starts = {}, together.starts
+            address = one.address
+            place = (address, layout.dtype, layout.count, version)
+            later = self._places.get(place)
+            if later is None:
+                later = self._places[place] = together.put(
+                    tensor.detach(), address, version, address, layout.count, layout.dtype
                 )
-                if together.starts != self._starts:  # there was no more room
-                    self._places, self._starts = {}, together.starts
-                self._places[place] = later, memory
-        number = id(tensor)
-        self._known[number] = (
-            *(ref(tensor), version, address, tensor.shape),
-            *(layout.start, later, memory),
-        )
-        self._aliases.setdefault(memory, []).append(number)
-        return later
+        else:
+            later = together.add(tensor)
+        one.later = later
+        if one.epoch != self._epoch:
+            one.epoch = self._epoch
+            self._aliases.setdefault(one.memory, []).append(one)
 
     def forget(self, tensor: Tensor) -> None:
         """A call has written it, and so every view of its memory."""
-        if not self._known or tensor.layout != torch.strided or tensor.is_nested:
+        if not self._aliases or tensor.layout != torch.strided or tensor.is_nested:
             return
-        known = self._known.get(id(tensor))
-        same = known is not None and known[0]() is tensor and known[2] == tensor.data_ptr()
-        memory = known[6] if same and known else tensor.untyped_storage()._cdata
-        for number in self._aliases.pop(memory, ()):
-            self._known.pop(number, None)
+        one = self._known.get(id(tensor))
+        same = one is not None and one.tensor() is tensor and one.address == tensor.data_ptr()
+        memory = one.memory if same and one else tensor.untyped_storage()._cdata
+        for alias in self._aliases.pop(memory, ()):
+            alias.epoch = -1
 
     def clear(self) -> None:
         """Any may be written."""
-        if self._known:
-            self._known, self._aliases, self._places = {}, {}, {}
+        if self._aliases:
+            self._epoch += 1
+            self._aliases, self._places = {}, {}
+
+    def _sweep(self) -> None:
+        live = {at: one for at, one in list(self._known.items()) if one.tensor() is not None}
+        self._known = live if len(live) < MENTIONS // 2 else {}
+
+
+def _is_same(one: _Known, tensor: Tensor) -> bool:
+    """Whether what is known of a tensor but its values is still so: `.data` may be set."""
+    return (
+        one.tensor() is tensor
+        and one.address == tensor.data_ptr()
+        and one.shape == tensor.shape
+        and one.layout.dtype == tensor.dtype
+        and one.layout.stride == tensor.stride()
+    )
 
 
 _MARK = MARK.encode()
 _UNREAD = Later()
 NOT_READ = '"skipped":"not read"'
-_NOWHERE: tuple[Later | None, int] = (None, 0)
