@@ -34,6 +34,7 @@ from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
+from op_tools.statistics_calls import DirectCalls
 from op_tools.statistics_direct import Direct
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
@@ -133,6 +134,8 @@ class OpCapture(Observer):
             written: Callable[..., Any]
             written = recording.function(plan, statistics, self._heads())
             return written
+        if plan.level == "api" and not plan.name.startswith("torch.distributed."):
+            return DirectCalls(plan, self._run, self.counted)
         if not plan.name.startswith("aten.") or plan.level != "aten":
             return None
         return Direct(plan, self._run, self.counted)

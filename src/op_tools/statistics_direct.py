@@ -36,7 +36,7 @@ class Direct:
         if local.busy:
             return func(*args, **kwargs)
         given = tensor_list(args, kwargs)
-        device = _device(given)
+        device = device_of(given)
         if device is None or _functorch.peek_interpreter_stack() is not None:
             self._guarded(self._store.settle)
             return interception.run(self._plan, func, args, kwargs)
@@ -116,7 +116,7 @@ class Direct:
         return tensor_list(values)
 
 
-def _device(given: list[Tensor]) -> torch.device | None:
+def device_of(given: list[Tensor]) -> torch.device | None:
     """As `call.scan` finds it; None: there is none, or one of them is of an unusual type."""
     device, found = None, False
     for tensor in given:

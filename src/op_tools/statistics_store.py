@@ -140,7 +140,11 @@ class StatisticsStore:
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON; from now on it may be written by what is seen."""
-        (made,) = self._each([tensor])
+        return self.texts([tensor])[0]
+
+    def texts(self, tensors: list[Tensor]) -> list[str]:
+        """The same of several."""
+        made = list(self._each(tensors))
         if not self._waits:
             self._unseen.start()
         return made
