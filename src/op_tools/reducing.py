@@ -103,7 +103,7 @@ class Together:
         self._bytes = 0
         self._device = torch.device("cpu")  # of all that waits
         self._stream: torch.Stream | None = None  # and of it
-        self._started: list[Group | Reduced] = []  # to be read
+        self._started: list[Group | Reduced | Later] = []  # to be read
         self.starts = 0
         self.lock = threading.RLock()
 
@@ -126,11 +126,10 @@ class Together:
             flat, times = (tensor, 1) if dense else flat_of(tensor)
             storage, address = flat.untyped_storage(), flat.data_ptr()
             given = address, flat.numel(), flat.dtype, times
+            if not self._counted or flat.is_inference():
+                return self.put_storage(storage, *given)
             self.make_room(storage.nbytes())
-            self._storages.add(storage._cdata)
-            if self._counted and not flat.is_inference():
-                return self.put(flat.detach(), address, flat._version, *given)
-            return self.put(storage, storage.data_ptr(), -1, *given)
+            return self.put(flat.detach(), address, flat._version, *given)
 
     def enter(self, device: torch.device) -> None:
         """From now on, with the lock, tensors of the current stream of a device are put."""
@@ -155,6 +154,19 @@ class Together:
             _Waiting(later, holder, base, version, address, count, dtype, times)
         )
         return later
+
+    def put_storage(
+        self,
+        storage: torch.UntypedStorage,
+        address: int,
+        count: int,
+        dtype: torch.dtype,
+        times: int = 1,
+    ) -> Later:
+        """The same of values in a storage: it is known who writes it, or nobody knows."""
+        self.make_room(storage.nbytes())
+        self._storages.add(storage._cdata)
+        return self.put(storage, storage.data_ptr(), -1, address, count, dtype, times)
 
     def make_room(self, size: int) -> None:
         """For one that holds so many bytes, before it is put: not more than so much waits."""
@@ -191,7 +203,7 @@ class Together:
             with stream if now != stream else nullcontext():
                 self._start(self._device, self._there(waiting))
 
-    def taken(self) -> list[Group | Reduced]:
+    def taken(self) -> list[Group | Reduced | Later]:
         """What was started since the last time."""
         with self.lock:
             started, self._started = self._started, []
@@ -204,6 +216,7 @@ class Together:
         if bases == [one[2] for one in waiting] and counts == [one[3] for one in waiting]:
             return waiting
         there = []
+        self._started += [one.later for one in waiting]
         for at, one in enumerate(waiting):
             if bases[at] != one.base:
                 one.later.text = '"skipped":"its memory was given back"'

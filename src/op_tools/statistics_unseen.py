@@ -87,7 +87,9 @@ class Unseen:
         known = self._read
         groups = [one for one in started if isinstance(one, Group)]
         waiting += [one for one in started if isinstance(one, Reduced)]
-        for later in (*chain(*(one.laters for one in groups)), *(one.later for one in waiting)):
+        laters = [one for one in started if isinstance(one, Later)]
+        laters += [one.later for one in waiting]
+        for later in chain(laters, *(one.laters for one in groups)):
             known[later.number] = later
         for number in list(islice(known, max(0, len(known) - KEPT))):
             del known[number]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -30,18 +31,32 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("dense", "kept", "number", "place", "start")
+    __slots__ = ("count", "dense", "dtype", "kept", "number", "place", "start", "together")
 
     def __init__(self, tensor: Tensor, number: int, places: dict[object, int]) -> None:
         if tensor.is_quantized:
             raise NotImplementedError("a quantized tensor")
         plain = not (tensor.is_complex() or tensor.is_neg())
         self.number = number
-        self.kept = plain and tensor.numel() > 0
+        self.count, self.dtype = tensor.numel(), tensor.dtype
+        self.kept = plain and self.count > 0
         self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
-        same = (tensor.dtype, tensor.numel()) if self.dense else number
+        same = (tensor.dtype, tensor.numel(), tensor.device) if self.dense else number
         self.place = places.setdefault(same, number)  # of all views of the same values
         self.start = start_of(tensor.dtype, tensor.shape)
+
+
+class _Mention:
+    """A tensor that was mentioned, and its text while its memory is not written."""
+
+    __slots__ = ("address", "first", "last", "made", "memory", "shape", "start", "tensor")
+
+    def __init__(self, tensor: Tensor, memory: Memory, start: str, made: Numbers, more: int):
+        self.tensor, self.memory = ref(tensor), memory
+        self.address, self.shape = tensor.data_ptr(), tensor.shape
+        self.first = tensor._version
+        self.last = self.first + more
+        self.start, self.made = start, made
 
 
 class Views:
@@ -52,6 +67,7 @@ class Views:
     def __init__(self, measured: Callable[[Tensor, bool], Numbers]) -> None:
         self._measured = measured
         self._known: dict[int, Memory] = {}
+        self._mentions: dict[int, _Mention] = {}
         self._layouts: dict[object, _Layout] = {}
         self._places: dict[object, int] = {}
         self._numbers = itertools.count()
@@ -62,11 +78,25 @@ class Views:
 
         RuntimeError: it has no plain memory, or nothing counts its writes.
         """
+        one = self._mentions.get(id(tensor))
+        if (
+            one is not None
+            and one.memory  # else it was written
+            and one.first <= tensor._version <= one.last
+            and one.tensor() is tensor
+            and one.address == tensor.data_ptr()
+            and one.shape == tensor.shape
+        ):
+            made = one.made
+            return made if type(made) is str else f"{one.start}{made.text}}}"  # type: ignore[union-attr]
+        return self._found(tensor, fresh)
+
+    def _found(self, tensor: Tensor, fresh: bool) -> str:
         storage = tensor.untyped_storage()
         memory = self._known.get(storage._cdata)
         if memory is None:
             memory = self._new(storage)
-        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg())
+        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg(), tensor.device)
         layout = self._layouts.get(kind)
         if layout is None:
             layout = self._layouts[kind] = _Layout(tensor, next(self._numbers), self._places)
@@ -74,6 +104,9 @@ class Views:
         made = memory.get(at + layout.number)
         if made is None:
             made = self._made(memory, layout, at, tensor, fresh)
+        if layout.kept:
+            one = _Mention(tensor, memory, layout.start, made, fresh)  # type: ignore[arg-type]
+            self._mentions[id(tensor)] = one
         if type(made) is str:
             return made
         return f"{layout.start}{made.text}}}"  # type: ignore[union-attr]
@@ -106,13 +139,17 @@ class Views:
             if _expired(memory[WEAK]):
                 self._drop(at)
         self._sweep_at = len(self._known) + SWEEP
+        mentions = list(self._mentions.items())
+        self._mentions = {at: one for at, one in mentions if one.tensor() is not None}
         if len(self._layouts) > LAYOUTS:
             self._layouts, self._places = {}, {}
 
     def _drop(self, at: int) -> None:
         memory = self._known.pop(at, None)
         if memory is not None:
-            _free(memory[WEAK])
+            weak = memory[WEAK]
+            memory.clear()  # what is known by it is not any more
+            _free(weak)
 
     def forget(self, tensor: Tensor) -> None:
         """A call has written it, and so every view of its memory; autograd may count that only
