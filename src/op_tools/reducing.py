@@ -155,6 +155,19 @@ class Together:
         )
         return later
 
+    def add_storage(
+        self,
+        device: torch.device,
+        storage: torch.UntypedStorage,
+        address: int,
+        count: int,
+        dtype: torch.dtype,
+    ) -> Later:
+        """The same as `add` of dense values in a storage. Hot path."""
+        with self.lock:
+            self.enter(device)
+            return self.put_storage(storage, address, count, dtype)
+
     def put_storage(
         self,
         storage: torch.UntypedStorage,

@@ -19,12 +19,12 @@ from torch._C import (
 )
 from torch.autograd.function import BackwardCFunction
 
-from op_tools import diagnostics, gradients, interception, modules, steps
+from op_tools import diagnostics, gradients, interception, modules
 from op_tools.call import call_site, tensor_list
 from op_tools.gradients import Arguments, Gradients, Group
 from op_tools.interception import Plan, local
 from op_tools.statistics_direct import device_of
-from op_tools.statistics_store import StatisticsStore, line_of
+from op_tools.statistics_store import Heads, StatisticsStore
 from op_tools.written import may_write_by_name, writes_a_list
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class DirectCalls:
         assert run.statistics is not None  # by the caller
         self._plan, self._run, self._counted = plan, run, counted
         self._store: StatisticsStore = run.statistics
+        self._heads = Heads(plan.name)
         self._writes, self._list = may_write_by_name(plan.name), writes_a_list(plan.name)
 
     def __call__(
@@ -94,10 +95,7 @@ class DirectCalls:
             path, site = path or known[0], site or known[1]
         else:
             modules.remember(sequence, path, site)
-        direction = "backward" if backward else "forward"
-        return line_of(
-            next(interception.ids), self._plan.name, direction, steps.current(), path, site
-        )
+        return self._heads(backward, path, site)
 
     def _after(
         self, state: _State, args: tuple[Any, ...], given: list[Tensor], result: Any

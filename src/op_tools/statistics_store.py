@@ -18,6 +18,7 @@ from deeplink import settings
 from op_tools import (
     diagnostics,
     gradients,
+    interception,
     kernels,
     names,
     recording,
@@ -25,6 +26,7 @@ from op_tools import (
     results,
     statistics,
     statistics_torch,
+    steps,
 )
 from op_tools.background import Background
 from op_tools.call import Call, Site
@@ -32,6 +34,7 @@ from op_tools.snapshot import Unchanged
 from op_tools.statistics_text import numbers_of, start_of, written
 from op_tools.statistics_unseen import Numbers, Unseen
 from op_tools.statistics_views import Views
+PLACES = 10_000  # lines of the program that are known of an operator
 
 
 class StatisticsStore:
@@ -51,10 +54,10 @@ class StatisticsStore:
         self._hash_only = hash_only
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
-        self._views = None if sampled else Views(self._measured)
         # every call is seen, and so is every write of one, or autograd counts it
         self._waits = sampled and everything and kernels.helper() is None
         self._unseen = Unseen(hash_only, self.hashed, self._waits)
+        self._views = None if sampled else Views(self._measured, self._unseen.gathers)
         if self._waits:
             gradients.elsewhere.append(self.settle)
         self._lines: list[str] = []
@@ -289,11 +292,35 @@ def head(call: Call) -> str:
 
 def line_of(id: int, name: str, direction: str, step: int, module: str, site: Site | None) -> str:
     """The same, of what is known of a call."""
-    where = _place(site.file, site.line) if site is not None else '""'
-    return (
-        f'{{"id":{id},"op":"{name}","direction":"{direction}","step":{step},'
-        f'"module":{_quoted(module)},"site":{where}'
-    )
+    return f'{{"id":{id},{_what(name, direction)}{step},{_where(module, site)}'
+
+
+def _what(name: str, direction: str) -> str:
+    return f'"op":"{name}","direction":"{direction}","step":'
+
+
+def _where(module: str, site: Site | None) -> str:
+    place = _place(site.file, site.line) if site is not None else '""'
+    return f'"module":{_quoted(module)},"site":{place}'
+
+
+class Heads:
+    """The starts of the lines of one operator's calls. Hot path."""
+
+    def __init__(self, name: str) -> None:
+        self._what = _what(name, "forward"), _what(name, "backward")
+        # a site is one object for good, but a few
+        self._where: dict[tuple[str, int], tuple[Site | None, str]] = {}
+
+    def __call__(self, backward: bool, module: str, site: Site | None) -> str:
+        key = (module, id(site))
+        known = self._where.get(key)
+        if known is None:
+            if len(self._where) >= PLACES:
+                self._where.clear()
+            known = self._where[key] = site, _where(module, site)
+        id_ = next(interception.ids)
+        return f'{{"id":{id_},{self._what[backward]}{steps.current()},{known[1]}'
 
 
 @lru_cache(10_000)

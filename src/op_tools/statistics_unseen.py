@@ -41,6 +41,10 @@ class Unseen:
         """Whether a tensor is one of them, and its device can reduce it."""
         return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
 
+    def gathers(self, tensor: Tensor) -> Together | None:
+        """What reduces such tensors together with others; None: nothing does."""
+        return self._together if self.usable(tensor) and self._together.takes(tensor) else None
+
     def later(self, tensor: Tensor, dense: bool = False) -> Numbers:
         """Where its statistics will be; they themselves, where its device cannot reduce it."""
         try:

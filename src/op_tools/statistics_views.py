@@ -10,11 +10,13 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import Later
 from op_tools.statistics_text import start_of
 
 SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten
+MENTIONS = 20_000  # and so many tensors
 LAYOUTS = 100_000  # that are known at most
 NUMBERS = 1 << 40  # of layouts: more than there will be
 WEAK = "weak"
@@ -24,6 +26,8 @@ Numbers = str | Later  # in JSON, or where they will be
 # views, the numbers of its places. No tuples: what Python's collector has to look at costs more.
 Memory = dict[int | str, int | str | Later]
 
+Gathers = Callable[[Tensor], Together | None]
+
 _free: Callable[[Any], None] = torch.UntypedStorage._free_weak_ref
 _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 
@@ -31,19 +35,22 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("count", "dense", "dtype", "kept", "number", "place", "start", "together")
+    __slots__ = ("count", "dense", "device", "dtype", "kept", "number", "place", "start", "together")
 
-    def __init__(self, tensor: Tensor, number: int, places: dict[object, int]) -> None:
+    def __init__(
+        self, tensor: Tensor, number: int, places: dict[object, int], gathers: Gathers
+    ) -> None:
         if tensor.is_quantized:
             raise NotImplementedError("a quantized tensor")
         plain = not (tensor.is_complex() or tensor.is_neg())
         self.number = number
-        self.count, self.dtype = tensor.numel(), tensor.dtype
+        self.count, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.kept = plain and self.count > 0
         self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
         same = (tensor.dtype, tensor.numel(), tensor.device) if self.dense else number
         self.place = places.setdefault(same, number)  # of all views of the same values
         self.start = start_of(tensor.dtype, tensor.shape)
+        self.together = gathers(tensor) if self.dense else None
 
 
 class _Mention:
@@ -61,11 +68,12 @@ class _Mention:
 
 class Views:
     """The texts of tensors; `measured` gives the numbers of one, and is told whether its values
-    lie one after the other, as they are. Any thread.
+    lie one after the other, as they are; `gathers` tells what reduces such tensors together. Any
+    thread.
     """
 
-    def __init__(self, measured: Callable[[Tensor, bool], Numbers]) -> None:
-        self._measured = measured
+    def __init__(self, measured: Callable[[Tensor, bool], Numbers], gathers: Gathers) -> None:
+        self._measured, self._gathers = measured, gathers
         self._known: dict[int, Memory] = {}
         self._mentions: dict[int, _Mention] = {}
         self._layouts: dict[object, _Layout] = {}
@@ -81,7 +89,7 @@ class Views:
         one = self._mentions.get(id(tensor))
         if (
             one is not None
-            and one.memory  # else it was written
+            and WEAK in one.memory  # else it was written
             and one.first <= tensor._version <= one.last
             and one.tensor() is tensor
             and one.address == tensor.data_ptr()
@@ -99,12 +107,16 @@ class Views:
         kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg(), tensor.device)
         layout = self._layouts.get(kind)
         if layout is None:
-            layout = self._layouts[kind] = _Layout(tensor, next(self._numbers), self._places)
+            number = next(self._numbers)
+            layout = _Layout(tensor, number, self._places, self._gathers)
+            self._layouts[kind] = layout
         at = (int(tensor.storage_offset()) << 32 | tensor._version) * NUMBERS
         made = memory.get(at + layout.number)
         if made is None:
-            made = self._made(memory, layout, at, tensor, fresh)
+            made = self._made(memory, layout, at, tensor, storage, fresh)
         if layout.kept:
+            if len(self._mentions) > MENTIONS:
+                self._sweep()
             one = _Mention(tensor, memory, layout.start, made, fresh)  # type: ignore[arg-type]
             self._mentions[id(tensor)] = one
         if type(made) is str:
@@ -112,11 +124,22 @@ class Views:
         return f"{layout.start}{made.text}}}"  # type: ignore[union-attr]
 
     def _made(
-        self, memory: Memory, layout: _Layout, at: int, tensor: Tensor, fresh: bool
+        self,
+        memory: Memory,
+        layout: _Layout,
+        at: int,
+        tensor: Tensor,
+        storage: torch.UntypedStorage,
+        fresh: bool,
     ) -> Numbers:
         numbers = memory.get(~(at + layout.place)) if layout.kept else None
         if numbers is None:
-            numbers = self._measured(tensor, layout.dense)
+            together = layout.together
+            if together is not None and not together.refused:
+                address, count = tensor.data_ptr(), layout.count
+                numbers = together.add_storage(layout.device, storage, address, count, layout.dtype)
+            else:
+                numbers = self._measured(tensor, layout.dense)
         made = f"{layout.start}{numbers}}}" if type(numbers) is str else numbers
         if layout.kept:
             for place in (at, at + NUMBERS) if fresh else (at,):
