@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from op_tools.vendor_kernels import Start, offered
 log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes
 HASH_ONLY = 16
+INTEGERS = NATIVE[torch.int64]  # their kinds begin with it
 HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
 
@@ -79,14 +81,24 @@ def _try(start: Start, one: Tensor) -> None:
 _stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
 
 
+Values = tuple[int, int, int]  # how many bytes, of which kind, how many
+
+
+def values_of(dense: Tensor) -> Values:
+    """What a kernel needs to know of values but where they are."""
+    count = dense.numel()
+    return count * dense.element_size(), NATIVE[dense.dtype], count
+
+
 class _Waiting(NamedTuple):
     later: Later
     holder: Tensor | torch.UntypedStorage  # of its memory
     base: int  # the address of what the holder holds
     version: int  # autograd's count of its writes; -1: nothing counts them
     address: int
+    size: int  # in bytes
+    kind: int  # of its values
     count: int
-    dtype: torch.dtype
     times: int  # that each value is seen
 
 
@@ -125,7 +137,7 @@ class Together:
             self.enter(tensor.device)
             flat, times = (tensor, 1) if dense else flat_of(tensor)
             storage, address = flat.untyped_storage(), flat.data_ptr()
-            given = address, flat.numel(), flat.dtype, times
+            given = address, values_of(flat), times
             if not self._counted or flat.is_inference():
                 return self.put_storage(storage, *given)
             self.make_room(storage.nbytes())
@@ -144,15 +156,12 @@ class Together:
         base: int,
         version: int,
         address: int,
-        count: int,
-        dtype: torch.dtype,
+        values: Values,
         times: int = 1,
     ) -> Later:
         """Values that lie one after the other, as in `_Waiting`. Hot path."""
         later = Later()
-        self._waiting.append(
-            _Waiting(later, holder, base, version, address, count, dtype, times)
-        )
+        self._waiting.append(_Waiting(later, holder, base, version, address, *values, times))
         return later
 
     def add_storage(
@@ -160,26 +169,20 @@ class Together:
         device: torch.device,
         storage: torch.UntypedStorage,
         address: int,
-        count: int,
-        dtype: torch.dtype,
+        values: Values,
     ) -> Later:
         """The same as `add` of dense values in a storage. Hot path."""
         with self.lock:
             self.enter(device)
-            return self.put_storage(storage, address, count, dtype)
+            return self.put_storage(storage, address, values)
 
     def put_storage(
-        self,
-        storage: torch.UntypedStorage,
-        address: int,
-        count: int,
-        dtype: torch.dtype,
-        times: int = 1,
+        self, storage: torch.UntypedStorage, address: int, values: Values, times: int = 1
     ) -> Later:
         """The same of values in a storage: it is known who writes it, or nobody knows."""
         self.make_room(storage.nbytes())
         self._storages.add(storage._cdata)
-        return self.put(storage, storage.data_ptr(), -1, address, count, dtype, times)
+        return self.put(storage, storage.data_ptr(), -1, address, values, times)
 
     def make_room(self, size: int) -> None:
         """For one that holds so many bytes, before it is put: not more than so much waits."""
@@ -258,8 +261,9 @@ class Together:
 
 def _flat(one: _Waiting, device: torch.device) -> Tensor:
     memory = one.holder.untyped_storage() if isinstance(one.holder, Tensor) else one.holder
-    first = (one.address - memory.data_ptr()) // one.dtype.itemsize
-    return torch.empty(0, dtype=one.dtype, device=device).set_(memory, first, (one.count,), (1,))
+    dtype = next(dtype for dtype, kind in NATIVE.items() if kind == one.kind)
+    first = (one.address - memory.data_ptr()) // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (one.count,), (1,))
 
 
 class Group:
@@ -268,36 +272,36 @@ class Group:
     def __init__(
         self, waiting: list[_Waiting], hash_only: bool, start: Start, device: torch.device
     ) -> None:
-        laters, _, _, _, addresses, counts, dtypes, times = zip(*waiting, strict=True)
-        self.laters: tuple[Later, ...] = laters
-        self._hash_only = hash_only
-        self._times: tuple[int, ...] = times
-        self._counts = np.array(counts, np.int64)
-        self._sizes = self._counts * [dtype.itemsize for dtype in dtypes]
-        self._floats = np.array([dtype.is_floating_point for dtype in dtypes])
-        kinds = np.array([NATIVE[dtype] for dtype in dtypes]) + (HASH_ONLY if hash_only else 0)
-        table, self._lengths = table_of(np.array(addresses, np.int64), self._sizes, kinds)
+        self.laters = [one[0] for one in waiting]
+        numbers = np.array([one[4:] for one in waiting], np.int64)
+        addresses, self.sizes, kinds, self.counts, self.times = numbers.T
+        self.floats = kinds < INTEGERS
+        kinds = kinds + HASH_ONLY if hash_only else kinds
+        table, self.lengths = table_of(addresses, self.sizes, kinds)
         self._read = start(torch.from_numpy(table), device) if len(table) else None
 
-    def fill(self) -> None:
-        """Puts their statistics into words; waits for the device."""
-        read = self._read
-        rows = np.empty((0, FIELDS), np.int64) if read is None else read().numpy()
-        found = statistics_rows.texts(
-            rows, self._lengths, self._sizes, self._counts, self._floats, self._hash_only
-        )
-        for later, text in zip(self.laters, found, strict=True):
-            later.text = text
-        if max(self._times) == 1:
-            return
-        lasts = np.cumsum(self._lengths)
-        for at, times in enumerate(self._times):
-            if times > 1:
-                own, one = rows[lasts[at] - self._lengths[at] : lasts[at]], slice(at, at + 1)
-                self.laters[at].text = statistics_rows.repeated(
-                    own, self._sizes[one], self._counts[one], self._floats[one], times,
-                    self._hash_only,
-                )
+    def rows(self) -> Whole:
+        """What was found; waits for the device."""
+        return np.empty((0, FIELDS), np.int64) if self._read is None else self._read().numpy()
+
+
+def fill(groups: list[Group], hash_only: bool) -> None:
+    """Puts their statistics into words; waits for the device."""
+    if not groups:
+        return
+    rows = np.concatenate([group.rows() for group in groups])
+    lengths, sizes, counts, floats, times = (
+        np.concatenate([getattr(group, word) for group in groups])
+        for word in ("lengths", "sizes", "counts", "floats", "times")
+    )
+    found = statistics_rows.texts(rows, lengths, sizes, counts, floats, hash_only)
+    lasts = np.cumsum(lengths)
+    for at in np.flatnonzero(times > 1).tolist():  # seldom
+        own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
+        given = sizes[one], counts[one], floats[one], int(times[at])
+        found[at] = statistics_rows.repeated(own, *given, hash_only)
+    for later, text in zip(chain(*(group.laters for group in groups)), found, strict=True):
+        later.text = text
 
 
 def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from op_tools import reducing, statistics, statistics_device
-from op_tools.reducing import Group, Together
+from op_tools.reducing import Group, Together, Values, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import MARK, Later, Reduced
 from op_tools.statistics_text import start_of, written
@@ -97,8 +97,7 @@ class Unseen:
             known[later.number] = later
         for number in list(islice(known, max(0, len(known) - KEPT))):
             del known[number]
-        for group in groups:
-            group.fill()
+        reducing.fill(groups, self._hash_only)
         statistics_device.read(waiting)
 
     def _filled(self, text: str) -> str:
@@ -112,13 +111,14 @@ class Unseen:
 class _Layout:
     """What tensors are, apart from where."""
 
-    __slots__ = ("count", "dense", "dtype", "start", "stride", "usable")
+    __slots__ = ("dense", "dtype", "start", "stride", "usable", "values")
 
     def __init__(self, tensor: Tensor, together: Together) -> None:
         plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
         self.usable = plain and not statistics.is_seen(tensor) and together.takes(tensor)
         self.dense = not (tensor.is_complex() or tensor.is_neg()) and is_dense(tensor)
-        self.count, self.dtype, self.stride = tensor.numel(), tensor.dtype, tensor.stride()
+        self.dtype, self.stride = tensor.dtype, tensor.stride()
+        self.values = values_of(tensor) if self.usable and self.dense else _NO_VALUES
         self.start = start_of(tensor.dtype, tensor.shape)
 
 
@@ -218,12 +218,11 @@ class Mentions:
             if together.starts != self._starts:
                 self._places, self._starts = {}, together.starts
             address = one.address
-            place = (address, layout.dtype, layout.count, version)
+            place = (address, layout.dtype, layout.values, version)
             later = self._places.get(place)
             if later is None:
-                later = self._places[place] = together.put(
-                    tensor.detach(), address, version, address, layout.count, layout.dtype
-                )
+                later = together.put(tensor.detach(), address, version, address, layout.values)
+                self._places[place] = later
         else:
             later = together.add(tensor)
         one.later = later
@@ -265,4 +264,5 @@ def _is_same(one: _Known, tensor: Tensor) -> bool:
 
 _MARK = MARK.encode()
 _UNREAD = Later()
+_NO_VALUES: Values = (0, 0, 0)
 NOT_READ = '"skipped":"not read"'

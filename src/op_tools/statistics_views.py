@@ -10,7 +10,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from op_tools.reducing import Together
+from op_tools.reducing import Together, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import Later
 from op_tools.statistics_text import start_of
@@ -35,7 +35,7 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("count", "dense", "device", "dtype", "kept", "number", "place", "start", "together")
+    __slots__ = ("dense", "device", "kept", "number", "place", "start", "together", "values")
 
     def __init__(
         self, tensor: Tensor, number: int, places: dict[object, int], gathers: Gathers
@@ -44,13 +44,14 @@ class _Layout:
             raise NotImplementedError("a quantized tensor")
         plain = not (tensor.is_complex() or tensor.is_neg())
         self.number = number
-        self.count, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
-        self.kept = plain and self.count > 0
+        self.device = tensor.device
+        self.kept = plain and tensor.numel() > 0
         self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
         same = (tensor.dtype, tensor.numel(), tensor.device) if self.dense else number
         self.place = places.setdefault(same, number)  # of all views of the same values
         self.start = start_of(tensor.dtype, tensor.shape)
         self.together = gathers(tensor) if self.dense else None
+        self.values = (0, 0, 0) if self.together is None else values_of(tensor)
 
 
 class _Mention:
@@ -136,8 +137,8 @@ class Views:
         if numbers is None:
             together = layout.together
             if together is not None and not together.refused:
-                address, count = tensor.data_ptr(), layout.count
-                numbers = together.add_storage(layout.device, storage, address, count, layout.dtype)
+                address = tensor.data_ptr()
+                numbers = together.add_storage(layout.device, storage, address, layout.values)
             else:
                 numbers = self._measured(tensor, layout.dense)
         made = f"{layout.start}{numbers}}}" if type(numbers) is str else numbers
