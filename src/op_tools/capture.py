@@ -36,6 +36,7 @@ from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
 from op_tools.statistics_calls import DirectCalls
 from op_tools.statistics_direct import Direct
+from op_tools.statistics_list_calls import DirectLists
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
@@ -135,10 +136,14 @@ class OpCapture(Observer):
             written = recording.function(plan, statistics, self._heads())
             return written
         if plan.level == "api" and not plan.name.startswith("torch.distributed."):
-            return DirectCalls(plan, self._run, self.counted)
-        if not plan.name.startswith("aten.") or plan.level != "aten":
+            made: DirectCalls | Direct = DirectCalls(plan, self._run, self.counted)
+        elif plan.name.startswith("aten.") and plan.level == "aten":
+            made = Direct(plan, self._run, self.counted)
+        else:
             return None
-        return Direct(plan, self._run, self.counted)
+        if plan.name.startswith(("torch._foreach_", "aten._foreach_")) and statistics.gathers:
+            return DirectLists(plan, self._run, self.counted, made)
+        return made
 
     def _heads(self) -> Any:
         if self._run.heads is None:

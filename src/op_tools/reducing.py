@@ -27,8 +27,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
 import torch
@@ -102,6 +101,35 @@ class _Waiting(NamedTuple):
     times: int  # that each value is seen
 
 
+class Listed:
+    """The texts of a list of tensors: with commas between, and with the number of each before."""
+
+    __slots__ = ("_starts", "after", "inside", "texts")
+
+    def __init__(self, starts: list[str]) -> None:
+        self._starts = starts
+        self.inside, self.after = Later(), Later()
+        self.texts = [""] * len(starts)
+
+    def fill(self) -> None:
+        """When the text of each is there."""
+        pairs = zip(self._starts, self.texts, strict=True)
+        made = [f"{start}{text}}}" for start, text in pairs]
+        self.inside.text = ",".join(made)
+        self.after.text = ",".join([f'"{at}":{text}' for at, text in enumerate(made)])
+
+
+class _WaitingList(NamedTuple):
+    listed: Listed
+    holders: list[Tensor]
+    addresses: list[int]
+    versions: list[int]
+    values: Whole  # a row for each
+
+
+Started = Union["Group", "ReducedList", Reduced, Later]
+
+
 class Together:
     """Tensors that are to be reduced, held until then; any thread."""
 
@@ -111,11 +139,12 @@ class Together:
         self.refused: set[str] = set()  # kinds of devices that cannot
         self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
         self._waiting: list[_Waiting] = []
+        self._lists: list[_WaitingList] = []
         self._storages: set[int] = set()  # of those
         self._bytes = 0
         self._device = torch.device("cpu")  # of all that waits
         self._stream: torch.Stream | None = None  # and of it
-        self._started: list[Group | Reduced | Later] = []  # to be read
+        self._started: list[Started] = []  # to be read
         self.starts = 0
         self.lock = threading.RLock()
 
@@ -184,6 +213,23 @@ class Together:
         self._storages.add(storage._cdata)
         return self.put(storage, storage.data_ptr(), -1, address, values, times)
 
+    def put_list(
+        self,
+        tensors: list[Tensor],
+        addresses: list[int],
+        versions: list[int],
+        values: Whole,
+        starts: list[str],
+        memories: frozenset[int],
+        size: int,
+    ) -> Listed:
+        """Dense tensors; they are held themselves."""
+        self.make_room(size)
+        self._storages |= memories
+        listed = Listed(starts)
+        self._lists.append(_WaitingList(listed, list(tensors), addresses, versions, values))
+        return listed
+
     def make_room(self, size: int) -> None:
         """For one that holds so many bytes, before it is put: not more than so much waits."""
         if self._bytes > HELD or len(self._waiting) > WAITING:
@@ -192,12 +238,19 @@ class Together:
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""
-        if not self._storages or not any(map(self._holds, tensors)):
-            return
+        if self._storages and any(map(self._holds, tensors)):
+            self._start_before(tensors[0].device)
+
+    def before_write_memory(self, memories: frozenset[int], device: torch.device) -> None:
+        """The same of their storages."""
+        if not self._storages.isdisjoint(memories):
+            self._start_before(device)
+
+    def _start_before(self, device: torch.device) -> None:
         with self.lock:
             stream = self._stream
             self.start()
-        now = torch.accelerator.current_stream(tensors[0].device.index)
+        now = torch.accelerator.current_stream(device.index)
         if stream is not None and now != stream:
             now.wait_stream(stream)
 
@@ -207,19 +260,35 @@ class Together:
 
     def start(self, all_over: bool = False) -> None:
         """Starts on all of them; `all_over`: after it none is being started by another thread."""
-        if not self._waiting and not all_over:
+        if not (self._waiting or self._lists or all_over):
             return
         with self.lock:
-            waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
+            waiting, lists, self._waiting, self._lists = self._waiting, self._lists, [], []
+            self._storages, self._bytes = set(), 0
             self.starts += 1
             stream = self._stream
-            if not waiting or stream is None:
+            if not (waiting or lists) or stream is None:
                 return
             now = torch.accelerator.current_stream(self._device.index)
             with stream if now != stream else nullcontext():
-                self._start(self._device, self._there(waiting))
+                self._start(self._device, self._there(waiting), self._lists_there(lists))
 
-    def taken(self) -> list[Group | Reduced | Later]:
+    def _lists_there(self, lists: list[_WaitingList]) -> list[_WaitingList]:
+        """The same of lists: those in which one is not have none."""
+        there = []
+        for one in lists:
+            gone = [tensor.data_ptr() for tensor in one.holders] != one.addresses
+            late = [tensor._version for tensor in one.holders] != one.versions
+            if gone or (late and self._counted):
+                word = "its memory was given back" if gone else "it was written before it was read"
+                one.listed.texts = [f'"skipped":"{word}"'] * len(one.holders)
+                one.listed.fill()
+                self._started += [one.listed.inside, one.listed.after]
+            else:
+                there.append(one)
+        return there
+
+    def taken(self) -> list[Started]:
         """What was started since the last time."""
         with self.lock:
             started, self._started = self._started, []
@@ -242,14 +311,16 @@ class Together:
                 there.append(one)
         return there
 
-    def _start(self, device: torch.device, waiting: list[_Waiting]) -> None:
+    def _start(
+        self, device: torch.device, waiting: list[_Waiting], lists: list[_WaitingList]
+    ) -> None:
         kind = device.type
-        if not waiting:
+        if not (waiting or lists):
             return
         try:
             start = starter(kind)
             assert start is not None  # `takes` has said so
-            self._started.append(Group(waiting, self._hash_only, start, device))
+            self._started.append(Group(waiting, lists, self._hash_only, start, device))
         except Exception as error:  # another's code: torch's kernels do as well
             log.warning("op_tools goes without the kernel of %s: %s", kind, error)
             self.refused.add(kind)
@@ -257,6 +328,7 @@ class Together:
             for one in waiting:
                 flat = _flat(one, device)
                 self._started.append(Reduced(flat, one.times, self._hash_only, True, one.later))
+            self._started += [ReducedList(some, self._hash_only) for some in lists]
 
 
 def _flat(one: _Waiting, device: torch.device) -> Tensor:
@@ -266,19 +338,58 @@ def _flat(one: _Waiting, device: torch.device) -> Tensor:
     return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (one.count,), (1,))
 
 
+class ReducedList:
+    """A list by torch's own kernels."""
+
+    def __init__(self, some: _WaitingList, hash_only: bool) -> None:
+        self.listed = some.listed
+        flats = [flat_of(tensor)[0] for tensor in some.holders]
+        self.each = [Reduced(flat, 1, hash_only, True) for flat in flats]
+
+    def fill(self) -> None:
+        """When those are read."""
+        self.listed.texts = [one.later.text for one in self.each]
+        self.listed.fill()
+
+
 class Group:
     """What was started together."""
 
     def __init__(
-        self, waiting: list[_Waiting], hash_only: bool, start: Start, device: torch.device
+        self,
+        waiting: list[_Waiting],
+        lists: list[_WaitingList],
+        hash_only: bool,
+        start: Start,
+        device: torch.device,
     ) -> None:
-        self.laters = [one[0] for one in waiting]
-        numbers = np.array([one[4:] for one in waiting], np.int64)
+        self.singles = [one[0] for one in waiting]
+        self.lists = [one.listed for one in lists]
+        numbers = np.array([one[4:] for one in waiting], np.int64).reshape(-1, 5)
+        for one in lists:
+            row = np.empty((len(one.holders), 5), np.int64)
+            row[:, 0], row[:, 1:4], row[:, 4] = one.addresses, one.values, 1
+            numbers = np.concatenate([numbers, row])
         addresses, self.sizes, kinds, self.counts, self.times = numbers.T
         self.floats = kinds < INTEGERS
         kinds = kinds + HASH_ONLY if hash_only else kinds
         table, self.lengths = table_of(addresses, self.sizes, kinds)
         self._read = start(torch.from_numpy(table), device) if len(table) else None
+
+    @property
+    def laters(self) -> list[Later]:
+        """All marks that stand for what was found."""
+        return [*self.singles, *(mark for one in self.lists for mark in (one.inside, one.after))]
+
+    def told(self, texts: list[str]) -> None:
+        """The text of each."""
+        for later, text in zip(self.singles, texts, strict=False):
+            later.text = text
+        at = len(self.singles)
+        for one in self.lists:
+            one.texts = texts[at : at + len(one.texts)]
+            at += len(one.texts)
+            one.fill()
 
     def rows(self) -> Whole:
         """What was found; waits for the device."""
@@ -300,8 +411,10 @@ def fill(groups: list[Group], hash_only: bool) -> None:
         own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
         given = sizes[one], counts[one], floats[one], int(times[at])
         found[at] = statistics_rows.repeated(own, *given, hash_only)
-    for later, text in zip(chain(*(group.laters for group in groups)), found, strict=True):
-        later.text = text
+    first = 0
+    for group in groups:
+        group.told(found[first : first + len(group.lengths)])
+        first += len(group.lengths)
 
 
 def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:

@@ -76,7 +76,7 @@ class DirectCalls:
     ) -> _State:
         self._counted()
         sequence = _autograd._get_sequence_nr()
-        head = self._head(sequence)
+        head = self.head(sequence)
         writes = self._writes or "out" in kwargs
         if not writes:  # `inplace`, by place or by name
             writes = any([value is True for value in (*args, *kwargs.values())])
@@ -86,14 +86,16 @@ class DirectCalls:
             arguments = gradients.arguments_of(given)
         return head, text, [tensor._version for tensor in given], arguments, sequence
 
-    def _head(self, sequence: int) -> str:
-        """As `Plan.record` finds it."""
+    def head(self, sequence: int = -1) -> str:
+        """The start of a line, as `Plan.record` finds it; `sequence`: autograd's count."""
         path, site = modules.path(), call_site()
         backward = _current_graph_task_id() != -1
         if backward:
             known = modules.forward_of(_current_autograd_node())
             path, site = path or known[0], site or known[1]
         else:
+            if sequence < 0:
+                sequence = _autograd._get_sequence_nr()
             modules.remember(sequence, path, site)
         return self._heads(backward, path, site)
 

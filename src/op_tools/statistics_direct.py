@@ -52,7 +52,7 @@ class Direct:
                     own = self._own(func, args, kwargs)
                 if self._plan.on(device):
                     self._counted()
-                    line = f'{self._head()},"inputs":[{self._store.waiting_texts(given)}]'
+                    line = f'{self.head()},"inputs":[{self._store.waiting_texts(given)}]'
                 if own:
                     self._store.before_write(own)
         except Exception as error:  # a tool must not kill the program that it watches
@@ -73,7 +73,8 @@ class Direct:
                 local.busy = False
         return result
 
-    def _head(self) -> str:
+    def head(self) -> str:
+        """The start of a line."""
         path, site = modules.path(), call_site()
         backward = _current_graph_task_id() != -1
         if backward:  # see `Plan.record`

@@ -31,6 +31,7 @@ from op_tools import (
 from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.snapshot import Unchanged
+from op_tools.statistics_lists import Known, Lists
 from op_tools.statistics_text import numbers_of, start_of, written
 from op_tools.statistics_unseen import Numbers, Unseen
 from op_tools.statistics_views import Views
@@ -58,6 +59,7 @@ class StatisticsStore:
         self._waits = sampled and everything and kernels.helper() is None
         self._unseen = Unseen(hash_only, self.hashed, self._waits)
         self._views = None if sampled else Views(self._measured, self._unseen.gathers)
+        self.gathers = self._waits or not sampled  # tensors wait for each other
         if self._waits:
             gradients.elsewhere.append(self.settle)
         self._lines: list[str] = []
@@ -120,6 +122,25 @@ class StatisticsStore:
     def before_write(self, tensors: list[Tensor]) -> None:
         """A kernel is about to write them."""
         self._unseen.before_write(tensors)
+
+    @property
+    def lists(self) -> Lists:
+        """Of tensors that the host does not see."""
+        return self._unseen.lists
+
+    def before_list(self, known: Known) -> None:
+        """A list is about to be written."""
+        if self._waits:
+            self._unseen.before_lists()
+        else:
+            self._unseen.before_write_memory(known.memories, known.device)
+
+    def list_written(self, known: Known, tensors: list[Tensor]) -> None:
+        """And was."""
+        self._unseen.forget_list(known)
+        if self._views is not None:
+            for tensor in tensors:
+                self._views.forget(tensor)
 
     def settle(self) -> None:
         """Any may be written from now on."""
@@ -207,7 +228,7 @@ class StatisticsStore:
             self._views.forget(tensor)
         else:
             self._known.forget(tensor)
-            self._unseen.forget(tensor)
+        self._unseen.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
 

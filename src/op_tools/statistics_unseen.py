@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from op_tools import reducing, statistics, statistics_device
-from op_tools.reducing import Group, Together, Values, values_of
+from op_tools.reducing import Group, ReducedList, Together, Values, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import MARK, Later, Reduced
+from op_tools.statistics_lists import Known, Lists
 from op_tools.statistics_text import start_of, written
 
 KEPT = 20_000  # results that a line may still ask for
@@ -28,7 +29,7 @@ class Unseen:
     """
 
     def __init__(self, hash_only: bool, hashed: bool, counted: bool = False) -> None:
-        self._hash_only, self._hashed = hash_only, hashed
+        self._hash_only, self._hashed, self._counted = hash_only, hashed, counted
         self._together = Together(hash_only, counted)
         self._mentions = Mentions(self._together)
         self._refused: set[str] = set()  # kinds of devices that cannot
@@ -36,6 +37,7 @@ class Unseen:
         self._read: dict[str, Later] = {}  # a line may come long after what it waited for was read
         self._lock = threading.Lock()
         self.texts = self._mentions.texts
+        self.lists = Lists(self._together)
 
     def usable(self, tensor: Tensor) -> bool:
         """Whether a tensor is one of them, and its device can reduce it."""
@@ -63,6 +65,8 @@ class Unseen:
     def start(self) -> None:
         """To be called before one of the tensors may be written."""
         self._mentions.clear()
+        if self._counted:
+            self.lists.clear()
         self._together.start()
 
     def before_lists(self) -> None:
@@ -73,9 +77,21 @@ class Unseen:
         """Or this, with those that are."""
         self._together.before_write(tensors)
 
+    def before_write_memory(self, memories: frozenset[int], device: torch.device) -> None:
+        """Or this, with storages that are."""
+        self._together.before_write_memory(memories, device)
+
     def forget(self, tensor: Tensor) -> None:
         """A call has written it."""
-        self._mentions.forget(tensor)
+        memory = self._mentions.forget(tensor)
+        if memory:
+            self.lists.forget_one(memory)
+
+    def forget_list(self, known: Known) -> None:
+        """Or a list."""
+        for memory in known.memories:
+            self._mentions.forget_memory(memory)
+        self.lists.forget(known.memories)
 
     def filled(self, data: bytes) -> bytes:
         """Lines with the statistics in the place of the marks."""
@@ -93,12 +109,17 @@ class Unseen:
         waiting += [one for one in started if isinstance(one, Reduced)]
         laters = [one for one in started if isinstance(one, Later)]
         laters += [one.later for one in waiting]
+        lists = [one for one in started if isinstance(one, ReducedList)]
+        laters += [mark for one in lists for mark in (one.listed.inside, one.listed.after)]
+        waiting += [each for one in lists for each in one.each]
         for later in chain(laters, *(one.laters for one in groups)):
             known[later.number] = later
         for number in list(islice(known, max(0, len(known) - KEPT))):
             del known[number]
         reducing.fill(groups, self._hash_only)
         statistics_device.read(waiting)
+        for some in lists:
+            some.fill()
 
     def _filled(self, text: str) -> str:
         parts = text.split(MARK)  # each second one is a number
@@ -230,13 +251,18 @@ class Mentions:
             one.epoch = self._epoch
             self._aliases.setdefault(one.memory, []).append(one)
 
-    def forget(self, tensor: Tensor) -> None:
-        """A call has written it, and so every view of its memory."""
-        if not self._aliases or tensor.layout != torch.strided or tensor.is_nested:
-            return
+    def forget(self, tensor: Tensor) -> int:
+        """A call has written it, and so every view of its memory, which it returns; 0: none."""
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return 0
         one = self._known.get(id(tensor))
         same = one is not None and one.tensor() is tensor and one.address == tensor.data_ptr()
         memory = one.memory if same and one else tensor.untyped_storage()._cdata
+        self.forget_memory(memory)
+        return memory
+
+    def forget_memory(self, memory: int) -> None:
+        """The same."""
         for alias in self._aliases.pop(memory, ()):
             alias.epoch = -1
 

@@ -75,6 +75,12 @@ def writes_a_list(name: str) -> bool:
     return name.startswith("torch._foreach_")
 
 
+@cache
+def is_in_place(word: str) -> bool:
+    """Whether a name is that of an operator that writes what it is given first."""
+    return bool(_IN_PLACE.fullmatch(word))
+
+
 _IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
 
 
