@@ -34,11 +34,13 @@ from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
+from op_tools.statistics_calls import DirectCalls
 from op_tools.statistics_direct import Direct
+from op_tools.statistics_list_calls import DirectLists
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
-from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
+from op_tools.written import UNCOUNTED, Mark, marks, may_write, writes_a_list, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -133,9 +135,15 @@ class OpCapture(Observer):
             written: Callable[..., Any]
             written = recording.function(plan, statistics, self._heads())
             return written
-        if not plan.name.startswith("aten.") or plan.level != "aten":
+        if plan.level == "api" and not plan.name.startswith("torch.distributed."):
+            made: DirectCalls | Direct = DirectCalls(plan, self._run, self.counted)
+        elif plan.name.startswith("aten.") and plan.level == "aten":
+            made = Direct(plan, self._run, self.counted)
+        else:
             return None
-        return Direct(plan, self._run, self.counted)
+        if plan.name.startswith(("torch._foreach_", "aten._foreach_")) and statistics.gathers:
+            return DirectLists(plan, self._run, self.counted, made)
+        return made
 
     def _heads(self) -> Any:
         if self._run.heads is None:
@@ -187,7 +195,7 @@ class OpCapture(Observer):
             arguments = run.arguments(call)
         rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
-            text = run.statistics.before(given, may_write(call))
+            text = run.statistics.before(given, may_write(call), writes_a_list(call.name))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:

@@ -50,18 +50,21 @@ def arguments(call: Call) -> Arguments:
     """
     if call.level == "aten":
         return Arguments(0, {}, {})
+    return arguments_of(call.given)
+
+
+def arguments_of(given: list[Tensor]) -> Arguments:
+    """The same, of all tensors among them."""
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
-    count = 0
-    for tensor in call.given:
+    for at, tensor in enumerate(given):
         if tensor.requires_grad:
             node = tensor.grad_fn
             if node is None:
-                leaves.setdefault(id(tensor), count)
+                leaves.setdefault(id(tensor), at)
             else:
-                edges.setdefault((node, tensor.output_nr), count)
-        count += 1
-    return Arguments(count, leaves, edges)
+                edges.setdefault((node, tensor.output_nr), at)
+    return Arguments(len(given), leaves, edges)
 
 
 @dataclass
@@ -73,11 +76,13 @@ class Part:
     inputs: dict[Node, list[tuple[int, int]]]  # node -> (place in next_functions, argument)
 
 
-def part(call: Call, given: Arguments, result: Any) -> Part | None:
-    """The part of the graph that the call made; None when it made none."""
+def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
+    """The part of the graph that a call made, when autograd's count was this; None when it made
+    none.
+    """
     found = Part([], {}, {})
     stack: list[Node] = []
-    for place, tensor in enumerate(tensor_list(result)):
+    for place, tensor in enumerate(result):
         node = tensor.grad_fn
         if node is None or (node, tensor.output_nr) in given.edges:
             continue  # an argument that was passed through has no backward of this call
@@ -86,7 +91,7 @@ def part(call: Call, given: Arguments, result: Any) -> Part | None:
     seen: set[Node] = set()
     while stack:
         node = stack.pop()
-        if node in seen or node._sequence_nr() < call.sequence:
+        if node in seen or node._sequence_nr() < sequence:
             continue  # older than the call: reached through something that is no argument
         seen.add(node)
         found.nodes.append(node)
@@ -110,7 +115,7 @@ def _argument(given: Arguments, node: Node, number: int) -> int | None:
 
 
 @dataclass
-class _Group:
+class Group:
     """One call's gradients while they come in. Holds no tensor of the graph: no cycle, no leak."""
 
     done: Callable[[Gradients], None]
@@ -121,7 +126,7 @@ class _Group:
 
 # who hears of gradients besides, natively, and is to be told of the end of a backward pass
 elsewhere: list[Callable[[], None]] = []
-_groups: dict[int, _Group] = {}
+_groups: dict[int, Group] = {}
 _lock = threading.Lock()
 
 
@@ -140,12 +145,13 @@ def watch(
     from behind the call is taken by `take_flown`, where there is one. `guard` wraps what runs
     inside the backward pass, which must not raise into it.
     """
-    made = part(call, given, result)
+    results = tensor_list(result)
+    made = part(call.sequence, given, results)
     if made is None:
         return False
-    count = len(tensor_list(result))
+    count = len(results)
     blank = Gradients([None] * count, [None] * given.count, True)
-    group = _Group(done, blank, len(made.nodes))
+    group = Group(done, blank, len(made.nodes))
     for node in made.nodes:
         leaving, entering = made.outputs.get(node, []), made.inputs.get(node, [])
         if leaving:
@@ -158,7 +164,7 @@ def watch(
 class _Before:
     """Hears what flows into a node."""
 
-    group: _Group
+    group: Group
     leaving: list[tuple[int, int]]
     take: Callable[[Tensor], Taken]
 
@@ -173,7 +179,7 @@ class _Before:
 class _After:
     """Hears what flows out of a node."""
 
-    group: _Group
+    group: Group
     entering: list[tuple[int, int]]
     take: Callable[[Tensor], Taken]
 
@@ -185,10 +191,11 @@ class _After:
                 before = sums.get(argument)
                 sums[argument] = gradient.detach() if before is None else before + gradient.detach()
                 self.group.gradients.inputs[argument] = self.take(sums[argument])
-        _count_down(self.group)
+        count_down(self.group)
 
 
-def _count_down(group: _Group) -> None:
+def count_down(group: Group) -> None:
+    """One of its nodes is through."""
     with _lock:
         group.waiting -= 1
         over = group.waiting == 0
@@ -206,7 +213,7 @@ def finish() -> None:
     native = kernels.loaded()
     if native is not None:
         native.finish_gradients()
-    left: list[_Group] = []
+    left: list[Group] = []
     if _groups:
         with _lock:
             left = list(_groups.values())

@@ -6,11 +6,11 @@ The tensors are held until it is started: when they are read, or before one of t
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,16 +82,13 @@ class Later:
 def _started(waiting: list[Tensor]) -> Callable[[], list[float]]:
     start = reducing.starter(kind_of(waiting[0]))
     assert start is not None  # `takes` has said so
-    rows = array("q")
-    pieces, counts = [], []
-    for tensor in waiting:
-        flat = tensor if tensor.is_contiguous() else flat_of(tensor)[0]
-        mine = reducing.pieces(flat, False)
-        for row in mine:
-            rows.extend(row)
-        pieces.append(len(mine))
-        counts.append(flat.numel())
-    table = torch.frombuffer(rows, dtype=torch.int64).view(-1, len(mine[0]))
+    flats = [tensor if tensor.is_contiguous() else flat_of(tensor)[0] for tensor in waiting]
+    counts = [flat.numel() for flat in flats]
+    addresses = np.array([flat.data_ptr() for flat in flats])
+    kinds = np.array([NATIVE[flat.dtype] for flat in flats])
+    sizes = np.array(counts) * [flat.element_size() for flat in flats]
+    rows, lengths = reducing.table_of(addresses, sizes, kinds)
+    table, pieces = torch.from_numpy(rows), lengths.tolist()
     read = start(table, waiting[0].device)
     return lambda: _greatest(read(), pieces, counts)
 

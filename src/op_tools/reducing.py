@@ -27,24 +27,25 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink import vendor
+from op_tools import statistics_rows
 from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
-from op_tools.statistics_device import Later, flat_of
+from op_tools.statistics_device import Later, Reduced, flat_of
 from op_tools.statistics_numpy import BLOCK
+from op_tools.statistics_rows import FIELDS, Whole
 from op_tools.vendor_kernels import Start, offered
 
 log = logging.getLogger("op_tools")
 PIECE = 8 * BLOCK  # bytes
 HASH_ONLY = 16
-FIELDS = 8
+INTEGERS = NATIVE[torch.int64]  # their kinds begin with it
 HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
 
@@ -76,16 +77,57 @@ def _try(start: Start, one: Tensor) -> None:
         raise RuntimeError("its results are of another shape")
 
 
-_Place = tuple[int, torch.dtype, int, int]  # address, type, count of values, count of writes
 _stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
+
+
+Values = tuple[int, int, int]  # how many bytes, of which kind, how many
+
+
+def values_of(dense: Tensor) -> Values:
+    """What a kernel needs to know of values but where they are."""
+    count = dense.numel()
+    return count * dense.element_size(), NATIVE[dense.dtype], count
 
 
 class _Waiting(NamedTuple):
     later: Later
-    flat: Tensor
-    kind: str  # of device
-    base: int  # the address of its memory
-    version: int
+    holder: Tensor | torch.UntypedStorage  # of its memory
+    base: int  # the address of what the holder holds
+    version: int  # autograd's count of its writes; -1: nothing counts them
+    address: int
+    size: int  # in bytes
+    kind: int  # of its values
+    count: int
+    times: int  # that each value is seen
+
+
+class Listed:
+    """The texts of a list of tensors: with commas between, and with the number of each before."""
+
+    __slots__ = ("_starts", "after", "inside", "texts")
+
+    def __init__(self, starts: list[str]) -> None:
+        self._starts = starts
+        self.inside, self.after = Later(), Later()
+        self.texts = [""] * len(starts)
+
+    def fill(self) -> None:
+        """When the text of each is there."""
+        pairs = zip(self._starts, self.texts, strict=True)
+        made = [f"{start}{text}}}" for start, text in pairs]
+        self.inside.text = ",".join(made)
+        self.after.text = ",".join([f'"{at}":{text}' for at, text in enumerate(made)])
+
+
+class _WaitingList(NamedTuple):
+    listed: Listed
+    holders: list[Tensor]
+    addresses: list[int]
+    versions: list[int]
+    values: Whole  # a row for each
+
+
+Started = Union["Group", "ReducedList", Reduced, Later]
 
 
 class Together:
@@ -94,15 +136,17 @@ class Together:
     def __init__(self, hash_only: bool, counted: bool = False) -> None:
         self._hash_only = hash_only
         self._counted = counted  # autograd's count of writes is up to date whenever one is added
-        self._refused: set[str] = set()  # kinds of devices that cannot
+        self.refused: set[str] = set()  # kinds of devices that cannot
         self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
-        self._kinds: dict[torch.device, str] = {}
         self._waiting: list[_Waiting] = []
-        self._places: dict[_Place, Later] = {}  # of those that lie in memory as they are
+        self._lists: list[_WaitingList] = []
         self._storages: set[int] = set()  # of those
         self._bytes = 0
-        self._stream: torch.Stream | None = None  # of all that waits
-        self._lock = threading.RLock()
+        self._device = torch.device("cpu")  # of all that waits
+        self._stream: torch.Stream | None = None  # and of it
+        self._started: list[Started] = []  # to be read
+        self.starts = 0
+        self.lock = threading.RLock()
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether its device reduces a tensor in this way. Hot path."""
@@ -110,56 +154,103 @@ class Together:
         if known is None:
             kind = kind_of(tensor)
             fits = tensor.dtype in NATIVE or tensor.is_complex()
-            known = fits and kind not in self._refused and starter(kind) is not None
+            known = fits and kind not in self.refused and starter(kind) is not None
             self._takes[tensor.device, tensor.dtype] = known
-            self._kinds[tensor.device] = kind
         return known
 
-    def add(self, tensor: Tensor) -> Later:
-        """A tensor to be started on, before it is written."""
-        version = tensor._version if self._counted else 0
-        place = self._place(tensor, version)
-        known = self._places.get(place) if place is not None else None
-        if known is not None:
-            return known
-        flat, times = flat_of(tensor) if place is None else (tensor.detach(), 1)
-        made = Later(flat, times, self._hash_only)
-        stream = _stream(flat.device.index)
-        storage = flat.untyped_storage()
-        with self._lock:
-            if stream != self._stream:
-                self.start()
-            self._stream = stream
-            if place is not None:
-                self._places[place] = made
-            at = storage.data_ptr()
-            self._waiting.append(
-                _Waiting(made, flat, self._kinds[tensor.device], at, flat._version)
-            )
-            self._storages.add(storage._cdata)
-            self._bytes += storage.nbytes()
-            if self._bytes > HELD or len(self._waiting) > WAITING:
-                self.start()
-        return made
-
-    def _place(self, tensor: Tensor, version: int) -> _Place | None:
-        """Where its values lie; None: not as they are, or nothing tells whether they were written
-        since another of the same place was added.
+    def add(self, tensor: Tensor, dense: bool = False) -> Later:
+        """A tensor to be started on, before it is written; dense: its values, plain ones, fill a
+        piece of memory.
         """
-        if not self._counted or tensor.is_inference() or not tensor.is_contiguous():
-            return None
-        if tensor.is_complex() or tensor.is_neg():
-            return None
-        return tensor.data_ptr(), tensor.dtype, tensor.numel(), version
+        with self.lock:
+            self.enter(tensor.device)
+            flat, times = (tensor, 1) if dense else flat_of(tensor)
+            storage, address = flat.untyped_storage(), flat.data_ptr()
+            given = address, values_of(flat), times
+            if not self._counted or flat.is_inference():
+                return self.put_storage(storage, *given)
+            self.make_room(storage.nbytes())
+            return self.put(flat.detach(), address, flat._version, *given)
+
+    def enter(self, device: torch.device) -> None:
+        """From now on, with the lock, tensors of the current stream of a device are put."""
+        stream = _stream(device.index)
+        if stream != self._stream:
+            self.start()
+        self._device, self._stream = device, stream
+
+    def put(
+        self,
+        holder: Tensor | torch.UntypedStorage,
+        base: int,
+        version: int,
+        address: int,
+        values: Values,
+        times: int = 1,
+    ) -> Later:
+        """Values that lie one after the other, as in `_Waiting`. Hot path."""
+        later = Later()
+        self._waiting.append(_Waiting(later, holder, base, version, address, *values, times))
+        return later
+
+    def add_storage(
+        self,
+        device: torch.device,
+        storage: torch.UntypedStorage,
+        address: int,
+        values: Values,
+    ) -> Later:
+        """The same as `add` of dense values in a storage. Hot path."""
+        with self.lock:
+            self.enter(device)
+            return self.put_storage(storage, address, values)
+
+    def put_storage(
+        self, storage: torch.UntypedStorage, address: int, values: Values, times: int = 1
+    ) -> Later:
+        """The same of values in a storage: it is known who writes it, or nobody knows."""
+        self.make_room(storage.nbytes())
+        self._storages.add(storage._cdata)
+        return self.put(storage, storage.data_ptr(), -1, address, values, times)
+
+    def put_list(
+        self,
+        tensors: list[Tensor],
+        addresses: list[int],
+        versions: list[int],
+        values: Whole,
+        starts: list[str],
+        memories: frozenset[int],
+        size: int,
+    ) -> Listed:
+        """Dense tensors; they are held themselves."""
+        self.make_room(size)
+        self._storages |= memories
+        listed = Listed(starts)
+        self._lists.append(_WaitingList(listed, list(tensors), addresses, versions, values))
+        return listed
+
+    def make_room(self, size: int) -> None:
+        """For one that holds so many bytes, before it is put: not more than so much waits."""
+        if self._bytes > HELD or len(self._waiting) > WAITING:
+            self.start()
+        self._bytes += size
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """Starts, where one of them waits: they are about to be written."""
-        if not self._storages or not any(map(self._holds, tensors)):
-            return
-        with self._lock:
+        if self._storages and any(map(self._holds, tensors)):
+            self._start_before(tensors[0].device)
+
+    def before_write_memory(self, memories: frozenset[int], device: torch.device) -> None:
+        """The same of their storages."""
+        if not self._storages.isdisjoint(memories):
+            self._start_before(device)
+
+    def _start_before(self, device: torch.device) -> None:
+        with self.lock:
             stream = self._stream
             self.start()
-        now = torch.accelerator.current_stream(tensors[0].device.index)
+        now = torch.accelerator.current_stream(device.index)
         if stream is not None and now != stream:
             now.wait_stream(stream)
 
@@ -169,69 +260,182 @@ class Together:
 
     def start(self, all_over: bool = False) -> None:
         """Starts on all of them; `all_over`: after it none is being started by another thread."""
-        if not self._waiting and not all_over:
+        if not (self._waiting or self._lists or all_over):
             return
-        with self._lock:
-            waiting, self._waiting, self._storages, self._bytes = self._waiting, [], set(), 0
-            self._places = {}
-            if not waiting or self._stream is None:
+        with self.lock:
+            waiting, lists, self._waiting, self._lists = self._waiting, self._lists, [], []
+            self._storages, self._bytes = set(), 0
+            self.starts += 1
+            stream = self._stream
+            if not (waiting or lists) or stream is None:
                 return
-            kind, device = waiting[0].kind, waiting[0].flat.device
-            some = [(one.later, one.flat) for one in waiting if not self._gone(one)]
-            now = torch.accelerator.current_stream(device.index)
-            try:
-                with self._stream if now != self._stream else nullcontext():
-                    self._start(kind, device, some)
-            except Exception as error:  # another's code: torch's kernels do as well
-                log.warning("op_tools goes without the kernel of %s: %s", kind, error)
-                self._refused.add(kind)
-                self._takes.clear()
-                for one, flat in some:
-                    one.reduce(flat.reshape(-1))
+            now = torch.accelerator.current_stream(self._device.index)
+            with stream if now != stream else nullcontext():
+                self._start(self._device, self._there(waiting), self._lists_there(lists))
 
-    def _gone(self, one: _Waiting) -> bool:
-        """Whether its memory was given back meanwhile, by a resize, or written unseen."""
-        if one.flat.untyped_storage().data_ptr() != one.base:
-            one.later.text = '"skipped":"its memory was given back"'
-        elif self._counted and one.flat._version != one.version:
-            one.later.text = '"skipped":"it was written before it was read"'
-        return bool(one.later.text)
+    def _lists_there(self, lists: list[_WaitingList]) -> list[_WaitingList]:
+        """The same of lists: those in which one is not have none."""
+        there = []
+        for one in lists:
+            gone = [tensor.data_ptr() for tensor in one.holders] != one.addresses
+            late = [tensor._version for tensor in one.holders] != one.versions
+            if gone or (late and self._counted):
+                word = "its memory was given back" if gone else "it was written before it was read"
+                one.listed.texts = [f'"skipped":"{word}"'] * len(one.holders)
+                one.listed.fill()
+                self._started += [one.listed.inside, one.listed.after]
+            else:
+                there.append(one)
+        return there
 
-    def _start(self, kind: str, device: torch.device, some: list[tuple[Later, Tensor]]) -> None:
-        start = starter(kind)
-        assert start is not None  # `takes` has said so
-        rows: list[tuple[int, int, int]] = []
-        spans = []
-        for _, flat in some:
-            first = len(rows)
-            rows += pieces(flat, self._hash_only)
-            spans.append((first, len(rows)))
-        group = Group(start(torch.tensor(rows, dtype=torch.int64), device) if rows else None)
-        for (one, _), span in zip(some, spans, strict=True):
-            one.group = group, *span
+    def taken(self) -> list[Started]:
+        """What was started since the last time."""
+        with self.lock:
+            started, self._started = self._started, []
+        return started
+
+    def _there(self, waiting: list[_Waiting]) -> list[_Waiting]:
+        """Those whose memory was not given back meanwhile, by a resize, or written unseen."""
+        bases = [one[1].data_ptr() for one in waiting]
+        counts = [-1 if one[3] < 0 else one[1]._version for one in waiting]  # type: ignore[union-attr]
+        if bases == [one[2] for one in waiting] and counts == [one[3] for one in waiting]:
+            return waiting
+        there = []
+        self._started += [one.later for one in waiting]
+        for at, one in enumerate(waiting):
+            if bases[at] != one.base:
+                one.later.text = '"skipped":"its memory was given back"'
+            elif counts[at] != one.version:
+                one.later.text = '"skipped":"it was written before it was read"'
+            else:
+                there.append(one)
+        return there
+
+    def _start(
+        self, device: torch.device, waiting: list[_Waiting], lists: list[_WaitingList]
+    ) -> None:
+        kind = device.type
+        if not (waiting or lists):
+            return
+        try:
+            start = starter(kind)
+            assert start is not None  # `takes` has said so
+            self._started.append(Group(waiting, lists, self._hash_only, start, device))
+        except Exception as error:  # another's code: torch's kernels do as well
+            log.warning("op_tools goes without the kernel of %s: %s", kind, error)
+            self.refused.add(kind)
+            self._takes.clear()
+            for one in waiting:
+                flat = _flat(one, device)
+                self._started.append(Reduced(flat, one.times, self._hash_only, True, one.later))
+            self._started += [ReducedList(some, self._hash_only) for some in lists]
+
+
+def _flat(one: _Waiting, device: torch.device) -> Tensor:
+    memory = one.holder.untyped_storage() if isinstance(one.holder, Tensor) else one.holder
+    dtype = next(dtype for dtype, kind in NATIVE.items() if kind == one.kind)
+    first = (one.address - memory.data_ptr()) // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (one.count,), (1,))
+
+
+class ReducedList:
+    """A list by torch's own kernels."""
+
+    def __init__(self, some: _WaitingList, hash_only: bool) -> None:
+        self.listed = some.listed
+        flats = [flat_of(tensor)[0] for tensor in some.holders]
+        self.each = [Reduced(flat, 1, hash_only, True) for flat in flats]
+
+    def fill(self) -> None:
+        """When those are read."""
+        self.listed.texts = [one.later.text for one in self.each]
+        self.listed.fill()
 
 
 class Group:
     """What was started together."""
 
-    def __init__(self, read: Callable[[], Tensor] | None) -> None:
-        self._read = read
-        self._rows = np.empty((0, FIELDS), np.int64)
+    def __init__(
+        self,
+        waiting: list[_Waiting],
+        lists: list[_WaitingList],
+        hash_only: bool,
+        start: Start,
+        device: torch.device,
+    ) -> None:
+        self.singles = [one[0] for one in waiting]
+        self.lists = [one.listed for one in lists]
+        numbers = np.array([one[4:] for one in waiting], np.int64).reshape(-1, 5)
+        for one in lists:
+            row = np.empty((len(one.holders), 5), np.int64)
+            row[:, 0], row[:, 1:4], row[:, 4] = one.addresses, one.values, 1
+            numbers = np.concatenate([numbers, row])
+        addresses, self.sizes, kinds, self.counts, self.times = numbers.T
+        self.floats = kinds < INTEGERS
+        kinds = kinds + HASH_ONLY if hash_only else kinds
+        table, self.lengths = table_of(addresses, self.sizes, kinds)
+        self._read = start(torch.from_numpy(table), device) if len(table) else None
 
-    def rows(self) -> NDArray[np.int64]:
-        """The results; the first time waits for the device."""
-        if self._read is not None:
-            self._rows, self._read = self._read().numpy(), None
-        return self._rows
+    @property
+    def laters(self) -> list[Later]:
+        """All marks that stand for what was found."""
+        return [*self.singles, *(mark for one in self.lists for mark in (one.inside, one.after))]
+
+    def told(self, texts: list[str]) -> None:
+        """The text of each."""
+        for later, text in zip(self.singles, texts, strict=False):
+            later.text = text
+        at = len(self.singles)
+        for one in self.lists:
+            one.texts = texts[at : at + len(one.texts)]
+            at += len(one.texts)
+            one.fill()
+
+    def rows(self) -> Whole:
+        """What was found; waits for the device."""
+        return np.empty((0, FIELDS), np.int64) if self._read is None else self._read().numpy()
+
+
+def fill(groups: list[Group], hash_only: bool) -> None:
+    """Puts their statistics into words; waits for the device."""
+    if not groups:
+        return
+    rows = np.concatenate([group.rows() for group in groups])
+    lengths, sizes, counts, floats, times = (
+        np.concatenate([getattr(group, word) for group in groups])
+        for word in ("lengths", "sizes", "counts", "floats", "times")
+    )
+    found = statistics_rows.texts(rows, lengths, sizes, counts, floats, hash_only)
+    lasts = np.cumsum(lengths)
+    for at in np.flatnonzero(times > 1).tolist():  # seldom
+        own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
+        given = sizes[one], counts[one], floats[one], int(times[at])
+        found[at] = statistics_rows.repeated(own, *given, hash_only)
+    first = 0
+    for group in groups:
+        group.told(found[first : first + len(group.lengths)])
+        first += len(group.lengths)
+
+
+def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:
+    """The rows of the table for values that lie one after the other; how many each tensor has."""
+    pieces = -(-(sizes // 8 * 8) // PIECE)  # and what is behind the last whole word
+    lengths = pieces + (sizes % 8 > 0)
+    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    starts = (np.arange(len(firsts)) - firsts) * PIECE
+    whole = np.repeat(sizes // 8 * 8, lengths)
+    last = starts >= whole
+    starts[last] = whole[last]
+    table = np.empty((len(firsts), 3), np.int64)
+    table[:, 0] = np.repeat(addresses, lengths) + starts
+    table[:, 1] = np.where(last, np.repeat(sizes % 8, lengths), np.minimum(PIECE, whole - starts))
+    table[:, 2] = np.repeat(kinds, lengths)
+    return table, lengths
 
 
 def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
-    """The rows of the table for values that lie one after the other."""
+    """The same of one tensor."""
     kind = NATIVE[flat.dtype] + (HASH_ONLY if hash_only else 0)
-    size, address = flat.numel() * flat.element_size(), flat.data_ptr()
-    whole = size // 8 * 8
-    starts = range(0, whole, PIECE)
-    rows = [(address + start, min(PIECE, whole - start), kind) for start in starts]
-    if size % 8:
-        rows.append((address + whole, size % 8, kind))
-    return rows
+    given = (flat.data_ptr(), flat.numel() * flat.element_size(), kind)
+    table, _ = table_of(*(np.array([number], np.int64) for number in given))
+    return [(address, size, kind) for address, size, kind in table.tolist()]

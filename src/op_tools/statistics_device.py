@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
-import struct
 from functools import cache
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from op_tools import snapshot, statistics
 from op_tools.statistics import Statistics
-from op_tools.statistics_numpy import BLOCK, MASK, hash_of_one, hash_of_sums, keys
+from op_tools.statistics_numpy import BLOCK, MASK, hash_of_sums, keys
+from op_tools.statistics_text import written
 
 NUMBERS = 5  # min, max, sum, sum of squares, how many are finite
 CHUNK = 256  # blocks that are hashed at once: more of them take more memory
@@ -28,34 +25,42 @@ CHUNK = 256  # blocks that are hashed at once: more of them take more memory
 _numbers_given = itertools.count()
 
 
-class Rows(Protocol):
-    """What was reduced together with others."""
-
-    def rows(self) -> NDArray[np.int64]: ...
+MARK = "\x01"  # around the number of what a device is still asked for
 
 
 class Later:
-    """The statistics of a tensor; None until the device was asked."""
+    """The statistics of a tensor: a mark that stands for them until the device was asked."""
+
+    __slots__ = ("number", "text")
+
+    def __init__(self) -> None:
+        self.number = str(next(_numbers_given))
+        self.text = f"{MARK}{self.number}{MARK}"
+
+
+class Reduced:
+    """Those of one tensor, by torch's own kernels; None until the device was asked."""
 
     __slots__ = (
         *("_count", "_hash_only", "_hashed", "_size", "_times", "_whole"),
-        *("found", "group", "number", "reduced", "text"),
+        *("found", "later", "reduced"),
     )
 
-    def __init__(self, flat: Tensor, times: int, hash_only: bool, hashed: bool = True) -> None:
-        self.number = next(_numbers_given)
+    def __init__(
+        self,
+        flat: Tensor,
+        times: int,
+        hash_only: bool,
+        hashed: bool = True,
+        later: Later | None = None,
+    ) -> None:
         self._hash_only, self._hashed = hash_only, hashed
         self._whole = not flat.is_floating_point()
         self._count, self._size = flat.numel(), flat.numel() * flat.element_size()
         self._times = times
+        self.later = later or Later()
         self.found: Statistics | None = None
-        self.text = ""
-        self.reduced: Tensor | None = None
-        self.group: tuple[Rows, int, int] | None = None  # its results are some of those
-
-    def reduce(self, flat: Tensor) -> None:
-        """Starts to reduce it, by torch's own kernels."""
-        self.reduced = _reduced(flat, self._hash_only, self._hashed)
+        self.reduced: Tensor | None = _reduced(flat, hash_only, hashed)
 
     def fill(self, values: list[int]) -> None:
         """What was reduced, on the host."""
@@ -67,37 +72,8 @@ class Later:
             low, high = (numbers if self._whole else floats)[:2]
             found = self._with(found, low, high, floats[2], floats[3], int(floats[4]))
         self.found = statistics.repeated(found, self._times)
+        self.later.text = written(self.found, self._hash_only)
         self.reduced = None
-
-    def fill_rows(self) -> None:
-        """What was reduced with others, in several pieces: see reducing.py."""
-        assert self.group is not None  # by the caller
-        rows = self.group[0].rows()[self.group[1] : self.group[2]].tolist()
-        sums = [value & MASK for row in rows for value in row[:2]]
-        found = Statistics(hash_of_sums(self._size, sums))
-        if not self._hash_only and self._count:
-            some = [row for row in rows if row[6]]
-            low = min([row[2] if self._whole else _float(row[2]) for row in some], default=0)
-            high = max([row[3] if self._whole else _float(row[3]) for row in some], default=0)
-            total, squares = (math.fsum(_float(row[at]) for row in some) for at in (4, 5))
-            found = self._with(found, low, high, total, squares, sum(row[6] for row in some))
-        self.found = statistics.repeated(found, self._times)
-        self.group = None
-
-    @staticmethod
-    def fill_single(group: Rows, some: list[Later]) -> None:
-        """Of those in one piece, all at once. Hot path."""
-        rows = group.rows()[[one.group[1] for one in some if one.group is not None]]
-        sizes = np.array([one._size for one in some], np.uint64)
-        hashes = hash_of_one(sizes, rows[:, :2].view(np.uint64)).tolist()
-        floats = rows.view(np.float64)[:, 2:6].tolist()
-        for one, hashed, numbers, row in zip(some, hashes, floats, rows.tolist(), strict=True):
-            found = Statistics(hashed)
-            if not one._hash_only:
-                low, high = row[2:4] if one._whole else numbers[:2]
-                found = one._with(found, low, high, numbers[2], numbers[3], row[6])
-            one.found = statistics.repeated(found, one._times)
-            one.group = None
 
     def _with(
         self,
@@ -118,11 +94,6 @@ def _floats(bits: list[int]) -> list[float]:
     return torch.tensor(bits).view(torch.float64).tolist()
 
 
-def _float(bits: int) -> float:
-    found: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return found
-
-
 def flat_of(tensor: Tensor) -> tuple[Tensor, int]:
     """Its values one after the other in the order of memory; how often each is."""
     flat, times = snapshot.ordered(tensor)
@@ -133,29 +104,18 @@ def flat_of(tensor: Tensor) -> tuple[Tensor, int]:
     return flat.as_strided((flat.numel(),), (1,)), times
 
 
-def later(tensor: Tensor, hash_only: bool, hashed: bool = True) -> Later:
+def later(tensor: Tensor, hash_only: bool, hashed: bool = True) -> Reduced:
     """Starts to reduce a tensor; RuntimeError where its device cannot."""
     flat, times = flat_of(tensor)
-    made = Later(flat, times, hash_only, hashed)
-    made.reduce(flat)
-    return made
+    return Reduced(flat, times, hash_only, hashed)
 
 
-def read(waiting: list[Later]) -> None:
-    """Fills them all with one copy for each device, or for what was reduced together."""
-    by_device: dict[torch.device, list[tuple[Later, Tensor]]] = {}
-    single: dict[Rows, list[Later]] = {}
+def read(waiting: list[Reduced]) -> None:
+    """Fills them all with one copy for each device."""
+    by_device: dict[torch.device, list[tuple[Reduced, Tensor]]] = {}
     for one in waiting:
-        if one.group is not None:
-            rows, first, last = one.group
-            if last - first == 1:
-                single.setdefault(rows, []).append(one)
-            else:
-                one.fill_rows()
-        elif one.reduced is not None:
+        if one.reduced is not None:
             by_device.setdefault(one.reduced.device, []).append((one, one.reduced))
-    for rows, some in single.items():
-        Later.fill_single(rows, some)
     for found in by_device.values():
         values = torch.cat([reduced for _, reduced in found]).tolist()
         start = 0

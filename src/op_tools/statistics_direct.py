@@ -12,13 +12,16 @@ import torch
 from torch import Tensor
 from torch._C import _autograd, _current_autograd_node, _current_graph_task_id, _functorch
 
-from op_tools import diagnostics, interception, modules, steps
+from op_tools import diagnostics, interception, modules
 from op_tools.call import PLAIN, call_site, tensor_list
 from op_tools.interception import Plan, local
-from op_tools.statistics_store import StatisticsStore, line_of
+from op_tools.statistics_store import Heads, StatisticsStore
 
 if TYPE_CHECKING:
     from op_tools.capture_run import Run
+
+
+_NOTHING: list[Any] = []
 
 
 class Direct:
@@ -28,6 +31,7 @@ class Direct:
         assert run.statistics is not None  # by the caller
         self._plan, self._run, self._counted = plan, run, counted
         self._store: StatisticsStore = run.statistics
+        self._heads = Heads(plan.name)
         self._written: list[tuple[int, str]] | None = None  # arguments, by place or name
 
     def __call__(
@@ -36,37 +40,41 @@ class Direct:
         if local.busy:
             return func(*args, **kwargs)
         given = tensor_list(args, kwargs)
-        device = _device(given)
-        if device is None or _functorch.peek_interpreter_stack() is not None:
-            self._guarded(self._store.settle)
-            return interception.run(self._plan, func, args, kwargs)
-        own = [] if self._written == [] else self._guarded(self._own, func, args, kwargs) or []
-        line = self._guarded(self._before, given, device, own)
-        result = func(*args, **kwargs)
-        if line is not None:
-            self._guarded(self._after, line, given, own, result)
-        return result
-
-    def _guarded(self, action: Callable[..., Any], *given: Any) -> Any:
+        device = device_of(given)
+        line, own = None, _NOTHING
         local.busy = True
         try:
-            return action(*given)
+            if device is None or _functorch.peek_interpreter_stack() is not None:
+                self._store.settle()
+                device = None
+            else:
+                if self._written is not _NOTHING:
+                    own = self._own(func, args, kwargs)
+                if self._plan.on(device):
+                    self._counted()
+                    line = f'{self.head()},"inputs":[{self._store.waiting_texts(given)}]'
+                if own:
+                    self._store.before_write(own)
         except Exception as error:  # a tool must not kill the program that it watches
             diagnostics.add("OpCapture", self._plan.name, error)
-            return None
+            line = None
         finally:
             local.busy = False
+        if device is None:
+            return interception.run(self._plan, func, args, kwargs)
+        result = func(*args, **kwargs)
+        if line is not None:
+            local.busy = True
+            try:
+                self._after(line, given, own, result)
+            except Exception as error:  # the same
+                diagnostics.add("OpCapture", self._plan.name, error)
+            finally:
+                local.busy = False
+        return result
 
-    def _before(self, given: list[Tensor], device: torch.device, own: list[Tensor]) -> str | None:
-        line = None
-        if self._plan.on(device):
-            self._counted()
-            line = f'{self._head()},"inputs":[{self._store.waiting_texts(given)}]'
-        if own:
-            self._store.before_write(own)
-        return line
-
-    def _head(self) -> str:
+    def head(self) -> str:
+        """The start of a line."""
         path, site = modules.path(), call_site()
         backward = _current_graph_task_id() != -1
         if backward:  # see `Plan.record`
@@ -74,10 +82,7 @@ class Direct:
             path, site = path or known[0], site or known[1]
         else:
             modules.remember_made(_autograd._get_sequence_nr(), path, site)
-        direction = "backward" if backward else "forward"
-        return line_of(
-            next(interception.ids), self._plan.name, direction, steps.current(), path, site
-        )
+        return self._heads(backward, path, site)
 
     def _after(self, line: str, given: list[Tensor], own: list[Tensor], result: Any) -> None:
         run, store = self._run, self._store
@@ -109,14 +114,14 @@ class Direct:
                 (at, argument.name)
                 for at, argument in arguments
                 if argument.alias_info and argument.alias_info.is_write
-            ]
+            ] or _NOTHING
         values = [
             kwargs.get(name, args[at] if at < len(args) else None) for at, name in self._written
         ]
         return tensor_list(values)
 
 
-def _device(given: list[Tensor]) -> torch.device | None:
+def device_of(given: list[Tensor]) -> torch.device | None:
     """As `call.scan` finds it; None: there is none, or one of them is of an unusual type."""
     device, found = None, False
     for tensor in given:

@@ -183,13 +183,19 @@ def hash_of_sums(size: int, sums: list[int]) -> int:
     return avalanche(mixed)
 
 
-def hash_of_one(sizes: Words, sums: Words) -> Words:
-    """The same of many, each of one block: sizes, and rows of two sums."""
+def hashes_of_sums(
+    sizes: Words, sums: Words, firsts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> Words:
+    """The same of many: how many bytes, and which rows of sums are theirs, of all blocks."""
     with np.errstate(over="ignore"):
-        first, second = sums[:, 0], sums[:, 1]
-        turned = (second << np.uint64(29)) | (second >> np.uint64(35))
-        mixed = ((sizes * np.uint64(P1) + np.uint64(P2)) ^ first) * np.uint64(P1) + turned
-        return _avalanche(mixed ^ (mixed >> np.uint64(32)))
+        mixed = sizes * np.uint64(P1) + np.uint64(P2)
+        for block in range(int(lengths.max(initial=0))):
+            some = np.flatnonzero(lengths > block)
+            first, second = sums[firsts[some] + block].T
+            turned = (second << np.uint64(29)) | (second >> np.uint64(35))
+            made = (mixed[some] ^ first) * np.uint64(P1) + turned
+            mixed[some] = made ^ (made >> np.uint64(32))
+        return _avalanche(mixed)
 
 
 def _avalanche(value: Words) -> Words:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import re
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -19,24 +18,24 @@ from deeplink import settings
 from op_tools import (
     diagnostics,
     gradients,
+    interception,
     kernels,
     names,
     recording,
     reducing,
     results,
     statistics,
-    statistics_device,
     statistics_torch,
+    steps,
 )
 from op_tools.background import Background
 from op_tools.call import Call, Site
 from op_tools.snapshot import Unchanged
-from op_tools.statistics import Statistics
-from op_tools.statistics_device import Later
-from op_tools.statistics_views import Numbers, Views, marked, start_of
-
-KEPT = 20_000  # results that a line may still ask for
-_MARKED = re.compile(rb"\x01(\d+)\x01")  # see `marked`
+from op_tools.statistics_lists import Known, Lists
+from op_tools.statistics_text import numbers_of, start_of, written
+from op_tools.statistics_unseen import Numbers, Unseen
+from op_tools.statistics_views import Views
+PLACES = 10_000  # lines of the program that are known of an operator
 
 
 class StatisticsStore:
@@ -56,10 +55,11 @@ class StatisticsStore:
         self._hash_only = hash_only
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
-        self._views = None if sampled else Views(self._measured)
         # every call is seen, and so is every write of one, or autograd counts it
         self._waits = sampled and everything and kernels.helper() is None
         self._unseen = Unseen(hash_only, self.hashed, self._waits)
+        self._views = None if sampled else Views(self._measured, self._unseen.gathers)
+        self.gathers = self._waits or not sampled  # tensors wait for each other
         if self._waits:
             gradients.elsewhere.append(self.settle)
         self._lines: list[str] = []
@@ -71,8 +71,6 @@ class StatisticsStore:
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
-        if self._waits:
-            self._quick = self._soon
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -94,23 +92,55 @@ class StatisticsStore:
             ),
         )
 
-    def before(self, given: list[Tensor], may_write: bool) -> str:
-        """The statistics of a call's arguments, with commas between; from now on it may be made."""
+    def before(self, given: list[Tensor], may_write: bool, list_alone: bool = False) -> str:
+        """The statistics of a call's arguments, with commas between; from now on it may be made.
+        `list_alone`: what it writes is a list of tensors, which will be forgotten.
+        """
         made = self.waiting_texts(given)
-        if may_write or not self._waits:
+        if may_write and list_alone and self._waits:
+            self._unseen.before_lists()
+        elif may_write or not self._waits:
             self._unseen.start()
         return made
 
     def waiting_texts(self, given: list[Tensor]) -> str:
         """The same; `before_write` or `settle` is to be called before one of them is written."""
+        return ",".join(self._each(given))
+
+    def _each(self, given: list[Tensor]) -> Iterable[str]:
+        """Hot path."""
         try:
-            return ",".join(map(self._quick, given))
+            if not self._waits or not given or statistics.is_seen(given[0]):
+                return list(map(self._quick, given))
+            found = self._unseen.texts(given)
         except (RuntimeError, NotImplementedError):  # one is of a kind that is seldom
-            return ",".join(map(self._one, given))
+            return map(self._one, given)
+        if None in found:
+            return [text or self._one(given[at]) for at, text in enumerate(found)]
+        return found  # type: ignore[return-value]
 
     def before_write(self, tensors: list[Tensor]) -> None:
         """A kernel is about to write them."""
         self._unseen.before_write(tensors)
+
+    @property
+    def lists(self) -> Lists:
+        """Of tensors that the host does not see."""
+        return self._unseen.lists
+
+    def before_list(self, known: Known) -> None:
+        """A list is about to be written."""
+        if self._waits:
+            self._unseen.before_lists()
+        else:
+            self._unseen.before_write_memory(known.memories, known.device)
+
+    def list_written(self, known: Known, tensors: list[Tensor]) -> None:
+        """And was."""
+        self._unseen.forget_list(known)
+        if self._views is not None:
+            for tensor in tensors:
+                self._views.forget(tensor)
 
     def settle(self) -> None:
         """Any may be written from now on."""
@@ -120,8 +150,9 @@ class StatisticsStore:
         """The line of a call: its arguments were measured before it, which may write them."""
         line = f'{head},"inputs":[{given}],"outputs":[{self.waiting_texts(result)}]'
         if mutated:
-            written = ",".join(f'"{at}":{self._one(tensor)}' for at, tensor in mutated.items())
-            line += f',"mutated":{{{written}}}'
+            texts = self._each(list(mutated.values()))
+            after = ",".join([f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True)])
+            line += f',"mutated":{{{after}}}'
         if not self._waits:
             self._unseen.start()
         self.add(line + "}\n")
@@ -133,7 +164,11 @@ class StatisticsStore:
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON; from now on it may be written by what is seen."""
-        made = self._one(tensor)
+        return self.texts([tensor])[0]
+
+    def texts(self, tensors: list[Tensor]) -> list[str]:
+        """The same of several."""
+        made = list(self._each(tensors))
         if not self._waits:
             self._unseen.start()
         return made
@@ -153,13 +188,6 @@ class StatisticsStore:
             return str(self.recorder.text(tensor))
         return self._described(tensor)
 
-    def _soon(self, tensor: Tensor) -> str:
-        """The same of most that wait. Hot path."""
-        made = self._unseen.quickly(tensor)
-        if made is None:
-            return self._described(tensor)
-        return f"{start_of(tensor.dtype, tensor.shape)}{marked(made)}}}"
-
     def _described(self, tensor: Tensor, fresh: bool = False) -> str:
         if self._views is not None:
             try:
@@ -174,7 +202,7 @@ class StatisticsStore:
     def _numbers(self, tensor: Tensor) -> str:
         if self._views is not None or self._unseen.usable(tensor):
             found = self._measured(tensor, False)
-            return found if isinstance(found, str) else marked(found)
+            return found if isinstance(found, str) else found.text
         key, known = self._known.find(tensor)
         if known is None:
             host, times = statistics.hosted(tensor)
@@ -186,7 +214,7 @@ class StatisticsStore:
     def _measured(self, tensor: Tensor, dense: bool) -> Numbers:
         """Its numbers, or where they will be; `dense`: plain values without gaps."""
         if self._unseen.usable(tensor):
-            return self._unseen.later(tensor)
+            return self._unseen.later(tensor, dense)
         floats = statistics.floats(tensor) if dense and not self.hashed else None
         if floats is not None:  # hot path
             return numbers_of(*statistics_torch.of_floats(floats))
@@ -200,6 +228,7 @@ class StatisticsStore:
             self._views.forget(tensor)
         else:
             self._known.forget(tensor)
+        self._unseen.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
 
@@ -277,79 +306,6 @@ class StatisticsStore:
             self.recorder.limit = 1  # what comes later is written at once
 
 
-class Unseen:
-    """Tensors whose memory the host does not see: a mark stands for their statistics in a line
-    until it is written, and all that is waited for is read from the device at once.
-    """
-
-    def __init__(self, hash_only: bool, hashed: bool, counted: bool = False) -> None:
-        self._hash_only, self._hashed = hash_only, hashed
-        self._together = reducing.Together(hash_only, counted)
-        self._refused: set[str] = set()  # kinds of devices that cannot
-        self._waiting: dict[int, Later] = {}
-        self._read: dict[int, Later] = {}  # a line may come long after what it waited for was read
-        self._lock = threading.Lock()
-
-    def usable(self, tensor: Tensor) -> bool:
-        """Whether a tensor is one of them, and its device can reduce it."""
-        return tensor.device.type not in self._refused and not statistics.is_seen(tensor)
-
-    def quickly(self, tensor: Tensor) -> Later | None:
-        """The same as `later`, where that is quick; RuntimeError: a tensor of an unusual kind."""
-        if not self._together.takes(tensor) or statistics.is_seen(tensor):
-            return None
-        made = self._together.add(tensor)
-        with self._lock:
-            self._waiting[made.number] = made
-        return made
-
-    def later(self, tensor: Tensor) -> Numbers:
-        """Where its statistics will be; they themselves, where its device cannot reduce it."""
-        try:
-            if self._together.takes(tensor):
-                made = self._together.add(tensor)
-            else:
-                made = statistics_device.later(tensor, self._hash_only, self._hashed)
-        except (RuntimeError, NotImplementedError):  # a kernel that the device lacks
-            self._refused.add(tensor.device.type)
-            host, times = statistics.hosted(tensor)
-            found = statistics.measured(host, times, self._hash_only, self._hashed)
-            return written(found, self._hash_only)
-        with self._lock:
-            self._waiting[made.number] = made
-        return made
-
-    def start(self) -> None:
-        """To be called before one of the tensors may be written."""
-        self._together.start()
-
-    def before_write(self, tensors: list[Tensor]) -> None:
-        """Or this, with those that are."""
-        self._together.before_write(tensors)
-
-    def filled(self, data: bytes) -> bytes:
-        """Lines with the statistics in the place of the marks."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, {}
-        self._together.start(all_over=True)
-        statistics_device.read(list(waiting.values()))
-        for later in waiting.values():
-            if later.found is not None:  # else its memory was given back
-                later.text = written(later.found, self._hash_only)
-
-        known = self._read
-        known.update(waiting)
-        for number in list(known)[:-KEPT]:
-            del known[number]
-
-        def text(mark: re.Match[bytes]) -> bytes:
-            later = known.get(int(mark[1]))
-            found = later.text if later is not None else ""
-            return found.encode() or b'"skipped":"not read"'
-
-        return _MARKED.sub(text, data) if known else data
-
-
 def head(call: Call) -> str:
     """The start of a line: which call it is."""
     return line_of(call.id, call.name, call.direction, call.step, call.module, call.site)
@@ -357,11 +313,35 @@ def head(call: Call) -> str:
 
 def line_of(id: int, name: str, direction: str, step: int, module: str, site: Site | None) -> str:
     """The same, of what is known of a call."""
-    where = _place(site.file, site.line) if site is not None else '""'
-    return (
-        f'{{"id":{id},"op":"{name}","direction":"{direction}","step":{step},'
-        f'"module":{_quoted(module)},"site":{where}'
-    )
+    return f'{{"id":{id},{_what(name, direction)}{step},{_where(module, site)}'
+
+
+def _what(name: str, direction: str) -> str:
+    return f'"op":"{name}","direction":"{direction}","step":'
+
+
+def _where(module: str, site: Site | None) -> str:
+    place = _place(site.file, site.line) if site is not None else '""'
+    return f'"module":{_quoted(module)},"site":{place}'
+
+
+class Heads:
+    """The starts of the lines of one operator's calls. Hot path."""
+
+    def __init__(self, name: str) -> None:
+        self._what = _what(name, "forward"), _what(name, "backward")
+        # a site is one object for good, but a few
+        self._where: dict[tuple[str, int], tuple[Site | None, str]] = {}
+
+    def __call__(self, backward: bool, module: str, site: Site | None) -> str:
+        key = (module, id(site))
+        known = self._where.get(key)
+        if known is None:
+            if len(self._where) >= PLACES:
+                self._where.clear()
+            known = self._where[key] = site, _where(module, site)
+        id_ = next(interception.ids)
+        return f'{{"id":{id_},{self._what[backward]}{steps.current()},{known[1]}'
 
 
 @lru_cache(10_000)
@@ -372,25 +352,3 @@ def _place(file: str, line: int) -> str:
 @lru_cache(10_000)
 def _quoted(text: str) -> str:
     return json.dumps(text)
-
-
-def written(found: Statistics, hash_only: bool) -> str:
-    """Statistics in JSON; without a hash where there is none."""
-    text = f'"hash":"{found.hash:016x}"' if found.hash is not None else ""
-    if hash_only:
-        return text
-    return f"{numbers_of(*found[1:])}{',' if text else ''}{text}"
-
-
-def numbers_of(
-    low: float | None, high: float | None, mean: float | None, norm: float | None, nonfinite: int
-) -> str:
-    """The same without the hash."""
-    if norm is not None and norm < math.inf:  # so all of them are finite
-        return f'"min":{low},"max":{high},"mean":{mean},"norm":{norm},"nonfinite":{nonfinite}'
-    texts = map(_number, (low, high, mean, norm))
-    return '"min":{},"max":{},"mean":{},"norm":{}'.format(*texts) + f',"nonfinite":{nonfinite}'
-
-
-def _number(value: float | None) -> str:
-    return repr(value) if value is not None and math.isfinite(value) else "null"

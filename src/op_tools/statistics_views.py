@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
 
+from op_tools.reducing import Together, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import Later
+from op_tools.statistics_text import start_of
 
 SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten
+MENTIONS = 20_000  # and so many tensors
 LAYOUTS = 100_000  # that are known at most
 NUMBERS = 1 << 40  # of layouts: more than there will be
-MARK = "\x01"  # around the number of what a device is still asked for
 WEAK = "weak"
 
 Numbers = str | Later  # in JSON, or where they will be
 # Of one storage: a weak reference to it (no other has its address meanwhile), the texts of its
 # views, the numbers of its places. No tuples: what Python's collector has to look at costs more.
 Memory = dict[int | str, int | str | Later]
+
+Gathers = Callable[[Tensor], Together | None]
 
 _free: Callable[[Any], None] = torch.UntypedStorage._free_weak_ref
 _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
@@ -31,28 +35,48 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("dense", "kept", "number", "place", "start")
+    __slots__ = ("dense", "device", "kept", "number", "place", "start", "together", "values")
 
-    def __init__(self, tensor: Tensor, number: int, places: dict[object, int]) -> None:
+    def __init__(
+        self, tensor: Tensor, number: int, places: dict[object, int], gathers: Gathers
+    ) -> None:
         if tensor.is_quantized:
             raise NotImplementedError("a quantized tensor")
         plain = not (tensor.is_complex() or tensor.is_neg())
         self.number = number
+        self.device = tensor.device
         self.kept = plain and tensor.numel() > 0
         self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
-        same = (tensor.dtype, tensor.numel()) if self.dense else number
+        same = (tensor.dtype, tensor.numel(), tensor.device) if self.dense else number
         self.place = places.setdefault(same, number)  # of all views of the same values
         self.start = start_of(tensor.dtype, tensor.shape)
+        self.together = gathers(tensor) if self.dense else None
+        self.values = (0, 0, 0) if self.together is None else values_of(tensor)
+
+
+class _Mention:
+    """A tensor that was mentioned, and its text while its memory is not written."""
+
+    __slots__ = ("address", "first", "last", "made", "memory", "shape", "start", "tensor")
+
+    def __init__(self, tensor: Tensor, memory: Memory, start: str, made: Numbers, more: int):
+        self.tensor, self.memory = ref(tensor), memory
+        self.address, self.shape = tensor.data_ptr(), tensor.shape
+        self.first = tensor._version
+        self.last = self.first + more
+        self.start, self.made = start, made
 
 
 class Views:
     """The texts of tensors; `measured` gives the numbers of one, and is told whether its values
-    lie one after the other, as they are. Any thread.
+    lie one after the other, as they are; `gathers` tells what reduces such tensors together. Any
+    thread.
     """
 
-    def __init__(self, measured: Callable[[Tensor, bool], Numbers]) -> None:
-        self._measured = measured
+    def __init__(self, measured: Callable[[Tensor, bool], Numbers], gathers: Gathers) -> None:
+        self._measured, self._gathers = measured, gathers
         self._known: dict[int, Memory] = {}
+        self._mentions: dict[int, _Mention] = {}
         self._layouts: dict[object, _Layout] = {}
         self._places: dict[object, int] = {}
         self._numbers = itertools.count()
@@ -63,28 +87,60 @@ class Views:
 
         RuntimeError: it has no plain memory, or nothing counts its writes.
         """
+        one = self._mentions.get(id(tensor))
+        if (
+            one is not None
+            and WEAK in one.memory  # else it was written
+            and one.first <= tensor._version <= one.last
+            and one.tensor() is tensor
+            and one.address == tensor.data_ptr()
+            and one.shape == tensor.shape
+        ):
+            made = one.made
+            return made if type(made) is str else f"{one.start}{made.text}}}"  # type: ignore[union-attr]
+        return self._found(tensor, fresh)
+
+    def _found(self, tensor: Tensor, fresh: bool) -> str:
         storage = tensor.untyped_storage()
         memory = self._known.get(storage._cdata)
         if memory is None:
             memory = self._new(storage)
-        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg())
+        kind = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_neg(), tensor.device)
         layout = self._layouts.get(kind)
         if layout is None:
-            layout = self._layouts[kind] = _Layout(tensor, next(self._numbers), self._places)
+            number = next(self._numbers)
+            layout = _Layout(tensor, number, self._places, self._gathers)
+            self._layouts[kind] = layout
         at = (int(tensor.storage_offset()) << 32 | tensor._version) * NUMBERS
         made = memory.get(at + layout.number)
         if made is None:
-            made = self._made(memory, layout, at, tensor, fresh)
+            made = self._made(memory, layout, at, tensor, storage, fresh)
+        if layout.kept:
+            if len(self._mentions) > MENTIONS:
+                self._sweep()
+            one = _Mention(tensor, memory, layout.start, made, fresh)  # type: ignore[arg-type]
+            self._mentions[id(tensor)] = one
         if type(made) is str:
             return made
-        return f"{layout.start}{marked(made)}}}"  # type: ignore[arg-type]
+        return f"{layout.start}{made.text}}}"  # type: ignore[union-attr]
 
     def _made(
-        self, memory: Memory, layout: _Layout, at: int, tensor: Tensor, fresh: bool
+        self,
+        memory: Memory,
+        layout: _Layout,
+        at: int,
+        tensor: Tensor,
+        storage: torch.UntypedStorage,
+        fresh: bool,
     ) -> Numbers:
         numbers = memory.get(~(at + layout.place)) if layout.kept else None
         if numbers is None:
-            numbers = self._measured(tensor, layout.dense)
+            together = layout.together
+            if together is not None and not together.refused:
+                address = tensor.data_ptr()
+                numbers = together.add_storage(layout.device, storage, address, layout.values)
+            else:
+                numbers = self._measured(tensor, layout.dense)
         made = f"{layout.start}{numbers}}}" if type(numbers) is str else numbers
         if layout.kept:
             for place in (at, at + NUMBERS) if fresh else (at,):
@@ -107,13 +163,17 @@ class Views:
             if _expired(memory[WEAK]):
                 self._drop(at)
         self._sweep_at = len(self._known) + SWEEP
+        mentions = list(self._mentions.items())
+        self._mentions = {at: one for at, one in mentions if one.tensor() is not None}
         if len(self._layouts) > LAYOUTS:
             self._layouts, self._places = {}, {}
 
     def _drop(self, at: int) -> None:
         memory = self._known.pop(at, None)
         if memory is not None:
-            _free(memory[WEAK])
+            weak = memory[WEAK]
+            memory.clear()  # what is known by it is not any more
+            _free(weak)
 
     def forget(self, tensor: Tensor) -> None:
         """A call has written it, and so every view of its memory; autograd may count that only
@@ -125,15 +185,3 @@ class Views:
     def __del__(self) -> None:
         for at in list(self._known):
             self._drop(at)
-
-
-def marked(numbers: Later) -> str:
-    """What was found, or a mark that stands for it in a line until the device was asked."""
-    return numbers.text or f"{MARK}{numbers.number}{MARK}"
-
-
-@lru_cache(10_000)
-def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
-    """What a tensor is, in front of its numbers."""
-    kind = str(dtype).removeprefix("torch.")
-    return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'

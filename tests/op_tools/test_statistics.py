@@ -30,8 +30,7 @@ from op_tools import (
 )
 from op_tools.filters import Selection
 from op_tools.statistics_numpy import hash_bytes
-from op_tools.statistics_store import Unseen
-from op_tools.statistics_views import marked
+from op_tools.statistics_unseen import Unseen
 from tests.op_tools import small
 
 DTYPES = (
@@ -533,7 +532,7 @@ def test_a_line_may_come_long_after_what_it_waits_for_was_read(starts: list[int]
     unseen = Unseen(hash_only=False, hashed=True)
     later = unseen.later(torch.full((3,), 2.0, device="dipu"))
     assert not isinstance(later, str)
-    mark = marked(later).encode()
+    mark = later.text.encode()
     for _ in range(3):
         unseen.filled(b"")
     assert b'"max":2.0' in unseen.filled(mark)
@@ -555,7 +554,7 @@ def test_a_line_waits_for_what_another_thread_begins_to_reduce(
     later = unseen.later(torch.full((3,), 2.0, device="dipu"))
     assert not isinstance(later, str)
     starting = threading.Thread(target=unseen.start)
-    filling = threading.Thread(target=lambda: filled.append(unseen.filled(marked(later).encode())))
+    filling = threading.Thread(target=lambda: filled.append(unseen.filled(later.text.encode())))
     starting.start()
     assert begun.wait(10)
     filling.start()

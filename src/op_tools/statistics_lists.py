@@ -1,0 +1,134 @@
+"""Lists of tensors, as an optimizer's calls have them, measured and known as one.
+
+What a list is, apart from its values, is found out once; a mark stands for the texts of all its
+tensors. Hot path: an optimizer's step mentions each parameter a dozen times and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import is_
+from typing import Any
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from op_tools import statistics
+from op_tools.call import PLAIN
+from op_tools.reducing import Listed, Together, values_of
+from op_tools.snapshot import is_dense
+from op_tools.statistics_text import start_of
+
+LISTS = 256  # that are known at most
+
+
+class Known:
+    """A list of dense tensors of one device, and its texts while they are as they were."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.refs = [ref(tensor) for tensor in tensors]
+        self.ids = frozenset(map(id, tensors))
+        self.device = tensors[0].device
+        self.addresses = [tensor.data_ptr() for tensor in tensors]
+        self.kinds = _kinds(tensors)
+        self.starts = [start_of(tensor.dtype, tensor.shape) for tensor in tensors]
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        self.memories = frozenset([storage._cdata for storage in storages])
+        self.bytes = sum([storage.nbytes() for storage in storages])
+        self.values = np.array([values_of(tensor) for tensor in tensors], np.int64)
+        self.versions: list[int] = []
+        self.fresh = False  # autograd may be about to count the write that has made them
+        self.valid = False
+        self.listed: Listed | None = None
+
+    def is_as_it_was(self, tensors: Iterable[Tensor]) -> bool:
+        """But for its values."""
+        return _kinds(tensors) == self.kinds
+
+    def holds(self, versions: list[int]) -> bool:
+        """Whether what was measured is still so."""
+        if not self.valid:
+            return False
+        if versions == self.versions:
+            return True
+        return self.fresh and versions == [number + 1 for number in self.versions]
+
+
+def _kinds(tensors: Iterable[Tensor]) -> list[Any]:
+    return [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
+
+
+class Lists:
+    """Those that are known; with the lock of what reduces them."""
+
+    def __init__(self, together: Together) -> None:
+        self._together = together
+        self._known: dict[tuple[int, ...], Known] = {}
+
+    def find(self, tensors: list[Tensor]) -> Known | None:
+        """What is known of a list; None: it is none that is measured as one."""
+        key = tuple(map(id, tensors))
+        known = self._known.get(key)
+        if (
+            known is not None
+            and all(map(is_, tensors, [one() for one in known.refs]))
+            and known.addresses == [tensor.data_ptr() for tensor in tensors]
+            and (known.valid or known.is_as_it_was(tensors))
+        ):
+            return known
+        if not self._fits(tensors):
+            return None
+        if len(self._known) >= LISTS:
+            self._known.clear()
+        known = self._known[key] = Known(tensors)
+        return known
+
+    def _fits(self, tensors: list[Tensor]) -> bool:
+        together, first = self._together, tensors[0]
+        if together.refused or statistics.is_seen(first) or torch.is_grad_enabled():
+            return False
+        return all(
+            type(tensor) in PLAIN
+            and tensor.layout == torch.strided
+            and tensor.device == first.device
+            and tensor.grad_fn is None  # it is held: so would be its graph
+            and together.takes(tensor)
+            and not (tensor.is_inference() or tensor.is_complex() or tensor.is_neg())
+            and is_dense(tensor)
+            for tensor in tensors
+        )
+
+    def text(self, known: Known, tensors: list[Tensor], fresh: bool = False) -> Listed:
+        """Its texts, or where they will be; `fresh`: it was just written."""
+        versions = [tensor._version for tensor in tensors]
+        if known.holds(versions):
+            assert known.listed is not None
+            return known.listed
+        together = self._together
+        with together.lock:
+            together.enter(known.device)
+            known.listed = together.put_list(
+                *(tensors, known.addresses, versions, known.values, known.starts),
+                *(known.memories, known.bytes),
+            )
+        known.versions, known.valid, known.fresh = versions, True, fresh
+        return known.listed
+
+    def forget(self, memories: frozenset[int]) -> None:
+        """Storages were written."""
+        for known in list(self._known.values()):
+            if known.valid and not known.memories.isdisjoint(memories):
+                known.valid = False
+
+    def forget_one(self, memory: int) -> None:
+        """A storage was."""
+        for known in list(self._known.values()):
+            if memory in known.memories:
+                known.valid = False
+
+    def clear(self) -> None:
+        """Any may have been written."""
+        for known in list(self._known.values()):
+            known.valid = False
