@@ -34,6 +34,7 @@ struct Decision {
   std::shared_ptr<Heads> heads = nullptr;        // gives the starts of its lines, else `head` does:
   PyObject* head = nullptr;                      // head(kind of device) -> the start, or None
   const std::string* name = nullptr;
+  Heads::Count* count = nullptr;  // of its lines
   // of the schema, which is large and seldom in the cache
   uint64_t written = 0;  // a bit for each argument that it writes
   size_t returns = 0;

@@ -30,7 +30,10 @@ class Heads {
 
   // Of a call that is about to be made; none: not one to write down. With the GIL or without, which is
   // asked for only where something is seen for the first time. `below`: autograd has made its node.
-  std::optional<Head> head(const std::string* name, c10::DeviceType kind, bool below = false);
+  // `count`: that of the name, where it is known.
+  using Count = std::atomic<int64_t>;
+  std::optional<Head> head(const std::string* name, c10::DeviceType kind, bool below = false, Count* count = nullptr);
+  Count* count_of(const std::string* name);
   py::dict counts();  // calls of each name since the last time; under the GIL
 
  private:
@@ -57,17 +60,10 @@ class Heads {
     Where where;
   };
 
-  using Count = std::atomic<int64_t>;
-
   // What a thread has found out: it asks here first, and takes no lock.
   struct Own {
-    struct Code {
-      const PyCodeObject* code;
-      bool programs;
-    };
     struct Site {
-      const PyCodeObject* code;
-      int instruction;
+      uint64_t at;  // the address of the instruction
       const std::string* site;
     };
     struct Counted {
@@ -75,7 +71,7 @@ class Heads {
       Count* count;
     };
     uint64_t of = 0;  // the number of the object that it is of
-    std::array<Code, 256> codes = {};
+    std::array<uint64_t, 256> codes = {};  // the address, and in its last bit whether it is the program's
     std::array<Site, 256> sites = {};
     std::array<Counted, 256> counted = {};
     std::string path;  // the last one, and that in JSON
@@ -93,9 +89,8 @@ class Heads {
   const std::string* module(Own& own);
   const std::string* site();
   bool is_programs(PyCodeObject* code);
-  const bool* programs(Own& own, const PyCodeObject* code);  // null: it is not known yet; so below
+  std::optional<bool> programs(Own& own, const PyCodeObject* code);  // none: it is not known yet; so below
   const std::string* site_of(Own& own, const Frame& frame);
-  void count(Own& own, const std::string* name);
   void remember(Own& own, bool below, const Where& where);
   Where forward_of(uint64_t sequence) const;
 

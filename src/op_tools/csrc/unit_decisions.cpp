@@ -25,7 +25,7 @@ Decision unpacked(PyObject* found, const c10::FunctionSchema& schema) {
   const auto parts = py::reinterpret_steal<py::tuple>(found);
   Decision made{py::object(parts[0]).release().ptr(), &schema, parts[1].cast<std::shared_ptr<Recorder>>()};
   made.name = lasting(parts[3].cast<std::string>());
-  if (py::isinstance<Heads>(parts[2])) made.heads = parts[2].cast<std::shared_ptr<Heads>>();
+  if (py::isinstance<Heads>(parts[2])) made.heads = parts[2].cast<std::shared_ptr<Heads>>(), made.count = made.heads->count_of(made.name);
   else made.head = py::object(parts[2]).release().ptr();
   return made;
 }

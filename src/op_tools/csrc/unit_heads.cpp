@@ -29,12 +29,14 @@ Heads::~Heads() {
   for (auto* function : {&works_, &programs_, &site_, &quoted_}) *function = py::function();
 }
 
+static size_t slot(const void* address) { return (reinterpret_cast<uint64_t>(address) * 0x9E3779B97F4A7C15ull) >> 56; }
+
 Heads::Own& Heads::own() {
   static thread_local Own found;
   return found;
 }
 
-std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, bool below) {
+std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, bool below, Count* count) {
   Own& own = this->own();
   if (own.of != number_) {  // codes of another may have been given back
     own.codes = {}, own.sites = {}, own.counted = {}, own.module = nullptr;
@@ -56,7 +58,12 @@ std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, b
   } else {
     remember(own, below, where);
   }
-  count(own, name);
+  if (count == nullptr) {
+    auto& counted = own.counted[slot(name)];
+    if (counted.name != name) counted = {name, count_of(name)};
+    count = counted.count;
+  }
+  count->fetch_add(1, std::memory_order_relaxed);
   return Head{next_id.fetch_add(1, std::memory_order_relaxed), current_step.load(), name, where.module, where.site, backward};
 }
 
@@ -95,8 +102,8 @@ bool Heads::look_at_module(Own& own, Now& now) {
 bool Heads::look_at_site(Own& own, const PyThreadState* state, Now& now) {
   bool known = true;
   const auto is_torchs = [&](const PyCodeObject* code) {
-    const bool* found = programs(own, code);
-    known = found != nullptr;
+    const auto found = programs(own, code);
+    known = found.has_value();
     return known && !*found;
   };
   each_own_frame(state, is_torchs, [&](const Frame& frame) {
@@ -106,35 +113,31 @@ bool Heads::look_at_site(Own& own, const PyThreadState* state, Now& now) {
   return known;
 }
 
-static size_t slot(const void* address, size_t more = 0) { return ((reinterpret_cast<uint64_t>(address) + more) * 0x9E3779B97F4A7C15ull) >> 56; }
-
-const bool* Heads::programs(Own& own, const PyCodeObject* code) {
-  auto& found = own.codes[slot(code)];
-  if (found.code == code) return &found.programs;
+std::optional<bool> Heads::programs(Own& own, const PyCodeObject* code) {
+  const auto address = reinterpret_cast<uint64_t>(code);
+  uint64_t& found = own.codes[slot(code)];
+  if ((found & ~uint64_t{1}) == address) return (found & 1) != 0;
   std::lock_guard hold(lock_);
   const auto known = codes_.find(reinterpret_cast<PyObject*>(const_cast<PyCodeObject*>(code)));
-  if (known == codes_.end()) return nullptr;
-  found = {code, known->second};
-  return &found.programs;
+  if (known == codes_.end()) return std::nullopt;
+  found = address | uint64_t{known->second};
+  return known->second;
 }
 
 const std::string* Heads::site_of(Own& own, const Frame& frame) {
-  auto& found = own.sites[slot(frame.code, static_cast<size_t>(frame.instruction))];
-  if (found.code == frame.code && found.instruction == frame.instruction) return found.site;
+  const uint64_t at = reinterpret_cast<uint64_t>(frame.code) + static_cast<uint64_t>(frame.instruction);
+  auto& found = own.sites[slot(reinterpret_cast<const void*>(at))];
+  if (found.at == at) return found.site;
   std::lock_guard hold(lock_);
   const auto known = sites_.find({reinterpret_cast<PyObject*>(frame.code), frame.instruction});
   if (known == sites_.end()) return nullptr;
-  found = {frame.code, frame.instruction, known->second};
+  found = {at, known->second};
   return found.site;
 }
 
-void Heads::count(Own& own, const std::string* name) {
-  auto& found = own.counted[slot(name)];
-  if (found.name != name) {
-    std::lock_guard hold(lock_);
-    found = {name, &counts_[name]};
-  }
-  found.count->fetch_add(1, std::memory_order_relaxed);
+Heads::Count* Heads::count_of(const std::string* name) {
+  std::lock_guard hold(lock_);
+  return &counts_[name];
 }
 
 void Heads::look_up(Own& own, c10::DeviceType kind, Now& now) {

@@ -32,7 +32,7 @@ bool is_under_mode() {
 
 bool put_head(Raw& to, const Decision& decision, c10::DeviceType kind) {
   if (decision.heads != nullptr) {
-    const auto head = decision.heads->head(decision.name, kind, !is_observing());
+    const auto head = decision.heads->head(decision.name, kind, !is_observing(), decision.count);
     if (head) to.head(*head);
     return head.has_value();
   }
