@@ -236,7 +236,7 @@ void Batch::release(std::vector<Piece>& pieces) {
   for (size_t at = 0; at < pieces.size(); at++) {
     if (at + kAhead < pieces.size()) numbers_.expect(pieces[at + kAhead].storage.unsafeGetStorageImpl());
     auto& held = pieces[at].storage;
-    const void* storage = held.unsafeGetStorageImpl();
+    auto* storage = held.unsafeGetStorageImpl();
     const bool last = !sampled_ && held.use_count() == 1;
     held = c10::Storage();
     pieces[at].gaps.reset(), pieces[at].counter = {};  // by the thread that has made them
