@@ -52,10 +52,10 @@ class Numbers {
   // Held weakly, so that no other has its address meanwhile; else what is found is to be judged by its number.
   explicit Numbers(bool weakly) : weakly_(weakly) {}
 
-  Slot* find(const void* storage) {
+  Slot* find(c10::StorageImpl* storage) {
     if (young_ == nullptr) return nullptr;
     Slot* found = young_->find(storage);
-    return found != nullptr || old_ == nullptr ? found : old_->find(storage);
+    return found != nullptr || old_ == nullptr ? found : found_among_old(storage);
   }
   Slot& of(c10::StorageImpl* storage) {  // until the next one is asked for
     Slot* found = young_ == nullptr ? nullptr : young_->find(storage);
@@ -66,7 +66,7 @@ class Numbers {
   }
   bool full() const { return young_ != nullptr && young_->used >= kFull; }  // to be turned over
   void turn();
-  void drop(const void* storage);  // it is given back
+  void drop(c10::StorageImpl* storage);  // it is given back
 
   static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
     c10::raw::weak_intrusive_ptr::incref(storage);
@@ -103,6 +103,7 @@ class Numbers {
 
  private:
   Slot& made(c10::StorageImpl* storage);
+  Slot* found_among_old(c10::StorageImpl* storage);
 
   const bool weakly_;
   std::unique_ptr<Table> young_, old_, forgotten_, spare_;

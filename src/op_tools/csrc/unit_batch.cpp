@@ -261,7 +261,7 @@ void Batch::release(std::vector<Piece>& pieces) {
   for (size_t at = 0; at < pieces.size(); at++) {
     if (at + kAhead < pieces.size()) numbers_.expect(pieces[at + kAhead].storage.unsafeGetStorageImpl());
     auto& held = pieces[at].storage;
-    const void* storage = held.unsafeGetStorageImpl();
+    auto* storage = held.unsafeGetStorageImpl();
     const bool last = !sampled_ && held.use_count() == 1;
     if (sampled_ && trusts_ > 0) kept_.push_back(Numbers::weak(held.unsafeGetStorageImpl()));
     held = c10::Storage();

@@ -74,6 +74,11 @@ Numbers::Slot& Numbers::made(c10::StorageImpl* storage) {
   return slot;
 }
 
+Numbers::Slot* Numbers::found_among_old(c10::StorageImpl* storage) {
+  Slot* found = old_->find(storage);
+  return found == nullptr || full() ? found : &made(storage);
+}
+
 void Numbers::turn() {
   if (old_ != nullptr && forgotten_ == nullptr) forgotten_ = std::move(old_);  // else nobody comes for it
   if (old_ != nullptr) old_->clear(), spare_ = std::move(old_);
@@ -82,7 +87,7 @@ void Numbers::turn() {
   first_.store(young_->slots.data(), std::memory_order_relaxed);
 }
 
-void Numbers::drop(const void* storage) {
+void Numbers::drop(c10::StorageImpl* storage) {
   Slot* found = find(storage);
   if (found == nullptr) return;
   found->clear();
