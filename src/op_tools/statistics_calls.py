@@ -139,7 +139,9 @@ class DirectCalls:
         part = gradients.part(sequence, arguments, made)
         if part is None:
             return
-        nodes = [node for node in part.nodes if node in part.outputs or node in part.inputs]
+        nodes = part.nodes
+        if len(nodes) > 1:
+            nodes = [node for node in nodes if node in part.outputs or node in part.inputs]
         blank = Gradients([None] * len(made), [None] * arguments.count, True)
         store = self._store
 

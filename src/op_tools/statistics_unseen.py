@@ -129,6 +129,7 @@ class Mentions:
         self._starts = 0  # since when memory is held, and an address is one tensor's
         self._known: dict[_Place, tuple[str, Later]] = {}  # of those without gaps
         self._same: dict[_Values, Later] = {}  # whatever their shapes are
+        self._gaps: dict[object, tuple[Later, Tensor]] = {}  # of the others
 
     def texts(self, tensors: list[Tensor]) -> list[str | None]:
         """Their texts; None: not one of ours. RuntimeError: a tensor of an unusual kind. Hot path."""
@@ -159,7 +160,7 @@ class Mentions:
         if not dense or dtype.is_complex:
             dense = not (dtype.is_complex or tensor.is_neg()) and is_dense(tensor)
             if not dense:
-                return start, together.add(tensor)
+                return start, self._with_gaps(tensor, place)
         values = values_of(tensor)
         key = address, dtype, values[2], version
         later = self._same.get(key)
@@ -174,11 +175,22 @@ class Mentions:
             self._known[place] = made
         return made
 
+    def _with_gaps(self, tensor: Tensor, place: _Place) -> Later:
+        """It is copied; so that it is once, its own memory is held too."""
+        key = place, tensor.stride(), tensor.is_neg(), tensor.is_conj()
+        found = self._gaps.get(key)
+        if found is None:
+            later = self._together.add(tensor)
+            if self._together.starts != self._starts:
+                self.clear()
+            found = self._gaps[key] = later, tensor.detach()
+        return found[0]
+
     def clear(self) -> None:
         """Any may be written, or may be another's memory."""
         self._starts = self._together.starts
-        if self._same:
-            self._known, self._same = {}, {}
+        if self._same or self._gaps:
+            self._known, self._same, self._gaps = {}, {}, {}
 
 
 _Place = tuple[int, torch.dtype, torch.Size, int]
