@@ -40,7 +40,7 @@ from op_tools.statistics_list_calls import DirectLists
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
-from op_tools.written import UNCOUNTED, Mark, marks, may_write, writes_a_list, written
+from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -195,7 +195,7 @@ class OpCapture(Observer):
             arguments = run.arguments(call)
         rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
-            text = run.statistics.before(given, may_write(call), writes_a_list(call.name))
+            text = run.statistics.before(given, may_write(call))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:

@@ -18,6 +18,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    get_eval_frame_callback,
+    set_code_exec_strategy,
+)
 from torch._ops import OpOverload
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
@@ -88,6 +94,11 @@ def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 class _DispatchMode(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own way takes two frames more in each call, and as long as all the rest of it."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
@@ -95,16 +106,30 @@ class _DispatchMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        plan = _aten.get(func, _UNDECIDED)
-        if plan is _UNDECIDED:
-            plan = decide("aten", func)
-        if plan is None:
-            return func(*args) if kwargs is None else func(*args, **kwargs)
-        if plan.direct is not None:
-            return plan.direct(func, args, kwargs or {})
-        return run(plan, func, args, kwargs or {})
+        if get_eval_frame_callback() is None:
+            return _dispatched(func, args, kwargs)
+        return _undisturbed(func, args, kwargs)  # torch.compile is not to look into it
 
 
+def _dispatched(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> Any:
+    """A call that the dispatch mode sees."""
+    plan = _aten.get(func, _UNDECIDED)
+    if plan is _UNDECIDED:
+        plan = decide("aten", func)
+    if plan is None:
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+    if plan.direct is not None:
+        return plan.direct(func, args, kwargs or {})
+    return run(plan, func, args, kwargs or {})
+
+
+_undisturbed = torch._disable_dynamo(_dispatched, recursive=True)
+set_code_exec_strategy(
+    _DispatchMode.__torch_dispatch__.__code__,
+    _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT),
+)
 _function_mode = _FunctionMode()
 _dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
 

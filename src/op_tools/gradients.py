@@ -80,6 +80,10 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
     """The part of the graph that a call made, when autograd's count was this; None when it made
     none.
     """
+    if len(result) == 1:
+        quick = _single(sequence, given, result[0])
+        if quick is not None:
+            return quick
     found = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):
@@ -104,6 +108,25 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
             elif following.next_functions:
                 stack.append(following)
     return found if found.nodes else None
+
+
+def _single(sequence: int, given: Arguments, result: Tensor) -> Part | None:
+    """The same of a call that made one node, as most do; None: it is not one. Hot path."""
+    node = result.grad_fn
+    if node is None or node._sequence_nr() < sequence:
+        return None
+    number = result.output_nr
+    if (node, number) in given.edges:
+        return None
+    entering = []
+    for place, (following, at) in enumerate(node.next_functions):
+        if following is not None:
+            argument = _argument(given, following, at)
+            if argument is not None:
+                entering.append((place, argument))
+            elif following.next_functions:
+                return None
+    return Part([node], {node: [(0, number)]}, {node: entering} if entering else {})
 
 
 def _argument(given: Arguments, node: Node, number: int) -> int | None:

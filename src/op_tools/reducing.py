@@ -89,16 +89,10 @@ def values_of(dense: Tensor) -> Values:
     return count * dense.element_size(), NATIVE[dense.dtype], count
 
 
-class _Waiting(NamedTuple):
-    later: Later
-    holder: Tensor | torch.UntypedStorage  # of its memory
-    base: int  # the address of what the holder holds
-    version: int  # autograd's count of its writes; -1: nothing counts them
-    address: int
-    size: int  # in bytes
-    kind: int  # of its values
-    count: int
-    times: int  # that each value is seen
+# What stands for it, what holds its memory, and the address of what that holds; autograd's count of
+# its writes (-1: nothing counts them); its address, size, kind and count, and how often each value
+# is seen. No named one: to make it takes five times as long.
+_Waiting = tuple[Later, Tensor | torch.UntypedStorage, int, int, int, int, int, int, int]
 
 
 class Listed:
@@ -188,9 +182,9 @@ class Together:
         values: Values,
         times: int = 1,
     ) -> Later:
-        """Values that lie one after the other, as in `_Waiting`. Hot path."""
+        """Values that lie one after the other: see `_Waiting`. Hot path."""
         later = Later()
-        self._waiting.append(_Waiting(later, holder, base, version, address, *values, times))
+        self._waiting.append((later, holder, base, version, address, *values, times))
         return later
 
     def add_storage(
@@ -301,12 +295,12 @@ class Together:
         if bases == [one[2] for one in waiting] and counts == [one[3] for one in waiting]:
             return waiting
         there = []
-        self._started += [one.later for one in waiting]
+        self._started += [one[0] for one in waiting]
         for at, one in enumerate(waiting):
-            if bases[at] != one.base:
-                one.later.text = '"skipped":"its memory was given back"'
-            elif counts[at] != one.version:
-                one.later.text = '"skipped":"it was written before it was read"'
+            if bases[at] != one[2]:
+                one[0].text = '"skipped":"its memory was given back"'
+            elif counts[at] != one[3]:
+                one[0].text = '"skipped":"it was written before it was read"'
             else:
                 there.append(one)
         return there
@@ -327,15 +321,16 @@ class Together:
             self._takes.clear()
             for one in waiting:
                 flat = _flat(one, device)
-                self._started.append(Reduced(flat, one.times, self._hash_only, True, one.later))
+                self._started.append(Reduced(flat, one[8], self._hash_only, True, one[0]))
             self._started += [ReducedList(some, self._hash_only) for some in lists]
 
 
 def _flat(one: _Waiting, device: torch.device) -> Tensor:
-    memory = one.holder.untyped_storage() if isinstance(one.holder, Tensor) else one.holder
-    dtype = next(dtype for dtype, kind in NATIVE.items() if kind == one.kind)
-    first = (one.address - memory.data_ptr()) // dtype.itemsize
-    return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (one.count,), (1,))
+    _, holder, _, _, address, _, number, count, _ = one
+    memory = holder.untyped_storage() if isinstance(holder, Tensor) else holder
+    dtype = next(dtype for dtype, kind in NATIVE.items() if kind == number)
+    first = (address - memory.data_ptr()) // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (count,), (1,))
 
 
 class ReducedList:

@@ -25,7 +25,7 @@ from op_tools.gradients import Arguments, Gradients, Group
 from op_tools.interception import Plan, local
 from op_tools.statistics_direct import device_of
 from op_tools.statistics_store import Heads, StatisticsStore
-from op_tools.written import may_write_by_name, writes_a_list
+from op_tools.written import may_write_by_name
 
 if TYPE_CHECKING:
     from op_tools.capture_run import Run
@@ -39,7 +39,8 @@ class DirectCalls:
         self._plan, self._run, self._counted = plan, run, counted
         self._store: StatisticsStore = run.statistics
         self._heads = Heads(plan.name)
-        self._writes, self._list = may_write_by_name(plan.name), writes_a_list(plan.name)
+        self._writes = may_write_by_name(plan.name)
+        self._list = self._writes and plan.name.startswith("torch._foreach_")
 
     def __call__(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -80,7 +81,7 @@ class DirectCalls:
         writes = self._writes or "out" in kwargs
         if not writes:  # `inplace`, by place or by name
             writes = any([value is True for value in (*args, *kwargs.values())])
-        text = self._store.before(given, writes, self._list)
+        text = self._store.before(given, writes)
         arguments = None
         if is_grad_enabled() and any([tensor.requires_grad for tensor in given]):
             arguments = gradients.arguments_of(given)
@@ -121,7 +122,7 @@ class DirectCalls:
     ) -> dict[int, Tensor]:
         """The arguments that it has written, as `written.written` finds them."""
         now = [tensor._version for tensor in given]
-        if self._list and self._writes:  # a device may count none of them
+        if self._list:  # a device may count none of them
             own = set(map(id, tensor_list(args[:1])))
             return {
                 at: tensor
@@ -138,7 +139,9 @@ class DirectCalls:
         part = gradients.part(sequence, arguments, made)
         if part is None:
             return
-        nodes = [node for node in part.nodes if node in part.outputs or node in part.inputs]
+        nodes = part.nodes
+        if len(nodes) > 1:
+            nodes = [node for node in nodes if node in part.outputs or node in part.inputs]
         blank = Gradients([None] * len(made), [None] * arguments.count, True)
         store = self._store
 

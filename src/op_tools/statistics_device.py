@@ -34,8 +34,8 @@ class Later:
     __slots__ = ("number", "text")
 
     def __init__(self) -> None:
-        self.number = str(next(_numbers_given))
-        self.text = f"{MARK}{self.number}{MARK}"
+        self.number = number = next(_numbers_given)
+        self.text = f"{MARK}{number}{MARK}"
 
 
 class Reduced:

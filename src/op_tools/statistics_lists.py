@@ -21,7 +21,7 @@ from op_tools.reducing import Listed, Together, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_text import start_of
 
-LISTS = 256  # that are known at most
+LISTS = 64  # that are known at most
 
 
 class Known:
@@ -81,7 +81,8 @@ class Lists:
         if not self._fits(tensors):
             return None
         if len(self._known) >= LISTS:
-            self._known.clear()
+            live = [one for one in self._known.items() if all(each() is not None for each in one[1].refs)]
+            self._known = dict(live[-LISTS // 2 :])
         known = self._known[key] = Known(tensors)
         return known
 
@@ -116,17 +117,19 @@ class Lists:
         known.versions, known.valid, known.fresh = versions, True, fresh
         return known.listed
 
-    def forget(self, memories: frozenset[int]) -> None:
-        """Storages were written."""
+    def written(self, memories: frozenset[int]) -> None:
+        """Storages were."""
         for known in list(self._known.values()):
             if known.valid and not known.memories.isdisjoint(memories):
                 known.valid = False
 
-    def forget_one(self, memory: int) -> None:
-        """A storage was."""
-        for known in list(self._known.values()):
-            if memory in known.memories:
-                known.valid = False
+    def forget(self, tensor: Tensor) -> None:
+        """A tensor was written."""
+        if self._known and tensor.layout == torch.strided and not tensor.is_nested:
+            memory = tensor.untyped_storage()._cdata
+            for known in list(self._known.values()):
+                if memory in known.memories:
+                    known.valid = False
 
     def clear(self) -> None:
         """Any may have been written."""

@@ -92,14 +92,10 @@ class StatisticsStore:
             ),
         )
 
-    def before(self, given: list[Tensor], may_write: bool, list_alone: bool = False) -> str:
-        """The statistics of a call's arguments, with commas between; from now on it may be made.
-        `list_alone`: what it writes is a list of tensors, which will be forgotten.
-        """
+    def before(self, given: list[Tensor], may_write: bool) -> str:
+        """The statistics of a call's arguments, with commas between; from now on it may be made."""
         made = self.waiting_texts(given)
-        if may_write and list_alone and self._waits:
-            self._unseen.before_lists()
-        elif may_write or not self._waits:
+        if may_write or not self._waits:
             self._unseen.start()
         return made
 
@@ -131,13 +127,13 @@ class StatisticsStore:
     def before_list(self, known: Known) -> None:
         """A list is about to be written."""
         if self._waits:
-            self._unseen.before_lists()
+            self._unseen.before_list()
         else:
             self._unseen.before_write_memory(known.memories, known.device)
 
     def list_written(self, known: Known, tensors: list[Tensor]) -> None:
         """And was."""
-        self._unseen.forget_list(known)
+        self.lists.written(known.memories)
         if self._views is not None:
             for tensor in tensors:
                 self._views.forget(tensor)

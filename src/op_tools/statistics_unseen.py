@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 from itertools import chain, islice
-from weakref import ref
 
 import torch
 from torch import Tensor
 
 from op_tools import reducing, statistics, statistics_device
-from op_tools.reducing import Group, ReducedList, Together, Values, values_of
+from op_tools.reducing import Group, ReducedList, Together, values_of
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import MARK, Later, Reduced
-from op_tools.statistics_lists import Known, Lists
+from op_tools.statistics_lists import Lists
 from op_tools.statistics_text import start_of, written
 
 KEPT = 20_000  # results that a line may still ask for
-MENTIONS = 2 * reducing.WAITING  # that are known at most
-LAYOUTS = 100_000
 
 Numbers = str | Later  # in JSON, or where they will be
 
@@ -69,8 +66,9 @@ class Unseen:
             self.lists.clear()
         self._together.start()
 
-    def before_lists(self) -> None:
-        """Or this, where `forget` is called with all that were written, and before it is."""
+    def before_list(self) -> None:
+        """Or this, where it is a list that is known; it is told of it afterwards."""
+        self._mentions.clear()
         self._together.start()
 
     def before_write(self, tensors: list[Tensor]) -> None:
@@ -83,15 +81,7 @@ class Unseen:
 
     def forget(self, tensor: Tensor) -> None:
         """A call has written it."""
-        memory = self._mentions.forget(tensor)
-        if memory:
-            self.lists.forget_one(memory)
-
-    def forget_list(self, known: Known) -> None:
-        """Or a list."""
-        for memory in known.memories:
-            self._mentions.forget_memory(memory)
-        self.lists.forget(known.memories)
+        self.lists.forget(tensor)
 
     def filled(self, data: bytes) -> bytes:
         """Lines with the statistics in the place of the marks."""
@@ -113,7 +103,7 @@ class Unseen:
         laters += [mark for one in lists for mark in (one.listed.inside, one.listed.after)]
         waiting += [each for one in lists for each in one.each]
         for later in chain(laters, *(one.laters for one in groups)):
-            known[later.number] = later
+            known[str(later.number)] = later
         for number in list(islice(known, max(0, len(known) - KEPT))):
             del known[number]
         reducing.fill(groups, self._hash_only)
@@ -129,39 +119,6 @@ class Unseen:
         return "".join(parts)
 
 
-class _Layout:
-    """What tensors are, apart from where."""
-
-    __slots__ = ("dense", "dtype", "start", "stride", "usable", "values")
-
-    def __init__(self, tensor: Tensor, together: Together) -> None:
-        plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
-        self.usable = plain and not statistics.is_seen(tensor) and together.takes(tensor)
-        self.dense = not (tensor.is_complex() or tensor.is_neg()) and is_dense(tensor)
-        self.dtype, self.stride = tensor.dtype, tensor.stride()
-        self.values = values_of(tensor) if self.usable and self.dense else _NO_VALUES
-        self.start = start_of(tensor.dtype, tensor.shape)
-
-
-class _Known:
-    """A tensor that was mentioned, and its numbers while it is as it was."""
-
-    __slots__ = (
-        *("address", "bytes", "epoch", "later", "layout", "memory", "shape", "start"),
-        *("tensor", "version"),
-    )
-    later: Later
-    version: int
-
-    def __init__(self, tensor: Tensor, layout: _Layout) -> None:
-        storage = tensor.untyped_storage()
-        self.tensor = ref(tensor)
-        self.address, self.shape = tensor.data_ptr(), tensor.shape
-        self.layout, self.start = layout, layout.start
-        self.memory, self.bytes = storage._cdata, storage.nbytes()
-        self.epoch = -1
-
-
 class Mentions:
     """Tensors of which autograd's count of writes is up to date: one that is mentioned again as it
     was has the numbers of the first time. Any thread.
@@ -169,126 +126,75 @@ class Mentions:
 
     def __init__(self, together: Together) -> None:
         self._together = together
-        self._known: dict[int, _Known] = {}  # by identity
-        self._epoch = 0  # before it anything may have been written
-        self._aliases: dict[int, list[_Known]] = {}  # by storage, those of this epoch
-        self._places: dict[object, Later] = {}  # of memory that is held
-        self._layouts: dict[object, _Layout] = {}
-        self._starts = 0  # when those began to wait
+        self._starts = 0  # since when memory is held, and an address is one tensor's
+        self._known: dict[_Place, tuple[str, Later]] = {}  # of those without gaps
+        self._same: dict[_Values, Later] = {}  # whatever their shapes are
+        self._gaps: dict[object, tuple[Later, Tensor]] = {}  # of the others
 
     def texts(self, tensors: list[Tensor]) -> list[str | None]:
         """Their texts; None: not one of ours. RuntimeError: a tensor of an unusual kind. Hot path."""
-        find, epoch = self._known.get, self._epoch
-        found: list[str | None] = []
-        complete = True
-        for tensor in tensors:
-            one = find(id(tensor))
-            if (
-                one is not None
-                and one.epoch == epoch
-                and one.version == tensor._version
-                and one.tensor() is tensor
-                and one.address == tensor.data_ptr()
-                and one.shape == tensor.shape
-            ):
-                found.append(f"{one.start}{one.later.text}}}")
-            else:
-                found.append(None)
-                complete = False
-        if not complete:
-            self._find(tensors, found)
+        together = self._together
+        if together.starts != self._starts:
+            self.clear()
+        known, found, entered = self._known, [], None
+        with together.lock:
+            for tensor in tensors:
+                place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor._version
+                dense = tensor.is_contiguous() and not tensor.is_neg()
+                one = known.get(place) if dense else None
+                if one is None:
+                    if together.refused or not together.takes(tensor):
+                        found.append(None)
+                        continue
+                    if tensor.device != entered:
+                        entered = tensor.device
+                        together.enter(entered)
+                    one = self._new(tensor, place, dense)
+                    known = self._known
+                found.append(f"{one[0]}{one[1].text}}}")
         return found
 
-    def _find(self, tensors: list[Tensor], found: list[str | None]) -> None:
-        together, device = self._together, None
-        if len(self._known) > MENTIONS:
-            self._sweep()
-        if together.refused:
-            return
-        with together.lock:
-            for at, tensor in enumerate(tensors):
-                if found[at] is None:
-                    one = self._known.get(id(tensor))
-                    if one is None or not _is_same(one, tensor):
-                        one = self._new(tensor)
-                        if one is None:
-                            continue
-                    if tensor.device != device:
-                        device = tensor.device
-                        together.enter(device)
-                    self._measure(one, tensor)
-                    found[at] = f"{one.start}{one.later.text}}}"
-
-    def _new(self, tensor: Tensor) -> _Known | None:
-        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.is_neg())
-        layout = self._layouts.get(key)
-        if layout is None:
-            if len(self._layouts) >= LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[key] = _Layout(tensor, self._together)
-        if not layout.usable or tensor.is_inference():
-            return None
-        made = self._known[id(tensor)] = _Known(tensor, layout)
+    def _new(self, tensor: Tensor, place: _Place, dense: bool) -> tuple[str, Later]:
+        together, (address, dtype, shape, version) = self._together, place
+        start = start_of(dtype, shape)
+        if not dense or dtype.is_complex:
+            dense = not (dtype.is_complex or tensor.is_neg()) and is_dense(tensor)
+            if not dense:
+                return start, self._with_gaps(tensor, place)
+        values = values_of(tensor)
+        key = address, dtype, values[2], version
+        later = self._same.get(key)
+        if later is None:
+            together.make_room(values[0])
+            if together.starts != self._starts:
+                self.clear()
+            later = together.put(tensor.detach(), address, version, address, values)
+            self._same[key] = later
+        made = start, later
+        if tensor.is_contiguous():
+            self._known[place] = made
         return made
 
-    def _measure(self, one: _Known, tensor: Tensor) -> None:
-        together, layout = self._together, one.layout
-        version = one.version = tensor._version
-        if layout.dense:
-            together.make_room(one.bytes)
-            if together.starts != self._starts:
-                self._places, self._starts = {}, together.starts
-            address = one.address
-            place = (address, layout.dtype, layout.values, version)
-            later = self._places.get(place)
-            if later is None:
-                later = together.put(tensor.detach(), address, version, address, layout.values)
-                self._places[place] = later
-        else:
-            later = together.add(tensor)
-        one.later = later
-        if one.epoch != self._epoch:
-            one.epoch = self._epoch
-            self._aliases.setdefault(one.memory, []).append(one)
-
-    def forget(self, tensor: Tensor) -> int:
-        """A call has written it, and so every view of its memory, which it returns; 0: none."""
-        if tensor.layout != torch.strided or tensor.is_nested:
-            return 0
-        one = self._known.get(id(tensor))
-        same = one is not None and one.tensor() is tensor and one.address == tensor.data_ptr()
-        memory = one.memory if same and one else tensor.untyped_storage()._cdata
-        self.forget_memory(memory)
-        return memory
-
-    def forget_memory(self, memory: int) -> None:
-        """The same."""
-        for alias in self._aliases.pop(memory, ()):
-            alias.epoch = -1
+    def _with_gaps(self, tensor: Tensor, place: _Place) -> Later:
+        """It is copied; so that it is once, its own memory is held too."""
+        key = place, tensor.stride(), tensor.is_neg(), tensor.is_conj()
+        found = self._gaps.get(key)
+        if found is None:
+            later = self._together.add(tensor)
+            if self._together.starts != self._starts:
+                self.clear()
+            found = self._gaps[key] = later, tensor.detach()
+        return found[0]
 
     def clear(self) -> None:
-        """Any may be written."""
-        if self._aliases:
-            self._epoch += 1
-            self._aliases, self._places = {}, {}
-
-    def _sweep(self) -> None:
-        live = {at: one for at, one in list(self._known.items()) if one.tensor() is not None}
-        self._known = live if len(live) < MENTIONS // 2 else {}
+        """Any may be written, or may be another's memory."""
+        self._starts = self._together.starts
+        if self._same or self._gaps:
+            self._known, self._same, self._gaps = {}, {}, {}
 
 
-def _is_same(one: _Known, tensor: Tensor) -> bool:
-    """Whether what is known of a tensor but its values is still so: `.data` may be set."""
-    return (
-        one.tensor() is tensor
-        and one.address == tensor.data_ptr()
-        and one.shape == tensor.shape
-        and one.layout.dtype == tensor.dtype
-        and one.layout.stride == tensor.stride()
-    )
-
-
+_Place = tuple[int, torch.dtype, torch.Size, int]
+_Values = tuple[int, torch.dtype, int, int]
 _MARK = MARK.encode()
 _UNREAD = Later()
-_NO_VALUES: Values = (0, 0, 0)
 NOT_READ = '"skipped":"not read"'

@@ -70,12 +70,6 @@ def may_write_by_name(name: str) -> bool:
 
 
 @cache
-def writes_a_list(name: str) -> bool:
-    """Whether a function, if it writes, writes the list that it is given first, and no more."""
-    return name.startswith("torch._foreach_")
-
-
-@cache
 def is_in_place(word: str) -> bool:
     """Whether a name is that of an operator that writes what it is given first."""
     return bool(_IN_PLACE.fullmatch(word))
