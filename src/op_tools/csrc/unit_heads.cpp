@@ -38,7 +38,7 @@ Heads::Own& Heads::own() {
 
 std::optional<Head> Heads::head(const std::string* name, c10::DeviceType kind, bool below, Count* count) {
   Own& own = this->own();
-  if (own.of != number_) {  // codes of another may have been given back
+  if (own.of != number_) {  // what it knows is of another
     own.codes = {}, own.sites = {}, own.counted = {}, own.module = nullptr;
     own.of = number_;
   }
