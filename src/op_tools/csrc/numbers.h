@@ -62,7 +62,8 @@ class Numbers {
     return found != nullptr ? *found : made(storage);
   }
   void expect(const void* storage) const {  // soon; any thread
-    if (const Slot* first = first_.load(std::memory_order_relaxed)) __builtin_prefetch(first + Table::start(storage));
+    for (const auto& first : first_)
+      if (const Slot* slot = first.load(std::memory_order_relaxed)) __builtin_prefetch(slot + Table::start(storage));
   }
   bool full() const { return young_ != nullptr && young_->used >= kFull; }  // to be turned over
   void turn();
@@ -107,7 +108,7 @@ class Numbers {
 
   const bool weakly_;
   std::unique_ptr<Table> young_, old_, forgotten_, spare_;
-  std::atomic<const Slot*> first_{nullptr};  // of the young
+  std::atomic<const Slot*> first_[2]{};  // of the young, of the old
 };
 
 }  // namespace op_tools

@@ -160,6 +160,7 @@ int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts
   if (place && sampled_) waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter(), waiting_.back().version = version;
   Numbers::Slot& slot = numbers_.of(storage);
   if (in_place) slot.waits = number;
+  if (!holds(slot.newest.number)) slot.clear();  // the others are older
   if (place && (in_place || !sampled_)) slot.keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
   return number;

@@ -84,7 +84,8 @@ void Numbers::turn() {
   if (old_ != nullptr) old_->clear(), spare_ = std::move(old_);
   old_ = std::move(young_);
   young_ = spare_ != nullptr ? std::move(spare_) : std::make_unique<Table>(weakly_);
-  first_.store(young_->slots.data(), std::memory_order_relaxed);
+  first_[0].store(young_->slots.data(), std::memory_order_relaxed);
+  first_[1].store(old_ == nullptr ? nullptr : old_->slots.data(), std::memory_order_relaxed);
 }
 
 void Numbers::drop(c10::StorageImpl* storage) {
