@@ -17,8 +17,9 @@ from torch import Tensor
 
 from op_tools import statistics
 from op_tools.call import PLAIN
-from op_tools.reducing import Listed, Together, values_of
+from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
+from op_tools.statistics_groups import Listed, values_of
 from op_tools.statistics_text import start_of
 
 LISTS = 64  # that are known at most
@@ -81,7 +82,11 @@ class Lists:
         if not self._fits(tensors):
             return None
         if len(self._known) >= LISTS:
-            live = [one for one in self._known.items() if all(each() is not None for each in one[1].refs)]
+            live = [
+                one
+                for one in self._known.items()
+                if all(each() is not None for each in one[1].refs)
+            ]
             self._known = dict(live[-LISTS // 2 :])
         known = self._known[key] = Known(tensors)
         return known
