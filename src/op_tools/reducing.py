@@ -37,6 +37,7 @@ from op_tools.statistics import NATIVE
 from op_tools.statistics_device import Later, Reduced, flat_of
 from op_tools.statistics_groups import (
     Group,
+    Laid,
     Listed,
     ReducedList,
     Values,
@@ -46,7 +47,7 @@ from op_tools.statistics_groups import (
     pieces,
     values_of,
 )
-from op_tools.statistics_rows import FIELDS, Whole
+from op_tools.statistics_rows import FIELDS
 from op_tools.vendor_kernels import Start, offered
 
 log = logging.getLogger("op_tools")
@@ -91,7 +92,7 @@ class Together:
     """Tensors that are to be reduced, held until then; any thread."""
 
     def __init__(self, hash_only: bool, counted: bool = False) -> None:
-        self._hash_only = hash_only
+        self.hash_only = hash_only
         self._counted = counted  # autograd's count of writes is up to date whenever one is added
         self.refused: set[str] = set()  # kinds of devices that cannot
         self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
@@ -175,7 +176,7 @@ class Together:
         tensors: list[Tensor],
         addresses: list[int],
         versions: list[int],
-        values: Whole,
+        laid: Laid,
         starts: list[str],
         memories: frozenset[int],
         size: int,
@@ -184,7 +185,7 @@ class Together:
         self.make_room(size)
         self._storages |= memories
         listed = Listed(starts)
-        self._lists.append(WaitingList(listed, list(tensors), addresses, versions, values))
+        self._lists.append(WaitingList(listed, list(tensors), addresses, versions, laid))
         return listed
 
     def make_room(self, size: int) -> None:
@@ -277,12 +278,12 @@ class Together:
         try:
             start = starter(kind)
             assert start is not None  # `takes` has said so
-            self._started.append(Group(waiting, lists, self._hash_only, start, device))
+            self._started.append(Group(waiting, lists, self.hash_only, start, device))
         except Exception as error:  # another's code: torch's kernels do as well
             log.warning("op_tools goes without the kernel of %s: %s", kind, error)
             self.refused.add(kind)
             self._takes.clear()
             for one in waiting:
                 flat = flat_again(one, device)
-                self._started.append(Reduced(flat, one[8], self._hash_only, True, one[0]))
-            self._started += [ReducedList(some, self._hash_only) for some in lists]
+                self._started.append(Reduced(flat, one[8], self.hash_only, True, one[0]))
+            self._started += [ReducedList(some, self.hash_only) for some in lists]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from op_tools import statistics_rows
@@ -36,6 +37,24 @@ def values_of(dense: Tensor) -> Values:
 Waiting = tuple[Later, Tensor | torch.UntypedStorage, int, int, int, int, int, int, int]
 
 
+class Laid(NamedTuple):
+    """Tensors as a kernel is to read them."""
+
+    table: Whole
+    lengths: Whole  # rows of the table for each tensor
+    sizes: Whole
+    counts: Whole
+    floats: NDArray[np.bool_]
+
+
+def laid_out(addresses: list[int], values: list[Values], hash_only: bool) -> Laid:
+    """Values that lie one after the other, from these addresses on."""
+    sizes, kinds, counts = np.array(values, np.int64).reshape(-1, 3).T
+    given = kinds + HASH_ONLY if hash_only else kinds
+    table, lengths = table_of(np.array(addresses, np.int64), sizes, given)
+    return Laid(table, lengths, sizes, counts, kinds < INTEGERS)
+
+
 class Listed:
     """The texts of a list of tensors: with commas between, and with the number of each before."""
 
@@ -59,7 +78,7 @@ class WaitingList(NamedTuple):
     holders: list[Tensor]
     addresses: list[int]
     versions: list[int]
-    values: Whole  # a row for each
+    laid: Laid
 
 
 class ReducedList:
@@ -89,16 +108,16 @@ class Group:
     ) -> None:
         self.singles = [one[0] for one in waiting]
         self.lists = [one.listed for one in lists]
-        numbers = np.array([one[4:] for one in waiting], np.int64).reshape(-1, 5)
-        for one in lists:
-            row = np.empty((len(one.holders), 5), np.int64)
-            row[:, 0], row[:, 1:4], row[:, 4] = one.addresses, one.values, 1
-            numbers = np.concatenate([numbers, row])
-        addresses, self.sizes, kinds, self.counts, self.times = numbers.T
-        self.floats = kinds < INTEGERS
-        kinds = kinds + HASH_ONLY if hash_only else kinds
-        table, self.lengths = table_of(addresses, self.sizes, kinds)
-        self._read = start(torch.from_numpy(table), device) if len(table) else None
+        parts = [one.laid for one in lists]
+        if waiting:
+            addresses, values = [one[4] for one in waiting], [one[5:8] for one in waiting]
+            parts.insert(0, laid_out(addresses, values, hash_only))
+        laid = parts[0]
+        if len(parts) > 1:
+            laid = Laid(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        self.laid = laid
+        self.times = [one[8] for one in waiting]
+        self._read = start(torch.from_numpy(laid.table), device) if len(laid.table) else None
 
     @property
     def laters(self) -> list[Later]:
@@ -125,20 +144,19 @@ def fill(groups: list[Group], hash_only: bool) -> None:
     if not groups:
         return
     rows = np.concatenate([group.rows() for group in groups])
-    lengths, sizes, counts, floats, times = (
-        np.concatenate([getattr(group, word) for group in groups])
-        for word in ("lengths", "sizes", "counts", "floats", "times")
-    )
+    columns = zip(*(group.laid[1:] for group in groups), strict=True)
+    lengths, sizes, counts, floats = (np.concatenate(column) for column in columns)
     found = statistics_rows.texts(rows, lengths, sizes, counts, floats, hash_only)
     lasts = np.cumsum(lengths)
-    for at in np.flatnonzero(times > 1).tolist():  # seldom
-        own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
-        given = sizes[one], counts[one], floats[one], int(times[at])
-        found[at] = statistics_rows.repeated(own, *given, hash_only)
     first = 0
     for group in groups:
-        group.told(found[first : first + len(group.lengths)])
-        first += len(group.lengths)
+        if max(group.times, default=1) > 1:  # seldom
+            for at, times in enumerate(group.times, first):
+                own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
+                given = sizes[one], counts[one], floats[one], times
+                found[at] = statistics_rows.repeated(own, *given, hash_only)
+        group.told(found[first : first + len(group.laid.lengths)])
+        first += len(group.laid.lengths)
 
 
 def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:
