@@ -24,6 +24,7 @@ from torch._C._dynamo.eval_frame import (
     get_eval_frame_callback,
     set_code_exec_strategy,
 )
+from torch._compile import _disable_dynamo
 from torch._ops import OpOverload
 from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
@@ -125,7 +126,7 @@ def _dispatched(
     return run(plan, func, args, kwargs or {})
 
 
-_undisturbed = torch._disable_dynamo(_dispatched, recursive=True)
+_undisturbed = _disable_dynamo(_dispatched, recursive=True)
 set_code_exec_strategy(
     _DispatchMode.__torch_dispatch__.__code__,
     _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import looks, reducing
+from op_tools import looks, reducing, statistics_groups
 from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
 from op_tools.statistics_device import flat_of
@@ -87,7 +87,7 @@ def _started(waiting: list[Tensor]) -> Callable[[], list[float]]:
     addresses = np.array([flat.data_ptr() for flat in flats])
     kinds = np.array([NATIVE[flat.dtype] for flat in flats])
     sizes = np.array(counts) * [flat.element_size() for flat in flats]
-    rows, lengths = reducing.table_of(addresses, sizes, kinds)
+    rows, lengths = statistics_groups.table_of(addresses, sizes, kinds)
     table, pieces = torch.from_numpy(rows), lengths.tolist()
     read = start(table, waiting[0].device)
     return lambda: _greatest(read(), pieces, counts)

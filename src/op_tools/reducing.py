@@ -27,25 +27,30 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import NamedTuple, Union
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deeplink import vendor
-from op_tools import statistics_rows
 from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
 from op_tools.statistics_device import Later, Reduced, flat_of
-from op_tools.statistics_numpy import BLOCK
-from op_tools.statistics_rows import FIELDS, Whole
+from op_tools.statistics_groups import (
+    Group,
+    Laid,
+    Listed,
+    ReducedList,
+    Values,
+    Waiting,
+    WaitingList,
+    flat_again,
+    pieces,
+    values_of,
+)
+from op_tools.statistics_rows import FIELDS
 from op_tools.vendor_kernels import Start, offered
 
 log = logging.getLogger("op_tools")
-PIECE = 8 * BLOCK  # bytes
-HASH_ONLY = 16
-INTEGERS = NATIVE[torch.int64]  # their kinds begin with it
 HELD, WAITING = 1 << 28, 4096  # bytes and tensors that wait at most
 
 
@@ -80,60 +85,19 @@ def _try(start: Start, one: Tensor) -> None:
 _stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
 
 
-Values = tuple[int, int, int]  # how many bytes, of which kind, how many
-
-
-def values_of(dense: Tensor) -> Values:
-    """What a kernel needs to know of values but where they are."""
-    count = dense.numel()
-    return count * dense.element_size(), NATIVE[dense.dtype], count
-
-
-# What stands for it, what holds its memory, and the address of what that holds; autograd's count of
-# its writes (-1: nothing counts them); its address, size, kind and count, and how often each value
-# is seen. No named one: to make it takes five times as long.
-_Waiting = tuple[Later, Tensor | torch.UntypedStorage, int, int, int, int, int, int, int]
-
-
-class Listed:
-    """The texts of a list of tensors: with commas between, and with the number of each before."""
-
-    __slots__ = ("_starts", "after", "inside", "texts")
-
-    def __init__(self, starts: list[str]) -> None:
-        self._starts = starts
-        self.inside, self.after = Later(), Later()
-        self.texts = [""] * len(starts)
-
-    def fill(self) -> None:
-        """When the text of each is there."""
-        pairs = zip(self._starts, self.texts, strict=True)
-        made = [f"{start}{text}}}" for start, text in pairs]
-        self.inside.text = ",".join(made)
-        self.after.text = ",".join([f'"{at}":{text}' for at, text in enumerate(made)])
-
-
-class _WaitingList(NamedTuple):
-    listed: Listed
-    holders: list[Tensor]
-    addresses: list[int]
-    versions: list[int]
-    values: Whole  # a row for each
-
-
-Started = Union["Group", "ReducedList", Reduced, Later]
+Started = Group | ReducedList | Reduced | Later
 
 
 class Together:
     """Tensors that are to be reduced, held until then; any thread."""
 
     def __init__(self, hash_only: bool, counted: bool = False) -> None:
-        self._hash_only = hash_only
+        self.hash_only = hash_only
         self._counted = counted  # autograd's count of writes is up to date whenever one is added
         self.refused: set[str] = set()  # kinds of devices that cannot
         self._takes: dict[tuple[torch.device, torch.dtype], bool] = {}
-        self._waiting: list[_Waiting] = []
-        self._lists: list[_WaitingList] = []
+        self._waiting: list[Waiting] = []
+        self._lists: list[WaitingList] = []
         self._storages: set[int] = set()  # of those
         self._bytes = 0
         self._device = torch.device("cpu")  # of all that waits
@@ -182,7 +146,7 @@ class Together:
         values: Values,
         times: int = 1,
     ) -> Later:
-        """Values that lie one after the other: see `_Waiting`. Hot path."""
+        """Values that lie one after the other: see `Waiting`. Hot path."""
         later = Later()
         self._waiting.append((later, holder, base, version, address, *values, times))
         return later
@@ -212,7 +176,7 @@ class Together:
         tensors: list[Tensor],
         addresses: list[int],
         versions: list[int],
-        values: Whole,
+        laid: Laid,
         starts: list[str],
         memories: frozenset[int],
         size: int,
@@ -221,7 +185,7 @@ class Together:
         self.make_room(size)
         self._storages |= memories
         listed = Listed(starts)
-        self._lists.append(_WaitingList(listed, list(tensors), addresses, versions, values))
+        self._lists.append(WaitingList(listed, list(tensors), addresses, versions, laid))
         return listed
 
     def make_room(self, size: int) -> None:
@@ -267,7 +231,7 @@ class Together:
             with stream if now != stream else nullcontext():
                 self._start(self._device, self._there(waiting), self._lists_there(lists))
 
-    def _lists_there(self, lists: list[_WaitingList]) -> list[_WaitingList]:
+    def _lists_there(self, lists: list[WaitingList]) -> list[WaitingList]:
         """The same of lists: those in which one is not have none."""
         there = []
         for one in lists:
@@ -288,7 +252,7 @@ class Together:
             started, self._started = self._started, []
         return started
 
-    def _there(self, waiting: list[_Waiting]) -> list[_Waiting]:
+    def _there(self, waiting: list[Waiting]) -> list[Waiting]:
         """Those whose memory was not given back meanwhile, by a resize, or written unseen."""
         bases = [one[1].data_ptr() for one in waiting]
         counts = [-1 if one[3] < 0 else one[1]._version for one in waiting]  # type: ignore[union-attr]
@@ -306,7 +270,7 @@ class Together:
         return there
 
     def _start(
-        self, device: torch.device, waiting: list[_Waiting], lists: list[_WaitingList]
+        self, device: torch.device, waiting: list[Waiting], lists: list[WaitingList]
     ) -> None:
         kind = device.type
         if not (waiting or lists):
@@ -314,123 +278,12 @@ class Together:
         try:
             start = starter(kind)
             assert start is not None  # `takes` has said so
-            self._started.append(Group(waiting, lists, self._hash_only, start, device))
+            self._started.append(Group(waiting, lists, self.hash_only, start, device))
         except Exception as error:  # another's code: torch's kernels do as well
             log.warning("op_tools goes without the kernel of %s: %s", kind, error)
             self.refused.add(kind)
             self._takes.clear()
             for one in waiting:
-                flat = _flat(one, device)
-                self._started.append(Reduced(flat, one[8], self._hash_only, True, one[0]))
-            self._started += [ReducedList(some, self._hash_only) for some in lists]
-
-
-def _flat(one: _Waiting, device: torch.device) -> Tensor:
-    _, holder, _, _, address, _, number, count, _ = one
-    memory = holder.untyped_storage() if isinstance(holder, Tensor) else holder
-    dtype = next(dtype for dtype, kind in NATIVE.items() if kind == number)
-    first = (address - memory.data_ptr()) // dtype.itemsize
-    return torch.empty(0, dtype=dtype, device=device).set_(memory, first, (count,), (1,))
-
-
-class ReducedList:
-    """A list by torch's own kernels."""
-
-    def __init__(self, some: _WaitingList, hash_only: bool) -> None:
-        self.listed = some.listed
-        flats = [flat_of(tensor)[0] for tensor in some.holders]
-        self.each = [Reduced(flat, 1, hash_only, True) for flat in flats]
-
-    def fill(self) -> None:
-        """When those are read."""
-        self.listed.texts = [one.later.text for one in self.each]
-        self.listed.fill()
-
-
-class Group:
-    """What was started together."""
-
-    def __init__(
-        self,
-        waiting: list[_Waiting],
-        lists: list[_WaitingList],
-        hash_only: bool,
-        start: Start,
-        device: torch.device,
-    ) -> None:
-        self.singles = [one[0] for one in waiting]
-        self.lists = [one.listed for one in lists]
-        numbers = np.array([one[4:] for one in waiting], np.int64).reshape(-1, 5)
-        for one in lists:
-            row = np.empty((len(one.holders), 5), np.int64)
-            row[:, 0], row[:, 1:4], row[:, 4] = one.addresses, one.values, 1
-            numbers = np.concatenate([numbers, row])
-        addresses, self.sizes, kinds, self.counts, self.times = numbers.T
-        self.floats = kinds < INTEGERS
-        kinds = kinds + HASH_ONLY if hash_only else kinds
-        table, self.lengths = table_of(addresses, self.sizes, kinds)
-        self._read = start(torch.from_numpy(table), device) if len(table) else None
-
-    @property
-    def laters(self) -> list[Later]:
-        """All marks that stand for what was found."""
-        return [*self.singles, *(mark for one in self.lists for mark in (one.inside, one.after))]
-
-    def told(self, texts: list[str]) -> None:
-        """The text of each."""
-        for later, text in zip(self.singles, texts, strict=False):
-            later.text = text
-        at = len(self.singles)
-        for one in self.lists:
-            one.texts = texts[at : at + len(one.texts)]
-            at += len(one.texts)
-            one.fill()
-
-    def rows(self) -> Whole:
-        """What was found; waits for the device."""
-        return np.empty((0, FIELDS), np.int64) if self._read is None else self._read().numpy()
-
-
-def fill(groups: list[Group], hash_only: bool) -> None:
-    """Puts their statistics into words; waits for the device."""
-    if not groups:
-        return
-    rows = np.concatenate([group.rows() for group in groups])
-    lengths, sizes, counts, floats, times = (
-        np.concatenate([getattr(group, word) for group in groups])
-        for word in ("lengths", "sizes", "counts", "floats", "times")
-    )
-    found = statistics_rows.texts(rows, lengths, sizes, counts, floats, hash_only)
-    lasts = np.cumsum(lengths)
-    for at in np.flatnonzero(times > 1).tolist():  # seldom
-        own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
-        given = sizes[one], counts[one], floats[one], int(times[at])
-        found[at] = statistics_rows.repeated(own, *given, hash_only)
-    first = 0
-    for group in groups:
-        group.told(found[first : first + len(group.lengths)])
-        first += len(group.lengths)
-
-
-def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:
-    """The rows of the table for values that lie one after the other; how many each tensor has."""
-    pieces = -(-(sizes // 8 * 8) // PIECE)  # and what is behind the last whole word
-    lengths = pieces + (sizes % 8 > 0)
-    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    starts = (np.arange(len(firsts)) - firsts) * PIECE
-    whole = np.repeat(sizes // 8 * 8, lengths)
-    last = starts >= whole
-    starts[last] = whole[last]
-    table = np.empty((len(firsts), 3), np.int64)
-    table[:, 0] = np.repeat(addresses, lengths) + starts
-    table[:, 1] = np.where(last, np.repeat(sizes % 8, lengths), np.minimum(PIECE, whole - starts))
-    table[:, 2] = np.repeat(kinds, lengths)
-    return table, lengths
-
-
-def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
-    """The same of one tensor."""
-    kind = NATIVE[flat.dtype] + (HASH_ONLY if hash_only else 0)
-    given = (flat.data_ptr(), flat.numel() * flat.element_size(), kind)
-    table, _ = table_of(*(np.array([number], np.int64) for number in given))
-    return [(address, size, kind) for address, size, kind in table.tolist()]
+                flat = flat_again(one, device)
+                self._started.append(Reduced(flat, one[8], self.hash_only, True, one[0]))
+            self._started += [ReducedList(some, self.hash_only) for some in lists]

@@ -7,6 +7,8 @@ and what `gradients.watch` hears.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, is_grad_enabled
@@ -72,18 +74,16 @@ class DirectCalls:
                 local.busy = False
         return result
 
-    def _before(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]
-    ) -> _State:
+    def _before(self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]) -> _State:
         self._counted()
         sequence = _autograd._get_sequence_nr()
         head = self.head(sequence)
         writes = self._writes or "out" in kwargs
         if not writes:  # `inplace`, by place or by name
-            writes = any([value is True for value in (*args, *kwargs.values())])
+            writes = any(map(_is_true, (*args, *kwargs.values())))
         text = self._store.before(given, writes)
         arguments = None
-        if is_grad_enabled() and any([tensor.requires_grad for tensor in given]):
+        if is_grad_enabled() and any(map(_requires_grad, given)):
             arguments = gradients.arguments_of(given)
         return head, text, [tensor._version for tensor in given], arguments, sequence
 
@@ -133,9 +133,7 @@ class DirectCalls:
             return {}
         return {at: tensor for at, tensor in enumerate(given) if versions[at] != now[at]}
 
-    def _watch(
-        self, head: str, arguments: Arguments, made: list[Tensor], sequence: int
-    ) -> None:
+    def _watch(self, head: str, arguments: Arguments, made: list[Tensor], sequence: int) -> None:
         part = gradients.part(sequence, arguments, made)
         if part is None:
             return
@@ -153,12 +151,16 @@ class DirectCalls:
         several = frozenset(entering) if len(set(entering)) < len(entering) else _NONE
         for node in nodes:
             out, into = part.outputs.get(node, _NO_EDGES), part.inputs.get(node, _NO_EDGES)
-            if out and isinstance(node, BackwardCFunction):  # the program's: it may write them
+            if out and issubclass(
+                type(node), BackwardCFunction
+            ):  # the program's: it may write them
                 node.register_prehook(_Before(name, store, group, out))
                 out = _NO_EDGES
             node.register_hook(_After(name, store, group, out, into, several))
 
 
+_requires_grad = attrgetter("requires_grad")
+_is_true = partial(is_, True)
 _State = tuple[str, str, list[int], Arguments | None, int]
 _Edges = list[tuple[int, int]]
 _NONE: frozenset[int] = frozenset()

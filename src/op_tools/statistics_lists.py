@@ -11,14 +11,14 @@ from operator import is_
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from op_tools import statistics
 from op_tools.call import PLAIN
-from op_tools.reducing import Listed, Together, values_of
+from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
+from op_tools.statistics_groups import Listed, laid_out, values_of
 from op_tools.statistics_text import start_of
 
 LISTS = 64  # that are known at most
@@ -27,7 +27,7 @@ LISTS = 64  # that are known at most
 class Known:
     """A list of dense tensors of one device, and its texts while they are as they were."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
+    def __init__(self, tensors: list[Tensor], hash_only: bool) -> None:
         self.refs = [ref(tensor) for tensor in tensors]
         self.ids = frozenset(map(id, tensors))
         self.device = tensors[0].device
@@ -37,7 +37,7 @@ class Known:
         storages = [tensor.untyped_storage() for tensor in tensors]
         self.memories = frozenset([storage._cdata for storage in storages])
         self.bytes = sum([storage.nbytes() for storage in storages])
-        self.values = np.array([values_of(tensor) for tensor in tensors], np.int64)
+        self.laid = laid_out(self.addresses, [values_of(tensor) for tensor in tensors], hash_only)
         self.versions: list[int] = []
         self.fresh = False  # autograd may be about to count the write that has made them
         self.valid = False
@@ -69,6 +69,8 @@ class Lists:
 
     def find(self, tensors: list[Tensor]) -> Known | None:
         """What is known of a list; None: it is none that is measured as one."""
+        if self._together.refused:
+            return None
         key = tuple(map(id, tensors))
         known = self._known.get(key)
         if (
@@ -81,14 +83,18 @@ class Lists:
         if not self._fits(tensors):
             return None
         if len(self._known) >= LISTS:
-            live = [one for one in self._known.items() if all(each() is not None for each in one[1].refs)]
+            live = [
+                one
+                for one in self._known.items()
+                if all(each() is not None for each in one[1].refs)
+            ]
             self._known = dict(live[-LISTS // 2 :])
-        known = self._known[key] = Known(tensors)
+        known = self._known[key] = Known(tensors, self._together.hash_only)
         return known
 
     def _fits(self, tensors: list[Tensor]) -> bool:
         together, first = self._together, tensors[0]
-        if together.refused or statistics.is_seen(first) or torch.is_grad_enabled():
+        if statistics.is_seen(first) or torch.is_grad_enabled():
             return False
         return all(
             type(tensor) in PLAIN
@@ -111,7 +117,7 @@ class Lists:
         with together.lock:
             together.enter(known.device)
             known.listed = together.put_list(
-                *(tensors, known.addresses, versions, known.values, known.starts),
+                *(tensors, known.addresses, versions, known.laid, known.starts),
                 *(known.memories, known.bytes),
             )
         known.versions, known.valid, known.fresh = versions, True, fresh

@@ -6,7 +6,6 @@ Hot path: a program's step has thousands of rows, and what Python does for each 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,9 +91,7 @@ def _sums(values: NDArray[np.float64], firsts: Whole, lengths: Whole) -> NDArray
     several = np.flatnonzero(lengths > 1)
     found[several] = [
         math.fsum(each[first : first + length])
-        for first, length in zip(
-            firsts[several].tolist(), lengths[several].tolist(), strict=True
-        )
+        for first, length in zip(firsts[several].tolist(), lengths[several].tolist(), strict=True)
     ]
     return found
 
@@ -104,7 +101,9 @@ def hashes_of(rows: Rows, lengths: Whole, sizes: Whole) -> list[int]:
     sums = rows[:, :2].view(np.uint64)
     firsts = np.cumsum(lengths) - lengths
     short = lengths < LONG
-    found: list[int] = hashes_of_sums(sizes.astype(np.uint64), sums, firsts, lengths * short).tolist()
+    found: list[int] = hashes_of_sums(
+        sizes.astype(np.uint64), sums, firsts, lengths * short
+    ).tolist()
     for at in np.flatnonzero(~short).tolist():
         own = sums[firsts[at] : firsts[at] + lengths[at]]
         found[at] = hash_of_sums(int(sizes[at]), own.ravel().tolist())

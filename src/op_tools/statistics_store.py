@@ -35,6 +35,7 @@ from op_tools.statistics_lists import Known, Lists
 from op_tools.statistics_text import numbers_of, start_of, written
 from op_tools.statistics_unseen import Numbers, Unseen
 from op_tools.statistics_views import Views
+
 PLACES = 10_000  # lines of the program that are known of an operator
 
 

@@ -8,10 +8,11 @@ from itertools import chain, islice
 import torch
 from torch import Tensor
 
-from op_tools import reducing, statistics, statistics_device
-from op_tools.reducing import Group, ReducedList, Together, values_of
+from op_tools import statistics, statistics_device, statistics_groups
+from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import MARK, Later, Reduced
+from op_tools.statistics_groups import Group, ReducedList, values_of
 from op_tools.statistics_lists import Lists
 from op_tools.statistics_text import start_of, written
 
@@ -106,7 +107,7 @@ class Unseen:
             known[str(later.number)] = later
         for number in list(islice(known, max(0, len(known) - KEPT))):
             del known[number]
-        reducing.fill(groups, self._hash_only)
+        statistics_groups.fill(groups, self._hash_only)
         statistics_device.read(waiting)
         for some in lists:
             some.fill()
@@ -132,11 +133,12 @@ class Mentions:
         self._gaps: dict[object, tuple[Later, Tensor]] = {}  # of the others
 
     def texts(self, tensors: list[Tensor]) -> list[str | None]:
-        """Their texts; None: not one of ours. RuntimeError: a tensor of an unusual kind. Hot path."""
+        """Their texts; None: not one of ours. Hot path. RuntimeError: one is of an unusual kind."""
         together = self._together
         if together.starts != self._starts:
             self.clear()
-        known, found, entered = self._known, [], None
+        found: list[str | None] = []
+        known, entered = self._known, None
         with together.lock:
             for tensor in tensors:
                 place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor._version

@@ -10,9 +10,10 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from op_tools.reducing import Together, values_of
+from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
 from op_tools.statistics_device import Later
+from op_tools.statistics_groups import values_of
 from op_tools.statistics_text import start_of
 
 SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten

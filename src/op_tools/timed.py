@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import Node
 
 from op_tools import diagnostics, gradients
-from op_tools.call import Call, Site
+from op_tools.call import Call, Site, tensor_list
 from op_tools.clock import Clock, Mark
 
 Span = tuple[Mark, Mark]
@@ -80,7 +80,7 @@ def follow(
     spend: Callable[[int], None],
 ) -> None:
     """Times the backward pass of a call by hooks on the nodes that it made."""
-    part = gradients.part(call, given, result)
+    part = gradients.part(call.sequence, given, tensor_list(result))
     if part is None:
         return
     places = {argument for entering in part.inputs.values() for _, argument in entering}

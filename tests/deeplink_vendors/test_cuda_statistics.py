@@ -6,16 +6,20 @@ What ran on a GPU itself is in docs/op_tools.md.
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from deeplink import native
-from op_tools import reducing, statistics
-from op_tools.statistics_device import Later, flat_of
+from op_tools import reducing, statistics, statistics_rows
+from op_tools.statistics import Statistics
+from op_tools.statistics_device import flat_of
+from op_tools.statistics_groups import PIECE, pieces
 from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
 SOURCE = Path(reducing.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
@@ -74,6 +78,19 @@ def compiled(folder: Path, source: Path, kernel: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "a.so"))
 
 
+def found_in(
+    results: torch.Tensor, lengths: list[int], flats: list[torch.Tensor], hash_only: bool
+) -> list[Statistics]:
+    """What the rows of each tensor amount to."""
+    counts = np.array([flat.numel() for flat in flats])
+    sizes = counts * [flat.element_size() for flat in flats]
+    floats = np.array([flat.is_floating_point() for flat in flats])
+    given = results.numpy(), np.array(lengths)
+    texts = statistics_rows.texts(*given, sizes, counts, floats, hash_only)
+    found = [json.loads(f"{{{text}}}") for text in texts]
+    return [Statistics(int(one.pop("hash"), 16), **one) for one in found]
+
+
 def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
     given = [values(shape, dtype) for dtype in DTYPES for shape in SHAPES]
     given += [values((40,), dtype)[3:] for dtype in DTYPES]  # not on the boundary of a word
@@ -82,28 +99,23 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
         given.append(torch.full((3,), math.nan, dtype=dtype))
     for hash_only in (False, True):
         flats = [flat_of(tensor)[0] for tensor in given]
-        tables = [reducing.pieces(flat, hash_only) for flat in flats]
+        tables = [pieces(flat, hash_only) for flat in flats]
         table = torch.tensor([row for rows in tables for row in rows], dtype=torch.int64)
-        results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+        results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
         addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (table, results))
         library.run(*addresses, len(table))
-        group, first = reducing.Group(lambda made=results: made), 0
-        for tensor, flat, rows in zip(given, flats, tables, strict=True):
-            later = Later(flat, 1, hash_only)
-            later.group = group, first, first + len(rows)
-            first += len(rows)
-            later.fill_rows()
-            assert later.found is not None
+        all_found = found_in(results, [len(rows) for rows in tables], flats, hash_only)
+        for tensor, found in zip(given, all_found, strict=True):
             plain = statistics.of(tensor, hash_only)
-            assert later.found[:3] == plain[:3], (tensor.dtype, tensor.shape)
-            assert later.found.nonfinite == plain.nonfinite
-            if plain.norm is not None and later.found.mean is not None:
-                assert later.found.norm == pytest.approx(plain.norm, rel=1e-6)
+            assert found[:3] == plain[:3], (tensor.dtype, tensor.shape)
+            assert found.nonfinite == plain.nonfinite
+            if plain.norm is not None and found.mean is not None:
+                assert found.norm == pytest.approx(plain.norm, rel=1e-6)
                 near = 1e-9 * plain.norm
-                assert later.found.mean == pytest.approx(plain.mean, rel=1e-6, abs=near)
+                assert found.mean == pytest.approx(plain.mean, rel=1e-6, abs=near)
     nans = torch.tensor([math.nan, 1.0, math.inf])
-    table = torch.tensor(reducing.pieces(nans, False), dtype=torch.int64)
-    results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+    table = torch.tensor(pieces(nans, False), dtype=torch.int64)
+    results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
     library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
     assert (int(results[:, 6].sum()), int(results[:, 7].sum())) == (1, 1)
 
@@ -117,18 +129,15 @@ def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctype
         words[2:8] = torch.tensor(dims).flatten()
         size, width = tensor.numel() * tensor.itemsize, tensor.itemsize
         kind, rows = statistics.NATIVE[dtype] + 32, []
-        for start in range(0, size // 8 * 8, reducing.PIECE):
-            bytes = min(reducing.PIECE, size // 8 * 8 - start)
+        for start in range(0, size // 8 * 8, PIECE):
+            bytes = min(PIECE, size // 8 * 8 - start)
             rows.append((words.data_ptr(), bytes, kind + (start // width << 8)))
         if size % 8:
             rows.append((words.data_ptr(), size % 8, kind + (size // 8 * 8 // width << 8)))
         table = torch.tensor(rows, dtype=torch.int64)
-        results = torch.zeros(len(table), reducing.FIELDS, dtype=torch.int64)
+        results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
         library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
-        later = Later(flat_of(tensor)[0], 1, False)
-        later.group = reducing.Group(lambda made=results: made), 0, len(rows)
-        later.fill_rows()
+        (found,) = found_in(results, [len(rows)], [flat_of(tensor)[0]], False)
         plain = statistics.of(tensor)
-        assert later.found is not None
-        assert later.found[:3] == plain[:3], dtype
-        assert later.found.norm == pytest.approx(plain.norm, rel=1e-6)
+        assert found[:3] == plain[:3], dtype
+        assert found.norm == pytest.approx(plain.norm, rel=1e-6)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
-from op_tools import diagnostics, engine, modules, report
+from op_tools import diagnostics, engine, kernels, modules, report
 from op_tools.call import Call, Site
 from op_tools.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
@@ -291,6 +292,29 @@ def test_a_compiled_function_works_under_a_tool(level: Any) -> None:
     compiled = torch.compile(lambda t: torch.relu(t) * 2, backend="eager")
     with Watcher(level=level):
         assert compiled(vector(-1, 2)).tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["compiled before", "compiled under it"])
+def test_torch_compile_does_not_look_into_what_sees_kernels(
+    first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "watch", lambda *given: False)  # by the mode
+
+    def broken(t: torch.Tensor) -> torch.Tensor:
+        doubled = t * 2
+        torch._dynamo.graph_break()
+        return doubled + 1
+
+    torch._dynamo.reset()
+    backend = CompileCounterWithBackend("eager")
+    compiled, own = torch.compile(broken, backend=backend), 2 * first
+    if first:
+        compiled(vector(-1, 2))
+    with Watcher(level="aten") as seen:
+        for _ in range(2):
+            assert compiled(vector(-1, 2)).tolist() == [-1.0, 5.0]
+    assert backend.frame_count == own  # with a mode about it, torch compiles nothing new
+    assert {"aten.mul.Tensor", "aten.add.Tensor"} <= set(seen.names)
 
 
 def test_a_compiled_module_is_one_graph_under_a_tool_that_follows_modules() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 
-from op_tools import OpCapture, OpObserve, diagnostics, interception, steps
+from op_tools import OpCapture, OpObserve, diagnostics, interception, kernels, reducing, steps
 from op_tools.statistics_store import StatisticsStore
 
 
@@ -216,3 +216,147 @@ def test_what_is_written_unseen_after_an_optimizers_step_is_read_again(
     step, negated = (line for line in lines(tmp_path) if "outputs" in line)
     assert step["outputs"][0]["max"] == 0.5
     assert negated["inputs"][0]["max"] == 7.0
+
+
+# Without the native part.
+
+
+@pytest.fixture
+def by_python(starts: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(kernels, "helper", lambda: None)
+    return starts
+
+
+def optimizers_step(foreach: bool, device: str = "dipu") -> None:
+    """A step with what an optimizer's lists may have: several shapes, one without a gradient."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 3)).to(device)
+    unused = nn.Parameter(torch.ones(2, device=device))
+    optimizer = torch.optim.AdamW([*model.parameters(), unused], lr=0.1, foreach=foreach)
+    x = torch.randn(4, 6).to(device)
+    for _ in range(2):
+        scores = torch.split(model(x), 2, dim=1)[0]  # of the other there is no gradient
+        (scores.clone() * scores + scores).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_python_alone_writes_what_records_write(
+    level: str, by_python: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(name: str) -> list[dict[str, Any]]:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
+        steps.reset()
+        with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
+            optimizers_step(foreach=True)
+        return [{**line, "id": 0} for line in lines(tmp_path / name)]
+
+    optimizers_step(foreach=True)  # what torch does once
+    quick = written("quick")
+    assert not diagnostics.problems("OpCapture")
+    monkeypatch.setattr(OpCapture, "direct", lambda self, plan: None)
+    assert quick == written("records")
+    assert any("_foreach_" in line["op"] for line in quick)
+    assert any("grad_inputs" in line for line in quick) == (level == "api")
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_a_list_is_measured_again_when_one_of_it_was_written(
+    level: str, by_python: list[int], tmp_path: Path
+) -> None:
+    given = [torch.full((4,), float(number), device="dipu") for number in range(3)]
+    with torch.no_grad(), OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
+        torch._foreach_neg(given)
+        torch._foreach_neg(given)
+        before = len(by_python)
+        given[1].data.add_(7)  # autograd counts no write of the one in the list
+        torch._foreach_neg(given)
+        torch._foreach_mul_(given, 2)
+        torch._foreach_neg(given)
+    assert before == 0  # they waited
+    found = [line for line in lines(tmp_path) if line["op"].split(".")[1] == "_foreach_neg"]
+    seen = [[one["max"] for one in line["inputs"]] for line in found]
+    assert seen == [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 8.0, 2.0], [0.0, 16.0, 4.0]]
+    (doubled,) = (line for line in lines(tmp_path) if "_foreach_mul_" in line["op"])
+    after = doubled["outputs"] or [doubled["mutated"][at] for at in "012"]
+    assert [one["max"] for one in after] == [0.0, 16.0, 4.0]
+
+
+def test_lists_that_share_tensors_or_have_a_graph_are_written_down(
+    by_python: list[int], tmp_path: Path
+) -> None:
+    given, other = (torch.ones(3, device="dipu") for _ in range(2))
+    graph = torch.ones(3, device="dipu", requires_grad=True) * 2
+    with OpCapture(mode="statistics"):
+        with torch.no_grad():
+            torch._foreach_add_([given, other], [other, other])
+            torch._foreach_neg([graph])
+        torch._foreach_neg([graph])[0].sum().backward()
+    added, first, second, *_ = (line for line in lines(tmp_path) if "_foreach_" in line["op"])
+    assert [one["max"] for one in added["inputs"]] == [1.0] * 4
+    assert [line["outputs"][0]["max"] for line in (first, second)] == [-2.0, -2.0]
+
+
+def test_a_list_whose_memory_was_given_back_says_so(by_python: list[int], tmp_path: Path) -> None:
+    given = [torch.ones(4, device="dipu"), torch.ones(5, device="dipu")]
+    with torch.no_grad(), OpCapture(mode="statistics"):
+        torch._foreach_neg(given)
+        given[0].untyped_storage().resize_(0)
+    (line,) = lines(tmp_path)
+    assert {one["skipped"] for one in line["inputs"]} == {"its memory was given back"}
+    assert [one["max"] for one in line["outputs"]] == [-1.0, -1.0]
+
+
+def test_lists_are_reduced_by_torchs_kernels_where_the_vendors_fails(
+    by_python: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(table: Tensor, device: torch.device) -> None:
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(reducing, "starter", lambda kind: fails)
+    x = torch.full((3,), 3.0, device="dipu")
+    with torch.no_grad(), OpCapture(mode="statistics"):
+        x.neg()
+        torch._foreach_neg([x, x.clone()])
+    found = lines(tmp_path)
+    assert [one["max"] for one in found[0]["inputs"]] == [3.0]
+    (listed,) = (line for line in found if "_foreach_" in line["op"])
+    assert [one["max"] for one in listed["outputs"]] == [-3.0, -3.0]
+
+
+def test_a_gradient_that_a_function_of_the_program_writes_says_so(
+    by_python: list[int], tmp_path: Path
+) -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            with DisableTorchFunction():
+                return gradient.mul_(2)
+
+    x = leaf(3.0)
+    with OpCapture(mode="statistics"):
+        torch.nn.functional.linear(Doubled.apply(x), torch.eye(4, device="dipu")).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0] * 4
+    assert not diagnostics.problems("OpCapture")
+    assert gradients(tmp_path, "linear")["grad_inputs"][0]["skipped"].startswith("it was written")
+
+
+def test_values_with_gaps_are_copied_once_until_they_are_written(
+    by_python: list[int], tmp_path: Path
+) -> None:
+    x = torch.arange(16.0, device="dipu").view(4, 4)
+    part = x[:, :2]
+    with OpCapture(mode="statistics"):
+        part.neg()
+        part.abs()
+        assert not by_python
+        x.add_(1)
+        part.neg()
+    assert by_python == [4, 3]  # the part, two results, x; x after it, the part, a result
+    seen = [line["inputs"][0]["max"] for line in lines(tmp_path) if "add" not in line["op"]]
+    assert seen == [13.0, 13.0, 14.0]
