@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from op_tools import OpCapture, OpTimeMeasure, engine, fronts, kernels
+from op_tools import OpCapture, OpTimeMeasure, engine, fronts, interception, kernels
 from tests.op_tools.test_engine import vector
 from tests.op_tools.test_native_mode import Other
 
@@ -82,6 +84,46 @@ class Coming:
     def __call__(self, func: Callable[..., Any], *rest: Any) -> Any:
         self.names.append(func.__name__)
         return self.plain(func, *rest)
+
+
+def recorded(folder: Path) -> tuple[list[dict[str, Any]], list[object]]:
+    """The lines of the calls, as they are apart from their numbers, and what came of them."""
+    x = vector(1.0, 2.0)
+    with OpCapture(mode="statistics"):
+        made = [plain(many(x)) for _ in range(3)]
+    files = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
+    file = max(files, key=lambda one: one.stat().st_mtime_ns)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return [{key: line[key] for key in line if key != "id"} for line in lines], made[-1]
+
+
+def test_the_same_lines_are_written_on_the_way_as_by_the_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_the_way = recorded(tmp_path)
+    monkeypatch.setattr(fronts, "meet", lambda func, plan: None)
+    by_the_mode = recorded(tmp_path)
+    assert len(on_the_way[0]) > 30
+    assert on_the_way == by_the_mode
+
+
+def test_a_call_on_a_device_that_is_not_watched_is_not_asked_of_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    run = interception.run
+
+    def heard(plan: Any, *rest: Any) -> Any:
+        asked.append(plan.name)
+        return run(plan, *rest)
+
+    monkeypatch.setattr(interception, "run", heard)
+    here, there = torch.ones(2), vector(1.0, 2.0)
+    with OpCapture(mode="statistics"):
+        torch._foreach_add_([there], 1)
+        torch._foreach_add_([here], 1)
+    assert here.tolist() == [2.0, 2.0]
+    assert asked == []
 
 
 @pytest.mark.parametrize("tool", [OpTimeMeasure(), OpCapture(ops="torch.erfinv")])

@@ -180,7 +180,8 @@ def stepped(folder: Path, foreach: bool) -> list[dict[str, Any]]:
     with OpCapture(mode="statistics"):
         optimizer.step()
         optimizer.step()
-    file = max((folder / "op_tools_results/op_statistics_result").glob("*.jsonl"))
+    files = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
+    file = max(files, key=lambda one: one.stat().st_mtime_ns)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 

@@ -45,7 +45,6 @@ class Raw {
   void gradients(const Head& head) { put(Tag::gradients), put(head); }  // of the arguments, and then of the results:
   void of_outputs() { put(Tag::of_outputs); }
   void nothing() { put(Tag::nothing); }  // no gradient came
-  void append(const Raw& other) { bytes_ += other.bytes_; }
 
   void words(std::string_view text) { put(Tag::words), put(text); }  // a tensor
   void tensor(const at::Tensor& tensor) {  // what it is; then its numbers:
