@@ -52,21 +52,22 @@ class Numbers {
   // Held weakly, so that no other has its address meanwhile; else what is found is to be judged by its number.
   explicit Numbers(bool weakly) : weakly_(weakly) {}
 
-  Slot* find(const void* storage) {
+  Slot* find(c10::StorageImpl* storage) {
     if (young_ == nullptr) return nullptr;
     Slot* found = young_->find(storage);
-    return found != nullptr || old_ == nullptr ? found : old_->find(storage);
+    return found != nullptr || old_ == nullptr ? found : found_among_old(storage);
   }
   Slot& of(c10::StorageImpl* storage) {  // until the next one is asked for
     Slot* found = young_ == nullptr ? nullptr : young_->find(storage);
     return found != nullptr ? *found : made(storage);
   }
   void expect(const void* storage) const {  // soon; any thread
-    if (const Slot* first = first_.load(std::memory_order_relaxed)) __builtin_prefetch(first + Table::start(storage));
+    for (const auto& first : first_)
+      if (const Slot* slot = first.load(std::memory_order_relaxed)) __builtin_prefetch(slot + Table::start(storage));
   }
   bool full() const { return young_ != nullptr && young_->used >= kFull; }  // to be turned over
   void turn();
-  void drop(const void* storage);  // it is given back
+  void drop(c10::StorageImpl* storage);  // it is given back
 
   static c10::weak_intrusive_ptr<c10::StorageImpl> weak(c10::StorageImpl* storage) {
     c10::raw::weak_intrusive_ptr::incref(storage);
@@ -79,7 +80,7 @@ class Numbers {
   Forgotten forgotten() { return std::move(forgotten_); }
   void again(Forgotten empty) { spare_ = std::move(empty); }  // memory that is used again
 
-  static constexpr size_t kBits = 13, kRoom = size_t{1} << kBits, kFull = kRoom / 2;
+  static constexpr size_t kBits = 14, kRoom = size_t{1} << kBits, kFull = kRoom / 4;  // most are found, or not, at the first look
 
   struct Table {
     explicit Table(bool weakly) : weakly(weakly) {}
@@ -95,6 +96,7 @@ class Numbers {
       }
     }
     Slot& free_for(const void* storage);
+    void leave(Slot& slot);
 
     const bool weakly;
     size_t used = 0;  // with those that were left
@@ -103,10 +105,11 @@ class Numbers {
 
  private:
   Slot& made(c10::StorageImpl* storage);
+  Slot* found_among_old(c10::StorageImpl* storage);
 
   const bool weakly_;
   std::unique_ptr<Table> young_, old_, forgotten_, spare_;
-  std::atomic<const Slot*> first_{nullptr};  // of the young
+  std::atomic<const Slot*> first_[2]{};  // of the young, of the old
 };
 
 }  // namespace op_tools

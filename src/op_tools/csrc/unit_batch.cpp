@@ -14,7 +14,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
-constexpr size_t kWaiting = 4096;          // tensors
+constexpr size_t kWaiting = 128;           // tensors: their memory is used again while it is in the cache
 constexpr size_t kAhead = 8;               // of them, that are asked for from memory
 
 thread_local bool at_work = false;
@@ -160,6 +160,7 @@ int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts
   if (place && sampled_) waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter(), waiting_.back().version = version;
   Numbers::Slot& slot = numbers_.of(storage);
   if (in_place) slot.waits = number;
+  if (!holds(slot.newest.number)) slot.clear();  // the others are older
   if (place && (in_place || !sampled_)) slot.keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
   return number;
@@ -261,7 +262,7 @@ void Batch::release(std::vector<Piece>& pieces) {
   for (size_t at = 0; at < pieces.size(); at++) {
     if (at + kAhead < pieces.size()) numbers_.expect(pieces[at + kAhead].storage.unsafeGetStorageImpl());
     auto& held = pieces[at].storage;
-    const void* storage = held.unsafeGetStorageImpl();
+    auto* storage = held.unsafeGetStorageImpl();
     const bool last = !sampled_ && held.use_count() == 1;
     if (sampled_ && trusts_ > 0) kept_.push_back(Numbers::weak(held.unsafeGetStorageImpl()));
     held = c10::Storage();
