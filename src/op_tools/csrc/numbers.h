@@ -80,7 +80,7 @@ class Numbers {
   Forgotten forgotten() { return std::move(forgotten_); }
   void again(Forgotten empty) { spare_ = std::move(empty); }  // memory that is used again
 
-  static constexpr size_t kBits = 13, kRoom = size_t{1} << kBits, kFull = kRoom / 2;
+  static constexpr size_t kBits = 14, kRoom = size_t{1} << kBits, kFull = kRoom / 4;  // most are found, or not, at the first look
 
   struct Table {
     explicit Table(bool weakly) : weakly(weakly) {}
@@ -96,6 +96,7 @@ class Numbers {
       }
     }
     Slot& free_for(const void* storage);
+    void leave(Slot& slot);
 
     const bool weakly;
     size_t used = 0;  // with those that were left

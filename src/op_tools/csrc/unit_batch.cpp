@@ -14,7 +14,7 @@ namespace op_tools {
 namespace {
 
 constexpr size_t kHeld = size_t{1} << 28;  // bytes of memory that wait at most
-constexpr size_t kWaiting = 4096;          // tensors
+constexpr size_t kWaiting = 128;           // tensors: their memory is used again while it is in the cache
 constexpr size_t kAhead = 8;               // of them, that are asked for from memory
 
 thread_local bool at_work = false;

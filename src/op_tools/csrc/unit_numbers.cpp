@@ -59,13 +59,21 @@ Numbers::Slot& Numbers::Table::free_for(const void* storage) {
   }
 }
 
+// Nothing is looked for beyond a slot where nothing ever was: those at the end of a row are such again.
+void Numbers::Table::leave(Slot& slot) {
+  auto at = static_cast<size_t>(&slot - slots.data());
+  slot = Slot();
+  slot.storage = kLeft;
+  if (slots[(at + 1) % kRoom].storage != nullptr) return;
+  for (; slots[at].storage == kLeft; at = (at + kRoom - 1) % kRoom) slots[at].storage = nullptr, used--;
+}
+
 Numbers::Slot& Numbers::made(c10::StorageImpl* storage) {
   if (young_ == nullptr) turn();
   Slot& slot = young_->free_for(storage);
   if (Slot* known = old_ == nullptr ? nullptr : old_->find(storage)) {
     slot = *known;
-    *known = Slot();
-    known->storage = kLeft;
+    old_->leave(*known);
     return slot;
   }
   slot = Slot();
@@ -89,12 +97,14 @@ void Numbers::turn() {
 }
 
 void Numbers::drop(c10::StorageImpl* storage) {
-  Slot* found = find(storage);
-  if (found == nullptr) return;
-  found->clear();
-  if (weakly_) c10::raw::weak_intrusive_ptr::decref(found->storage);
-  *found = Slot();
-  found->storage = kLeft;
+  for (auto* table : {young_.get(), old_.get()}) {
+    Slot* found = table == nullptr ? nullptr : table->find(storage);
+    if (found == nullptr) continue;
+    found->clear();
+    table->leave(*found);
+    if (weakly_) c10::raw::weak_intrusive_ptr::decref(storage);
+    return;
+  }
 }
 
 }  // namespace op_tools
