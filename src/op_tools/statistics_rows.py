@@ -38,10 +38,11 @@ def texts(
     if hash_only:
         return [f'"hash":"{hashed:016x}"' for hashed in hashes]
     numbers = numbers_of(rows, lengths, counts, floats)
+    digits = [list(map(repr, column)) for column in numbers[:4]]  # quicker than one by one
     found = [
         f'"min":{low},"max":{high},"mean":{mean},"norm":{norm},"nonfinite":{bad},'
         f'"hash":"{hashed:016x}"'
-        for low, high, mean, norm, bad, hashed in zip(*numbers, hashes, strict=True)
+        for low, high, mean, norm, bad, hashed in zip(*digits, numbers[4], hashes, strict=True)
     ]
     none = np.array(numbers[4]) == counts  # of them is finite
     for at in np.flatnonzero(none | ~(np.array(numbers[3]) < math.inf)).tolist():
