@@ -264,7 +264,9 @@ def _changed() -> None:
     # a tool with an empty list looks at nothing, so nothing is intercepted for it
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
-    watching.install(bool(_tools), _before_backward, _after_backward, _in_thread)
+    watching.install(
+        bool(_tools), _before_backward, _after_backward, _in_thread, kernels.start_waiting
+    )
     steps.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
     modules.follow(around, any(_wants_modules()), kernels.loaded())

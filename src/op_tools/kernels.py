@@ -95,6 +95,12 @@ def set_layer() -> None:
         module.layer_thread(_layer)
 
 
+def start_waiting() -> None:
+    """What waits to be reduced is: something may write it that is not seen."""
+    if (module := loaded()) is not None:
+        module.start_waiting()
+
+
 def can_layer() -> bool:
     """Whether a layer may see kernels: no other thread of the program is there, which it would not
     see, and torch.compile has made nothing, which it would make again.

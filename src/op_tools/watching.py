@@ -1,6 +1,7 @@
 """Where torch and Python are changed while a tool is active, and put back when none is.
 
-Two modes on a thread's stack, the function that starts a backward pass, and the start of a thread.
+Two modes on a thread's stack, the function that starts a backward pass, the start of a thread, and
+that of a recorded graph.
 """
 
 from __future__ import annotations
@@ -26,14 +27,22 @@ _After = Callable[[bool | None], None]
 _undo: list[tuple[Any, str, Any]] = []
 
 
-def install(on: bool, before: _Before, after: _After, in_thread: Callable[[], None]) -> None:
-    """Puts the two wrappers in place, of a backward pass and a thread, or takes them away."""
+def install(
+    on: bool,
+    before: _Before,
+    after: _After,
+    in_thread: Callable[[], None],
+    before_replay: Callable[[], None],
+) -> None:
+    """Puts the wrappers in place, or takes them away."""
     if on and not _undo:
         plain = torch.autograd.graph._engine_run_backward
         backward = _wrapped_backward(plain, before, after)
         for owner in (torch.autograd.graph, torch.autograd):
             _set(owner, "_engine_run_backward", backward)
         _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
+        graph = torch.cuda.CUDAGraph  # its kernels are not called, and write all the same
+        _set(graph, "replay", _wrapped_replay(graph.replay, before_replay))
     elif not on:
         while _undo:
             owner, name, value = _undo.pop()
@@ -55,6 +64,15 @@ def _wrapped_backward(plain: Callable[..., Any], before: _Before, after: _After)
             after(done)
 
     return run_backward
+
+
+def _wrapped_replay(plain: Callable[..., None], before: Callable[[], None]) -> Any:
+    @functools.wraps(plain)
+    def replay(graph: Any) -> None:
+        before()
+        plain(graph)
+
+    return replay
 
 
 def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) -> Any:

@@ -248,3 +248,20 @@ def test_a_call_without_gradient_takes_no_backward_from_another_line(
         sites(lines(tmp_path / "op_tools_results"), op)[0][1] for op in ("aten.exp", "aten.mul")
     )
     assert forward == backward
+
+
+def test_a_recorded_graph_writes_after_what_waits(
+    starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def replay(graph: object) -> None:
+        seen.append(sum(starts))
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", replay)
+    x = torch.ones(4, device="dipu")
+    with OpCapture(mode="statistics", level="aten"):
+        x + 1
+        torch.cuda.CUDAGraph.replay(None)  # type: ignore[arg-type]
+    assert seen == [2]
+    assert torch.cuda.CUDAGraph.replay is replay

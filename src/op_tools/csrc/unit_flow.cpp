@@ -13,50 +13,46 @@ namespace {
 std::mutex begun_lock;
 std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 
-enum class Whose { torchs, pythons, anothers };
-
-// What torch does itself writes nothing that comes in. Hot path: a name is looked at once.
-Whose whose(const Node& node) {
-  static thread_local ska::flat_hash_map<const std::type_info*, Whose, AddressHash> known;
+// Whether torch itself does it: then it writes nothing that comes in. Hot path: a name is looked at once.
+bool is_torchs(const Node& node) {
+  static thread_local ska::flat_hash_map<const std::type_info*, bool, AddressHash> known;
   const auto found = known.find(&typeid(node));
   if (found != known.end()) return found->second;
-  const std::string_view name = typeid(node).name();
-  Whose made = Whose::anothers;
-  if (name == "N5torch8autograd6PyNodeE") made = Whose::pythons;  // torch keeps the type itself to itself
-  else if (name.starts_with("N5torch8autograd") && !name.starts_with("N5torch8autograd7CppNode")) made = Whose::torchs;
-  return known[&typeid(node)] = made;
+  const std::string_view name = typeid(node).name();  // torch keeps some of the types to itself
+  const bool of_python = name == "N5torch8autograd6PyNodeE", of_others = name.starts_with("N5torch8autograd7CppNode");
+  return known[&typeid(node)] = name.starts_with("N5torch8autograd") && !of_python && !of_others;
 }
 
 // Whether torch itself does a node and all that get gradients from it.
 bool are_torchs(const Node& node) {
   const auto& edges = node.next_edges();
-  return whose(node) == Whose::torchs && std::all_of(edges.begin(), edges.end(), [](const Edge& edge) {
-    return edge.function == nullptr || whose(*edge.function) == Whose::torchs;
-  });
+  return is_torchs(node) && std::all_of(edges.begin(), edges.end(), [](const Edge& edge) { return edge.function == nullptr || is_torchs(*edge.function); });
 }
 
+// Before a node that may write what comes in.
 struct Hear final : torch::autograd::FunctionPreHook {
   std::shared_ptr<Flow> flow;
   Flow::Places leaving;
-  bool at_once;
-  Hear(std::shared_ptr<Flow> flow, Flow::Places leaving, bool at_once) : flow(std::move(flow)), leaving(std::move(leaving)), at_once(at_once) {}
+  Hear(std::shared_ptr<Flow> flow, Flow::Places leaving) : flow(std::move(flow)), leaving(std::move(leaving)) {}
 
   variable_list operator()(const variable_list& grads) override {
-    flow->enter(grads, leaving, at_once, flow);
+    flow->enter(grads, leaving, true, flow);
     return grads;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not seen there
 };
 
+// After a node: what came in, unless that was heard before, and what it made.
 struct HearOut final : torch::autograd::FunctionPostHook {
   std::shared_ptr<Flow> flow;
-  Flow::Places entering;
+  Flow::Places leaving, entering;
   Node& node;  // which holds this
   const bool among_torchs;
-  HearOut(std::shared_ptr<Flow> flow, Flow::Places entering, Node& node)
-      : flow(std::move(flow)), entering(std::move(entering)), node(node), among_torchs(are_torchs(node)) {}
+  HearOut(std::shared_ptr<Flow> flow, Flow::Places leaving, Flow::Places entering, Node& node)
+      : flow(std::move(flow)), leaving(std::move(leaving)), entering(std::move(entering)), node(node), among_torchs(are_torchs(node)) {}
 
-  variable_list operator()(const variable_list& grads, const variable_list&) override {
+  variable_list operator()(const variable_list& grads, const variable_list& given) override {
+    if (!leaving.empty()) flow->enter(given, leaving, false, flow);
     flow->leave(grads, entering, meets_others());
     return grads;
   }
@@ -86,6 +82,7 @@ struct Made {
   struct Node_ {
     Node* node;
     Flow::Places leaving, entering;
+    bool is_edge() const { return !leaving.empty() || !entering.empty(); }  // gradients of the call come by
   };
   c10::SmallVector<Node_, 8> nodes;
 
@@ -131,13 +128,14 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   Made made(given, results, sequence);
   if (made.nodes.empty()) return;
   const auto flow = std::make_shared<Flow>(std::move(recorder), head, count, results.size());
-  flow->waiting_ = int(made.nodes.size());
-  for (const auto& one : made.nodes)
+  for (const auto& one : made.nodes) {
+    flow->waiting_ += one.is_edge();
     for (const auto& [number, argument] : one.entering) flow->ways_[argument]++;
+  }
   for (auto& one : made.nodes) {
-    const bool of_python = whose(*one.node) == Whose::pythons;  // it may write what comes in
-    if (!one.leaving.empty()) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::move(one.leaving), of_python));
-    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.entering), *one.node));
+    if (!one.is_edge()) continue;
+    if (!one.leaving.empty() && !is_torchs(*one.node)) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::exchange(one.leaving, {})));
+    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.leaving), std::move(one.entering), *one.node));
   }
 }
 
