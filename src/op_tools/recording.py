@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from op_tools import call, gradients, interception, kernels, modules
+from op_tools import call, gradients, interception, kernels, modules, names
 from op_tools.interception import Plan
-from op_tools.written import may_write_by_name
+from op_tools.written import is_in_place, may_write_by_name
 
 
 def heads(works_on: Callable[[torch.device], bool]) -> Any:
@@ -38,7 +38,9 @@ def function(plan: Plan, store: Any, heads: Any) -> Any:
         gradients.elsewhere.append(helper.finish_flow)
     otherwise = partial(interception.run, plan.again())
     writes = may_write_by_name(plan.name)
-    return helper.recorded(store.recorder, store, heads, plan.name, writes, otherwise)
+    word = names.last(plan.name)
+    uncounted = word.startswith("_foreach_") and is_in_place(word)  # by some devices
+    return helper.recorded(store.recorder, store, heads, plan.name, writes, uncounted, otherwise)
 
 
 def window(kind: str, index: int) -> tuple[int, int, int] | None:

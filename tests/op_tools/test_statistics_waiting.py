@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._C import DisableTorchFunction
+from torch._C import (
+    DisableTorchFunction,
+    DispatchKey,
+    DispatchKeySet,
+    _ExcludeDispatchKeyGuard,
+)
+from torch.library import _scoped_library
 
 from op_tools import OpCapture, OpObserve, diagnostics, interception, kernels, reducing, steps
 from op_tools.statistics_store import StatisticsStore
@@ -201,6 +207,30 @@ def test_an_optimizers_tensors_are_known_again_between_its_kernels(
             for one, two in zip(line[side], other[side], strict=True):
                 assert one["hash"] == two["hash"]
                 assert one["norm"] == pytest.approx(two["norm"])
+
+
+@pytest.mark.filterwarnings("ignore:.*verrid.*:UserWarning")
+def test_a_write_that_nothing_counts_is_read_between_an_optimizers_kernels(
+    starts: list[int], tmp_path: Path
+) -> None:
+    inplace = DispatchKeySet(DispatchKey.ADInplaceOrView)
+
+    def lerp(tensors: list[Tensor], others: list[Tensor], weight: float) -> None:
+        with _ExcludeDispatchKeyGuard(inplace):  # as CUDA's own
+            for tensor, other in zip(tensors, others, strict=True):
+                tensor.lerp_(other, weight)
+
+    weight = nn.Parameter(torch.ones(4, device="dipu"))
+    optimizer = torch.optim.AdamW([weight], lr=0.5, foreach=True)
+    weight.grad = torch.full_like(weight, 8.0)
+    with _scoped_library("aten", "IMPL") as library:
+        library.impl("_foreach_lerp_.Scalar", lerp, "PrivateUse1")
+        with OpCapture(mode="statistics"):
+            optimizer.step()
+        mean = optimizer.state[weight]["exp_avg"]
+        assert mean._version == 0
+    (line,) = (line for line in lines(tmp_path) if "lerp" in line["op"])
+    assert [line["inputs"][0]["max"], line["outputs"][0]["max"]] == [0.0, mean.max().item()]
 
 
 def test_what_is_written_unseen_after_an_optimizers_step_is_read_again(

@@ -21,7 +21,8 @@ struct Function {
   std::shared_ptr<Heads>* heads;
   const std::string* name;
   PyObject* python;
-  bool writes;  // or it may: its arguments are looked at before it
+  bool writes;     // or it may: its arguments are looked at before it
+  bool uncounted;  // it writes its first one, which may not be counted
 };
 
 // Without the GIL where the host reads some of them: that takes long, and waits for their device.
@@ -53,6 +54,7 @@ struct Call {
   std::optional<Given> arguments;
   c10::SmallVector<uint32_t, 8> versions, written;  // counts of writes before the call; places of what it wrote
   uint64_t sequence;
+  size_t declared;  // of the arguments that come first, so many are written, whether that is counted or not
   bool early;
 
   void reset(Recorder& whose) {
@@ -125,9 +127,10 @@ struct Call {
 
   uint32_t count(size_t place) const { return given.tensors[place]->unsafeGetTensorImpl()->version_counter().current_version(); }
 
+  // Not by the count alone: CUDA's own `_foreach_lerp_` counts nothing.
   void find_written() {
     for (size_t i = 0; i < given.tensors.size(); i++) {
-      if (count(i) == versions[i]) continue;
+      if (i >= declared && count(i) == versions[i]) continue;
       written.push_back(static_cast<uint32_t>(i));
       // of others nothing is known any more
       if (ways.each[i] != Recorder::Way::device || !recorder->settles() || Batch::trusted()) recorder->forget(*given.tensors[i]);
@@ -181,7 +184,9 @@ Verdict recorded(Function& own, Collect collect_all, Make make, PyObject*& resul
   const Taken taken(*recorder);
   Call& call = *taken;
   try {
-    const bool out = collect_all(call.given);
+    size_t first = 0;
+    const bool out = collect_all(call.given, first);
+    call.declared = own.uncounted ? first : 0;
     const Verdict verdict = call.begin(**own.heads, own.name);
     if (verdict != Verdict::recorded) return verdict;
     call.look(own.writes || call.given.chosen || out);
@@ -211,9 +216,12 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t count, PyO
     return nullptr;
   }
   auto& own = *reinterpret_cast<Function*>(self);
-  const auto collect_all = [&](Found& given) {
+  const auto collect_all = [&](Found& given, size_t& first) {
     static PyObject* const out = PyUnicode_InternFromString("out");
-    collect(args[1], given);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+      collect(PyTuple_GET_ITEM(args[1], i), given);
+      if (i == 0) first = given.tensors.size();
+    }
     collect(args[2], given);
     return PyDict_Contains(args[2], out) == 1;
   };
@@ -262,7 +270,7 @@ std::shared_ptr<Recorder> kept_with(py::object store, const std::shared_ptr<Reco
 }
 
 py::object function(const std::shared_ptr<Recorder>& recorder, py::object store, std::shared_ptr<Heads> heads, const std::string& name, bool writes,
-                    py::object python) {
+                    bool uncounted, py::object python) {
   auto* type = reinterpret_cast<PyTypeObject*>(function_type());
   PyObject* made = type->tp_alloc(type, 0);
   auto* own = reinterpret_cast<Function*>(made);
@@ -272,6 +280,7 @@ py::object function(const std::shared_ptr<Recorder>& recorder, py::object store,
   own->name = lasting(name);
   own->python = python.release().ptr();
   own->writes = writes;
+  own->uncounted = uncounted;
   return py::reinterpret_steal<py::object>(made);
 }
 
@@ -281,9 +290,12 @@ bool is_recorded(PyObject* direct) { return Py_IS_TYPE(direct, reinterpret_cast<
 
 bool recorded_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
   auto& own = *reinterpret_cast<Function*>(direct);
-  const auto collect_all = [&](Found& given) {
+  const auto collect_all = [&](Found& given, size_t& first) {
     const Py_ssize_t count = PyVectorcall_NARGS(way.count), named = way.names == nullptr ? 0 : PyTuple_GET_SIZE(way.names);
-    for (Py_ssize_t i = 0; i < count + named; i++) collect(way.args[i], given);
+    for (Py_ssize_t i = 0; i < count + named; i++) {
+      collect(way.args[i], given);
+      if (i == 0) first = given.tensors.size();
+    }
     for (Py_ssize_t i = 0; i < named; i++)
       if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(way.names, i), "out") == 0) return true;
     return false;
@@ -295,7 +307,7 @@ bool recorded_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
 }
 
 void bind_functions(py::module_& m) {
-  m.def("recorded", &function, "what writes the calls of one function down: recorder, its store, heads, name, whether it writes, else");
+  m.def("recorded", &function, "what writes the calls of one function down: recorder, its store, heads, name, whether it may write, whether it writes its first argument uncounted, else");
   py::class_<Batch::Trust>(m, "Trust", "until its end this thread runs nothing but calls that are seen")
       .def(py::init<>(), py::call_guard<py::gil_scoped_release>())
       .def("end", &Batch::Trust::end, py::call_guard<py::gil_scoped_release>());
