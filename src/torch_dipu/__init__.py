@@ -70,6 +70,7 @@ def _register() -> vendor.Vendor:
     core.make_missing_autograd_threads()
     atexit.register(core.finish_memory_check)  # after the next: the last registered is the first
     atexit.register(core.drain_autograd)
+    atexit.register(core.rest_groups)
     atexit.register(aids.stop_watching)  # before that: it is no call of the program's
     return found
 

@@ -71,13 +71,18 @@ def start() -> None:
     atexit.register(_C.flight_on_failure, None)
     after = settings.DIPU_FLIGHT_RECORD_AFTER.get()
     if after and settings.DIPU_FLIGHT_RECORD.get():
-        threading.Thread(target=_watch, args=(after,), name="flight_record", daemon=True).start()
+        ended = threading.Event()
+        watcher = threading.Thread(
+            target=_watch, args=(after, ended), name="flight_record", daemon=True
+        )
+        watcher.start()
+        atexit.register(watcher.join, 5)  # after the next: the last registered is the first
+        atexit.register(ended.set)
 
 
-def _watch(after: float) -> None:
+def _watch(after: float, ended: threading.Event) -> None:
     told = 0
-    while True:
-        time.sleep(min(after / 4, 5))
+    while not ended.wait(min(after / 4, 5)):
         late = [
             entry["number"]
             for entry in entries()

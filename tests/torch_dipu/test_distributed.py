@@ -9,6 +9,7 @@ import pytest
 import torch.multiprocessing as mp
 
 from tests.torch_dipu import ranks, ranks_reductions, ranks_table
+from tests.torch_dipu.interpreter import output_of
 
 EXPECTED: dict[str, list[Any]] = {
     "all_reduce sum": [("dipu:0", [3.0, 5.0]), ("dipu:1", [3.0, 5.0])],
@@ -124,3 +125,26 @@ def test_gloo_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = {name: [first[name], second[name]] for name in names}
     assert {name: got for name, got in found.items() if got != EXPECTED[name]} == {}
     assert first["carried by"] == ("dicl", "dicl", False)
+
+
+GROUP = """
+import os, sys, time
+import torch, torch.distributed as dist, torch_dipu
+
+dist.init_process_group("dicl", store=dist.HashStore(), rank=0, world_size=1)
+work = dist.all_reduce(torch.ones(3, device="dipu"), async_op=True)
+"""
+
+
+def test_a_program_may_end_while_the_groups_thread_calls_python() -> None:
+    later = "print('heard', flush=True)"
+    source = (
+        f"def later(done):\n    time.sleep(0.5)\n    {later}\nkept = work.get_future().then(later)"
+    )
+    assert output_of(GROUP + source) == "heard"
+
+
+def test_a_fork_of_a_process_with_a_group_ends() -> None:
+    source = "work.wait()\nchild = os.fork()\nif child == 0: sys.exit(7)\n"
+    source += "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    assert output_of(GROUP + source) == "7"

@@ -155,6 +155,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("make_chip_group", [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t milliseconds) {
     return make_chip_group(std::move(store), rank, size, std::chrono::milliseconds(milliseconds));
   });
+  m.def("rest_groups", &rest_groups, py::call_guard<py::gil_scoped_release>());
   bind_flight(m);
 }
 

@@ -94,8 +94,26 @@ ChipQueue::ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
     : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {}
 
 ChipQueue::~ChipQueue() {
+  leave();
+}
+void ChipQueue::release_resources() {
+  leave();
+}
+void ChipQueue::leave() {
   std::optional<py::gil_scoped_release> released;  // a job may need it to end
   if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  rest();
+  auto* left = communicator.exchange(nullptr);
+  if (left != nullptr && process_ == getpid()) warn_if_failed(runtime().comm_destroy(left), "comm_destroy");
+}
+void ChipQueue::rest() {
+  if (process_ != getpid()) {  // a fork has neither the threads nor the chip, and may have a lock of theirs
+    for (auto* thread : {&worker_, &watchdog_}) {
+      if (thread->joinable()) thread->detach();
+    }
+    new (&changed_) std::condition_variable();  // the old one would wait for who waits for it
+    return;
+  }
   bool abandoned = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -107,7 +125,8 @@ ChipQueue::~ChipQueue() {
   for (auto* thread : {&worker_, &watchdog_}) {
     if (thread->joinable()) thread->join();
   }
-  if (communicator != nullptr) warn_if_failed(runtime().comm_destroy(communicator), "comm_destroy");
+  std::lock_guard<std::mutex> lock(mutex_);
+  closing_ = false;  // what is asked for from here on makes new threads
 }
 const std::string ChipQueue::getBackendName() const {
   return "dicl";
@@ -172,6 +191,27 @@ void ChipQueue::wait_for_all() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(pause));
   }
+}
+
+// All that live, for the end of the program.
+static std::mutex g_queues_mutex;
+static std::vector<c10::weak_intrusive_ptr<ChipQueue>> g_queues;
+
+void ChipQueue::remember(const c10::intrusive_ptr<ChipQueue>& queue) {
+  std::lock_guard<std::mutex> lock(g_queues_mutex);
+  g_queues.erase(
+      std::remove_if(g_queues.begin(), g_queues.end(), [](auto& known) { return known.expired(); }), g_queues.end());
+  g_queues.emplace_back(queue);
+}
+void rest_groups() {
+  std::vector<c10::intrusive_ptr<ChipQueue>> alive;
+  {
+    std::lock_guard<std::mutex> lock(g_queues_mutex);
+    for (auto& known : g_queues) {
+      if (auto queue = known.lock()) alive.push_back(std::move(queue));
+    }
+  }
+  for (auto& queue : alive) queue->rest();
 }
 
 // ---- the way of one operation
@@ -248,7 +288,7 @@ void ChipQueue::work() {
     changed_.notify_all();
     lock.unlock();
     run(*job);
-    job.reset();  // with its tensors
+    job.reset();
     lock.lock();
   }
 }
@@ -288,6 +328,7 @@ void ChipQueue::run(Job& job) {
     std::lock_guard<std::mutex> lock(mutex_);
     running_ = false;  // before anybody hears that it is done, and leaves the group
   }
+  job.call = {};  // its tensors as well: to give one back may need the GIL, which a program that ends takes along
   job.work->done(error);
 }
 

@@ -3,6 +3,8 @@
 // for there, and a second thread ends what takes longer than the group allows.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -49,11 +51,14 @@ class ChipQueue : public c10d::Backend {
  public:
   ChipQueue(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
   ~ChipQueue() override;
+  void release_resources() override;  // nobody has it any more, but it is remembered
   const std::string getBackendName() const override;
   void setTimeout(std::chrono::milliseconds limit) override;
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
   void abort() override;
+  void rest();  // ends its threads; needs the GIL to be free
+  static void remember(const c10::intrusive_ptr<ChipQueue>& queue);  // for rest_groups
 
  protected:
   std::atomic<void*> communicator{nullptr};  // all from the first operation on
@@ -84,7 +89,9 @@ class ChipQueue : public c10d::Backend {
   std::chrono::steady_clock::time_point deadline_;
   std::atomic<uint64_t> sequence_{0};
   std::thread worker_, watchdog_;
+  const pid_t process_ = getpid();
 
+  void leave();
   void work();
   void watch();
   void run(Job& job);

@@ -346,7 +346,9 @@ struct ProcessGroupChip final : ChipQueue {
 
 c10::intrusive_ptr<c10d::Backend> make_chip_group(
     c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout) {
-  return c10::make_intrusive<ProcessGroupChip>(std::move(store), rank, size, timeout);
+  auto group = c10::make_intrusive<ProcessGroupChip>(std::move(store), rank, size, timeout);
+  ChipQueue::remember(group);
+  return group;
 }
 
 }  // namespace dipu

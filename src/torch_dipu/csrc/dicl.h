@@ -12,4 +12,7 @@ c10::intrusive_ptr<c10d::Backend> make_process_group(c10::intrusive_ptr<c10d::Ba
 bool has_communicator();
 c10::intrusive_ptr<c10d::Backend> make_chip_group(
     c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
+// At the end of the program: no thread of a group asks for the GIL any more when Python goes, which
+// would end the whole process.
+void rest_groups();
 }  // namespace dipu
