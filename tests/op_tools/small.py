@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+CARD = "cuda" if torch.cuda.is_available() else "dipu"
+
 
 class Small(nn.Module):
     """BatchNorm beside Linear, dropout, an in-place ReLU, attention in a checkpoint."""
@@ -54,5 +56,5 @@ def train(steps: int, device: str = "dipu", amp: bool = False) -> dict[str, obje
         "losses": losses,
         "gradients": [p.grad.cpu() for p in model.parameters() if p.grad is not None],
         "weights": [value.cpu() for value in model.state_dict().values()],
-        "random": [torch.get_rng_state(), torch.dipu.get_rng_state()],
+        "random": [torch.get_rng_state(), torch.get_device_module(device).get_rng_state()],
     }

@@ -1,0 +1,36 @@
+"""A step of training is told natively as by Python: on a card, where there is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import training_step
+from op_tools import OpCapture, kernels, steps
+from tests.op_tools import small
+
+
+def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> list[dict[str, object]]:
+    """The second step's lines: what was called, and the bits of all tensors."""
+    monkeypatch.setenv("OP_TOOLS_NATIVE", native)
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder / native))
+    steps.reset()
+    step = training_step.training(small.CARD)
+    step()
+    with OpCapture(mode="hash"):
+        step()
+    (file,) = folder.glob(f"{native}/**/*.jsonl")
+    return [{**json.loads(line), "id": 0} for line in file.read_text().splitlines()]
+
+
+def test_a_step_is_told_natively_as_by_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernels.helper() is None:
+        pytest.skip("no compiler here")
+    monkeypatch.setattr(training_step, "WIDTH", 64)
+    native = hashes(tmp_path, monkeypatch, "1")
+    assert any("_foreach_lerp_" in str(line["op"]) for line in native)
+    assert native == hashes(tmp_path, monkeypatch, "0")
