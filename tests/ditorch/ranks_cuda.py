@@ -26,7 +26,7 @@ def main(rank: int, vendor: str, jobs: list[str], options: dict[str, Any], queue
 
     torch.set_num_threads(1)
     torch.cuda.set_device(rank)
-    init_process_group(**{"timeout": timedelta(seconds=30), **_ranked(options, rank)})
+    init_process_group(**{"timeout": timedelta(seconds=300), **_ranked(options, rank)})
     results = {name: _attempt(JOBS[name], rank) for name in jobs}
     queue.put((rank, results))
     dist.destroy_process_group()

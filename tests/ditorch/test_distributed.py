@@ -57,9 +57,9 @@ def _run(vendor: str, jobs: list[str], **options: Any) -> list[dict[str, Any]]:
     ]
     for process in processes:
         process.start()
-    results = dict(queue.get(timeout=90) for _ in processes)
+    results = dict(queue.get(timeout=300) for _ in processes)
     for process in processes:
-        process.join(30)
+        process.join(300)
     assert [process.exitcode for process in processes] == [0, 0]
     return [results[rank] for rank in range(ranks_cuda.WORLD)]
 

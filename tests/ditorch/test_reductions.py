@@ -30,9 +30,9 @@ def _run(world: int, vendor: str) -> list[list[dict[str, Any]]]:
     ]
     for process in processes:
         process.start()
-    results = dict(queue.get(timeout=120) for _ in processes)
+    results = dict(queue.get(timeout=300) for _ in processes)
     for process in processes:
-        process.join(30)
+        process.join(300)
     return [results[rank] for rank in range(world)]
 
 

@@ -361,6 +361,18 @@ torch.sin(torch.ones(2, device="dipu"))
     assert "OpFallback: 1 calls of 1 operators ran on the CPU" in output_of(source)
 
 
+def test_nothing_but_the_engine_holds_a_mode_after_the_last_tool() -> None:
+    """The end of Python waits for those who do."""
+    source = """
+import torch, torch_dipu, op_tools
+from op_tools import engine
+with op_tools.OpTimeMeasure():  # lists torch's functions while its own stands for one of them
+    torch.sin(torch.ones(2, device="dipu"))
+print(engine._holders() - engine._ALONE)
+"""
+    assert output_of(source).splitlines()[-1] == "0"
+
+
 def test_a_forked_worker_is_not_watched() -> None:
     source = """
 import os, torch, torch_dipu, op_tools
@@ -401,12 +413,13 @@ def test_a_terminal_sees_how_far_it_is(
 
 def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
     """Autograd's threads do for a moment after `backward()`; the end of Python would abort them."""
-    holding, letting_go = threading.Event(), threading.Event()
+    holding, may_let_go, letting_go = (threading.Event() for _ in range(3))
 
     def hold() -> None:
         mode = engine._dispatch_mode
         holding.set()
-        time.sleep(0.05)
+        assert may_let_go.wait(60)
+        time.sleep(0.05)  # so that who does not wait comes too early
         letting_go.set()
         del mode
 
@@ -415,6 +428,7 @@ def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
     assert holding.wait(60)
     engine._wait_for_threads(most=0.001)  # not for ever
     assert not letting_go.is_set()
+    may_let_go.set()
     engine._wait_for_threads(most=60)
     assert letting_go.is_set()
     thread.join()

@@ -34,7 +34,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return plain(self, func, types, args, kwargs)
 
     def heard_natively(helper: Any) -> Any:
-        native = natively(helper)
+        with monkeypatch.context() as patch:  # else the native type, made once, keeps ours for good
+            patch.setattr(engine._FunctionMode, "__torch_function__", plain)
+            native = natively(helper)
 
         class Heard:
             __self__ = engine._function_mode

@@ -54,7 +54,11 @@ def test_a_process_that_ended_but_was_not_buried_counts_as_ended() -> None:
             pass
 
 
-def test_what_the_cpu_does_is_percent_of_one() -> None:
+def test_what_the_cpu_does_is_percent_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.125, 10.25])
+    monkeypatch.setattr(process_monitor.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(process_monitor.time, "sleep", lambda seconds: None)
+
     class Made:
         usages = iter([Usage(1.0, 2**20), Usage(1.05, 2**21), None])
 
@@ -62,7 +66,7 @@ def test_what_the_cpu_does_is_percent_of_one() -> None:
             return next(self.usages)
 
     (row,) = samples(Made(), 0.05, Devices("acme", lambda: [2**30, 2**30]))
-    assert 20 < float(str(row[3])) <= 100
+    assert (row[0], row[3]) == ("0.125", "40.0")
     assert row[4:] == ["2.000", "2048.000", 2]
 
 

@@ -11,7 +11,7 @@ from tests import warm
 def run_python(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs source text in a new process, with extra environment variables as keywords."""
     return warm.run(
-        ["-c", source], {**os.environ, "OMP_NUM_THREADS": "1", **environment}, timeout=120
+        ["-c", source], {**os.environ, "OMP_NUM_THREADS": "1", **environment}, timeout=300
     )
 
 

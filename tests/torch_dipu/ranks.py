@@ -34,7 +34,7 @@ def main(
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=30),
+        timeout=timedelta(seconds=300),
     )
     results = {name: _attempt(JOBS[name], rank) for name in names}
     queue.put((rank, results))

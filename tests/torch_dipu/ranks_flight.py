@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 
 def main(rank: int, folder: str, seconds: float) -> None:
-    """Rank 0 waits in the second all_reduce until it times out; rank 1 is elsewhere meanwhile, and
-    ends while rank 0 waits for it in another group."""
+    """Rank 0 waits in the second all_reduce of a hasty group until it times out; rank 1 is
+    elsewhere meanwhile, and ends while rank 0 waits for it in the other group, which is in no
+    haste, as the start of two processes may take long."""
     os.environ.update(GLOO_SOCKET_IFNAME="lo", DIPU_FLIGHT_RECORD_DIR=folder)
     import torch_dipu  # noqa: F401
     from torch_dipu import flight
@@ -25,14 +26,14 @@ def main(rank: int, folder: str, seconds: float) -> None:
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=2,
-        timeout=timedelta(seconds=seconds),
+        timeout=timedelta(seconds=300),
     )
     x = torch.ones(3, device=f"dipu:{rank}")
     dist.all_reduce(x)
-    other = dist.new_group([0, 1])
-    dist.all_reduce(x, group=other)
+    hasty = dist.new_group([0, 1], timeout=timedelta(seconds=seconds))
+    dist.all_reduce(x, group=hasty)
     if rank == 0:
-        errors = [_error(x[:2].clone(), None), _error(x, other)]
+        errors = [_error(x[:2].clone(), hasty), _error(x, None)]
         (Path(folder) / "errors").write_text("\n---\n".join(errors))
         return
     while not (Path(folder) / "rank-0.json").exists():

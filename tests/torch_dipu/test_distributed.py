@@ -74,9 +74,9 @@ def run_ranks(
     processes = [context.Process(target=ranks.main, args=(r, *args)) for r in range(world)]
     for process in processes:
         process.start()
-    results = dict(queue.get(timeout=120) for _ in processes)
+    results = dict(queue.get(timeout=300) for _ in processes)
     for process in processes:
-        process.join(60)
+        process.join(300)
     assert [process.exitcode for process in processes] == [0] * world
     return [results[rank] for rank in range(world)]
 

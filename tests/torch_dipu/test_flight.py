@@ -22,7 +22,7 @@ def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_p
         process.join(120)
     first = json.loads((tmp_path / "rank-0.json").read_text())
     assert first["reason"] == "a collective failed"
-    done, failed = (entry for entry in first["entries"] if entry["group"] == "0")
+    done, failed = (entry for entry in first["entries"] if entry["group"] == "1")
     assert (done["operation"], done["sequence"], done["state"]) == ("ALLREDUCE", 1, "done")
     assert (failed["sequence"], failed["state"], failed["inputs"] or failed["outputs"]) == (
         2,
@@ -33,7 +33,7 @@ def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_p
     assert "ranks_flight.py:" in failed["where"] and failed["where"].endswith(" _error")
     late, lost = (tmp_path / "errors").read_text().split("\n---\n")
     assert late.startswith(
-        "dicl: rank 0 of 2, all_reduce #2 of group 0 (Float[2]): timed out after 3000 ms: "
+        "dicl: rank 0 of 2, all_reduce #2 of group 1 (Float[2]): timed out after 3000 ms: "
     )
     assert "aborted by rank 0; rank 1 had not come" in late
     assert "rank 1 has ended, or left the group" in lost

@@ -92,7 +92,7 @@ def _fill(inbox: Any, outbox: Any) -> None:
     """In the other process: read the shared tensor, change it, tell the producer."""
     import torch_dipu  # noqa: F401
 
-    tensor = inbox.get(timeout=30)
+    tensor = inbox.get(timeout=300)
     outbox.put((str(tensor.device), tensor.tolist()))
     tensor.fill_(7)
     torch.dipu.synchronize()
@@ -109,11 +109,11 @@ def test_a_device_tensor_is_shared_between_processes() -> None:
     tensor = torch.arange(4.0, device="dipu:1")
     inbox.put(tensor)
     try:
-        assert outbox.get(timeout=30) == ("dipu:1", [0.0, 1.0, 2.0, 3.0])
-        assert outbox.get(timeout=30) == "written"
+        assert outbox.get(timeout=300) == ("dipu:1", [0.0, 1.0, 2.0, 3.0])
+        assert outbox.get(timeout=300) == "written"
         assert tensor.tolist() == [7.0] * 4
     finally:
-        other.join(60)
+        other.join(300)
     assert other.exitcode == 0
     inbox.close()
     inbox.join_thread()

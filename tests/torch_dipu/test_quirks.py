@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -80,34 +81,48 @@ def test_an_overrun_changes_the_bytes_after_the_output() -> None:
     assert room[6:].tolist() == [0.0] * 26
 
 
+def in_time(seconds: float, ask: Callable[[], tuple[bool, ...]]) -> tuple[bool, ...]:
+    """What is answered within that time; where the machine held the host up, it asks again."""
+    while True:
+        torch.dipu.synchronize()
+        begun = time.monotonic()
+        found = ask()
+        if time.monotonic() - begun < seconds:
+            return found
+
+
 def test_with_latency_a_launch_returns_before_the_work_is_done() -> None:
     x = torch.ones(4, device="dipu")
     start, end = (torch.dipu.Event(enable_timing=True) for _ in range(2))
-    torch.dipu.synchronize()
-    with torch.dipu.quirk("latency", "mul", ms=200.0):
+
+    def launch() -> tuple[bool, ...]:
         start.record()
         x.mul(2)
         end.record()
-        assert not end.query()
-        assert not torch.dipu.current_stream().query()
-        before = time.perf_counter()
+        return end.query(), torch.dipu.current_stream().query()
+
+    begun = time.monotonic()
+    with torch.dipu.quirk("latency", "mul", ms=200.0):
+        assert in_time(0.2, launch) == (False, False)
         torch.dipu.synchronize()
-    assert time.perf_counter() - before > 0.1
     assert end.query()
-    assert start.elapsed_time(end) == pytest.approx(200, rel=0.2)
+    assert 200 <= start.elapsed_time(end) <= 1000 * (time.monotonic() - begun)
 
 
 def test_with_latency_another_stream_is_not_held_up() -> None:
     x = torch.ones(4, device="dipu")
     slow, fast = torch.dipu.Stream(), torch.dipu.Stream()
-    with torch.dipu.quirk("latency", "mul", ms=200.0), torch.dipu.stream(slow):
-        x.mul(2)
-    assert fast.query()
-    assert not slow.query()
-    fast.wait_stream(slow)
-    with torch.dipu.stream(fast):
-        x.add(1)
-    assert not fast.query()
+
+    def launch() -> tuple[bool, ...]:
+        with torch.dipu.quirk("latency", "mul", ms=200.0), torch.dipu.stream(slow):
+            x.mul(2)
+        at_once = fast.query(), slow.query()
+        fast.wait_stream(slow)
+        with torch.dipu.stream(fast):
+            x.add(1)
+        return *at_once, fast.query()
+
+    assert in_time(0.2, launch) == (True, False, False)
     torch.dipu.synchronize()
     assert fast.query()
 

@@ -112,7 +112,7 @@ print(len(tensors) > 0, {{t.device.type for t in tensors}})
         env={"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

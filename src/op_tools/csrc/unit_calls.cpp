@@ -91,7 +91,8 @@ py::object function_mode(py::handle mode, py::dict decided, py::dict compiler, p
 
 // torch.overrides.handle_torch_function(func, relevant_args, *args, **kwargs), for functions that are written in Python.
 PyObject* handle(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
-  PyObject *mode = PyTuple_GET_ITEM(self, 0), *method = PyTuple_GET_ITEM(self, 1), *plain = PyTuple_GET_ITEM(self, 2);
+  PyObject *method = PyTuple_GET_ITEM(self, 0), *plain = PyTuple_GET_ITEM(self, 1);
+  auto* mode = static_cast<PyObject*>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(self, 2)));
   if (count < 2 || !is_on_top(mode)) return PyObject_Vectorcall(plain, given, count, names);
   py::tuple args(count - 2);
   for (Py_ssize_t i = 2; i < count; i++) PyTuple_SET_ITEM(args.ptr(), i - 2, Py_NewRef(given[i]));
@@ -110,8 +111,10 @@ PyObject* handle(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObj
 PyMethodDef handle_method{"handle_torch_function", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(handle)), METH_FASTCALL | METH_KEYWORDS, nullptr};
 
 // What stands for torch's `plain`: a call that comes to the mode whose method this is goes there without a frame of Python.
+// It has the mode's address alone: who lists torch's functions keeps it, and the end of Python waits for those who hold a mode.
 py::object handler(const py::object& method, const py::object& plain) {
-  const py::tuple self = py::make_tuple(method.attr("__self__"), method, plain);
+  const auto mode = py::reinterpret_steal<py::object>(PyLong_FromVoidPtr(method.attr("__self__").ptr()));
+  const py::tuple self = py::make_tuple(method, plain, mode);
   return py::reinterpret_steal<py::object>(PyCFunction_New(&handle_method, self.ptr()));
 }
 
