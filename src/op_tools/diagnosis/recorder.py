@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.table import console
-from op_tools import diagnostics, interception, late, looks, results, statistics
+from op_tools import diagnostics, endings, interception, late, looks, results, statistics
 from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
@@ -90,15 +90,16 @@ class FlightRecorder:
         self._lock = threading.RLock()
         self.ring.add({"begin": time.time(), "pid": os.getpid(), "command": sys.argv})
         self._watch()
+        endings.begun(self)
         return self
 
     def stop(self, quiet: bool = False) -> None:
         """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
         if not self._active:
             return
-        self._active = False
-        while self._undo:
-            self._undo.pop()()
+        self._unwatch()
+        self._ended.set()
+        self._watcher.join(5)  # it may be at a long line
         with self._lock, interception.unseen():
             try:
                 self.signals.ask()
@@ -110,6 +111,20 @@ class FlightRecorder:
             self.ring.close()
         if self.steps or not quiet:
             console().print(self.summary(), soft_wrap=True)
+
+    def _unwatch(self) -> None:
+        self._active = False
+        endings.over(self)
+        while self._undo:
+            self._undo.pop()()
+
+    def close(self) -> None:
+        """At the end of Python, where nobody has stopped it."""
+        self.stop(quiet=True)
+
+    def forget(self) -> None:
+        """In a forked child nothing is watched: the lines are the parent's."""
+        self._unwatch()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -136,10 +151,9 @@ class FlightRecorder:
         self._undo.append(roots.watch("FlightRecorder", self._guarded(self._backward)))
         self._undo.append(lambda: self._modules(False))
         self._watch_end()
-        ended = threading.Event()
-        thread = threading.Thread(target=self._watchdog, args=(ended,), daemon=True)
-        thread.start()
-        self._undo.append(ended.set)
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watchdog, args=(self._ended,), daemon=True)
+        self._watcher.start()
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
         """A tool must not kill the program that it watches; what it costs is counted."""
@@ -177,11 +191,12 @@ class FlightRecorder:
             self._undo.append(self._leave_signal)
 
     def _terminated(self, number: int, frame: Any) -> None:
-        if self.ring.own:  # not in a child, where another thread's lock may have been copied
+        try:
             stack = traceback.format_stack(frame)[-4:]
             self._event("signal", signal.Signals(number).name, stack)
-        self._leave_signal()
-        os.kill(os.getpid(), number)
+        finally:  # whatever we have met, it ends by the signal
+            self._leave_signal()
+            os.kill(os.getpid(), number)
 
     def _leave_signal(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._terminated:
