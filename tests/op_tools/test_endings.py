@@ -163,11 +163,9 @@ sgd = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(50):
     net(torch.ones(4)).sum().backward()
     sgd.step()
-child(lambda: sys.exit(0))
+child(lambda: (__import__("atexit")._run_exitfuncs(), os._exit(0)))
 """
-    # torch would wait for autograd's threads in the child
-    limit = {"TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT": "0"}
-    output_of(CHILD + source, OP_TOOLS_RESULTS=str(tmp_path), **limit)
+    output_of(CHILD + source, OP_TOOLS_RESULTS=str(tmp_path))
     lines = lines_of(tmp_path)
     assert [line["step"] for line in lines if "loss" in line] == list(range(50))
     assert [line["steps"] for line in lines if "end" in line] == [50]
@@ -181,3 +179,35 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
     done = run_python(CHILD + source, OP_TOOLS_RESULTS=str(tmp_path))
     assert done.returncode == -signal.SIGTERM
+
+
+def test_a_signal_ends_a_program_that_hangs_in_c(tmp_path: Path) -> None:
+    source = """
+import ctypes
+held, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+recorder = op_tools.FlightRecorder().start()
+lock(held)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+lock(held)
+"""
+    done = run_python(CHILD + source, OP_TOOLS_RESULTS=str(tmp_path))
+    assert done.returncode == -signal.SIGTERM
+    events = [line for line in lines_of(tmp_path) if line.get("event") == "signal"]
+    assert any('File "<string>"' in line for line in events[0]["stack"])
+
+
+def test_a_signal_to_a_child_is_not_the_programs() -> None:
+    source = """
+from op_tools.diagnosis.unheard import Unheard
+unheard = Unheard()
+def signalled():
+    signal.signal(signal.SIGTERM, lambda *given: None)
+    os.kill(os.getpid(), signal.SIGTERM)
+child(lambda: (signalled(), os._exit(0)))
+print(unheard.wait(60))
+signalled()
+print(unheard.wait(60))
+unheard.close()
+print(signal.set_wakeup_fd(-1))
+"""
+    assert output_of(CHILD + source).split() == ["0", "15", "-1"]

@@ -37,6 +37,7 @@ from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
+from op_tools.diagnosis.unheard import Unheard, end_by
 
 OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
@@ -51,6 +52,7 @@ PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may co
 TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
 LAST = ("signal", "hang")  # after which there may be nothing more
 PERIOD = 1.0  # seconds between two looks of the watchdog
+GRACE = 2.0  # seconds that the main thread has to handle a signal
 
 
 class FlightRecorder:
@@ -58,6 +60,7 @@ class FlightRecorder:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._unheard: Unheard | None = None
         self._active = False
         self._handle: Any = None  # of the hook around modules
         self.steps = 0
@@ -97,9 +100,11 @@ class FlightRecorder:
         """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
         if not self._active:
             return
-        self._unwatch()
         self._ended.set()
+        if self._unheard is not None:
+            self._unheard.wake()
         self._watcher.join(5)  # it may be at a long line
+        self._unwatch()
         with self._lock, interception.unseen():
             try:
                 self.signals.ask()
@@ -188,6 +193,7 @@ class FlightRecorder:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            self._unheard = Unheard()
             self._undo.append(self._leave_signal)
 
     def _terminated(self, number: int, frame: Any) -> None:
@@ -195,12 +201,16 @@ class FlightRecorder:
             stack = traceback.format_stack(frame)[-4:]
             self._event("signal", signal.Signals(number).name, stack)
         finally:  # whatever we have met, it ends by the signal
-            self._leave_signal()
-            os.kill(os.getpid(), number)
+            end_by(number)
 
     def _leave_signal(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python lets no other change it
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._unheard is not None:
+            self._unheard.close()
+            self._unheard = None
 
     # A step.
 
@@ -376,10 +386,31 @@ class FlightRecorder:
 
     def _watchdog(self, ended: threading.Event) -> None:
         told = 0.0
-        while not ended.wait(PERIOD):
+        while not self._pause(ended):
             limit = max(settings.OP_RECORDER_HANG.get(), 20 * self._longest)
             since = time.monotonic() - self._last
             if since > limit and told != self._last:
                 told = self._last
                 text = f"no step for {since:.0f} s, after {self.steps}"
                 self._event("hang", text, stacks.of_threads())
+
+    def _pause(self, ended: threading.Event) -> bool:
+        """Until the next look; whether this is the end. A program that hangs is ended by SIGTERM,
+        as it would be without us.
+        """
+        unheard = self._unheard
+        if unheard is None or ended.is_set():
+            return ended.wait(PERIOD)
+        number = unheard.wait(PERIOD)
+        ours = number == signal.SIGTERM and signal.getsignal(number) == self._terminated
+        if ours and not ended.wait(GRACE):
+            self._hung(number)
+        return ended.is_set()
+
+    def _hung(self, number: int) -> None:
+        try:
+            if self._lock.acquire(timeout=PERIOD):  # the main thread may have it, for good
+                self._event("signal", signal.Signals(number).name, stacks.of_threads())
+                self._lock.release()
+        finally:
+            end_by(number)
