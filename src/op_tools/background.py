@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from op_tools import interception
+from op_tools import endings, interception
 
 WAITING = 64  # pieces of work that wait at most; then the program waits
 
@@ -16,12 +16,15 @@ class Background:
 
     def __init__(self, waiting: int = WAITING) -> None:
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
-        self._closed = False
+        self._closed = self._gone = False
         self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
         self._thread.start()
+        endings.begun(self)
 
     def put(self, work: Callable[[], object]) -> None:
         """Queues a piece of work, which must not raise; waits while too many do."""
+        if self._gone:
+            return
         if self._closed:  # a backward pass after the end
             work()
         else:
@@ -30,8 +33,13 @@ class Background:
     def close(self) -> None:
         """Waits until all is done."""
         self._closed = True
-        self._queue.put(None)
-        self._thread.join()
+        if not self._gone and self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        endings.over(self)
+
+    def forget(self) -> None:
+        self._gone = True
 
     def _work(self) -> None:
         with interception.unseen():

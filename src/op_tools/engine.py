@@ -7,8 +7,6 @@ started while a tool is active get it too.
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import threading
 import time
@@ -32,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools import (
     diagnostics,
+    endings,
     fronts,
     gradients,
     kernels,
@@ -56,6 +55,7 @@ _decided: dict[str, dict[Any, Plan | None]] = {  # None: nobody wants it
     "module": {},
 }
 _native = False  # kernels are observed natively
+_forked = False  # this process is a child that has started no tool of its own
 _lock = threading.RLock()
 
 
@@ -229,7 +229,10 @@ def seen() -> Iterator[None]:
 
 def start(tool: Tool) -> None:
     """Adds a tool, as the outermost."""
+    global _forked
     with _lock:
+        if _forked:  # the child's own
+            _forked = local.busy = False
         _tools.append(tool)
         _changed()
 
@@ -373,13 +376,7 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
     )
 
 
-def _stop_all() -> None:
-    for tool in reversed(active()):
-        tool.stop()
-    _wait_for_threads()
-
-
-def _wait_for_threads(most: float = 1.0) -> None:
+def _wait_for_threads(most: float) -> None:
     """Autograd's threads had this one's modes, and let go of them a moment after `backward()`, for
     which they need the interpreter. Without it, as it ends, they would end the whole process.
     """
@@ -392,11 +389,26 @@ def _wait_for_threads(most: float = 1.0) -> None:
 
 def _forget() -> None:
     """In a forked child (a DataLoader's worker) the parent's tools are not at work."""
-    global _tools
+    global _tools, _lock, _forked
+    _lock = threading.RLock()  # another thread may have had it
+    if _tools:
+        _forked = local.busy = True  # whatever mode the parent had passes everything on
     _tools = []
     _undecide()
-    local.busy = True  # whatever mode the parent had passes everything on
 
 
-atexit.register(_stop_all)
-os.register_at_fork(after_in_child=_forget)
+class _Modes:
+    """They are older than every tool, so this is the last to be ended."""
+
+    def close(self) -> None:
+        # a thread that the program does not end, or the error that it ends by, may keep them
+        kept = any(thread.daemon for thread in threading.enumerate())
+        if not _forked:  # who has no such threads
+            _wait_for_threads(1.0 if kept or hasattr(sys, "last_value") else 10.0)
+
+    def forget(self) -> None:
+        _forget()
+        endings.begun(self)
+
+
+endings.begun(_Modes())

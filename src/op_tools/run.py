@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import difflib
+import os
 from collections.abc import Callable
 
 import op_tools
@@ -33,6 +34,7 @@ STARTED = {
 }
 _Started = Tool | op_tools.OneIteration | op_tools.FlightRecorder
 _running: list[_Started] = []
+os.register_at_fork(after_in_child=_running.clear)  # a child's are none of these
 
 
 def start() -> Callable[[], None]:

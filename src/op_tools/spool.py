@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import arena, interception, kernels
+from op_tools import arena, endings, interception, kernels
 from op_tools.arena import BLOCK, Arena
 
 DELAY = 0.004  # seconds that a few bytes wait for more of them
@@ -77,7 +77,7 @@ class Spool:
         self._late = waiting
         self._filling = filling
         self._idle = False
-        self._closed = self._all_settled = False
+        self._closed = self._all_settled = self._gone = False
         self._awaited = False  # the program waits for memory
         self._changed = threading.Condition()
         self._threads = [
@@ -86,6 +86,7 @@ class Spool:
         ]
         for thread in self._threads:
             thread.start()
+        endings.begun(self)
 
     # Appending.
 
@@ -359,13 +360,15 @@ class Spool:
 
     def close(self) -> None:
         """Waits until everything is written."""
-        if self._closed:
+        if self._gone:
             return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        self.forget()
+        endings.over(self)
         for file in (self._file, self._direct):
             if file is not None:
                 os.close(file)
@@ -374,6 +377,10 @@ class Spool:
         self._free.clear()
         self._landings.clear()
         self.last = Arena(0)
+
+    def forget(self) -> None:
+        """Nobody writes any more, nor is waited for."""
+        self._gone = True
 
 
 def _is_bounded() -> bool:

@@ -223,6 +223,14 @@ class OpTimeMeasure(Observer):
         run, self._run = self._run, None
         if run is None:
             return
+        try:
+            self._tell(run, started)
+        finally:
+            if run.native is not None:
+                run.native.close()
+            run.native = None  # it holds us
+
+    def _tell(self, run: _Run, started: Started) -> None:
         run.ended = perf_counter_ns()
         self._sum_up(run, everything=True)
         self._count(run, started)
@@ -240,9 +248,6 @@ class OpTimeMeasure(Observer):
             lines.append(f"trace saved to {run.trace.close()}; open it at https://ui.perfetto.dev")
         lines += [clock.note for clock in run.clocks.values() if clock.note]
         lines.append(_cost(run, started.applied))
-        if run.native is not None:
-            run.native.close()
-        run.native = None  # it holds us
         report.summary(self, started, lines if started.applied else lines[:-1])
 
     def summary(self, by: View = "op") -> list[Line]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from op_tools import engine, names, report
+from op_tools import endings, engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
 from op_tools.interception import Plan
@@ -88,6 +88,7 @@ class Tool:
                 self._active = None  # it did not start
                 raise
             engine.start(self)
+            endings.begun(self)
         return self
 
     def stop(self) -> None:
@@ -95,9 +96,18 @@ class Tool:
         if self._active is not None:
             engine.stop(self)
             started, self._active = self._active, None
+            endings.over(self)
             self.finish(started)
 
     end = stop  # the classic other word
+
+    def close(self) -> None:
+        """At the end of Python, where nobody has stopped it."""
+        self.stop()
+
+    def forget(self) -> None:
+        """In a forked child it is neither at work nor to be stopped: the files are the parent's."""
+        self._active = None
 
     def __enter__(self) -> Self:
         return self.start()

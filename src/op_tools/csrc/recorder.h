@@ -5,7 +5,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "batch.h"
+#include "condition.h"
 #include "measure.h"
 #include "raw.h"
 #include "reach.h"
@@ -89,7 +89,7 @@ class Recorder {
   size_t waiting_ = 0;
   bool working_ = false, ready_ = false, ending_ = false, asleep_ = false;  // a thread does; there is something for it to do
   std::mutex lines_lock_;
-  std::condition_variable wake_, room_;
+  Condition wake_, room_;
   std::deque<std::pair<Raw, int64_t>> held_;  // lines that wait for a device, with a number that is above all of theirs
   std::string words_;
   std::mutex words_lock_;  // taken before the other

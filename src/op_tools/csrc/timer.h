@@ -2,11 +2,11 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "condition.h"
 #include "graph.h"
 #include "modes.h"
 
 #include <cmath>
-#include <condition_variable>
 #include <map>
 #include <thread>
 
@@ -101,7 +101,7 @@ class Ledger {
   std::vector<Done> done_;
   Sums sums_;
   std::mutex waking_;  // of what follows
-  std::condition_variable woken_;
+  Condition woken_;
   bool wanted_ = false, closed_ = false;
   std::thread thread_;
   pid_t process_ = 0;  // whose thread it is

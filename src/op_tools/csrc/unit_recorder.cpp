@@ -198,12 +198,12 @@ void Recorder::append(Put put) {
       const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
       const bool room = is_room();
       lock.unlock();
-      if (wakes) wake_.notify_one();
+      if (wakes) wake_->notify_one();
       if (room) return;
       std::optional<py::gil_scoped_release> release;  // the one who works may ask for it
       if (PyGILState_Check()) release.emplace();
       lock.lock();
-      room_.wait_for(lock, kPatience, is_room);
+      room_->wait_for(lock, kPatience, is_room);
       return;
     }
   }
@@ -228,7 +228,7 @@ void Recorder::put_into_words(bool everything) {
     std::swap(lines_, spare_);
     waiting_ = 0;
   }
-  room_.notify_all();
+  room_->notify_all();
   held_.emplace_back(std::move(lines), batch_->next());
   batch_->read(everything);
   const auto found = batch_->found();
@@ -287,22 +287,22 @@ py::object Recorder::work(int file) {
 // It looks by itself for a while, so that a program that is busy does not have to wake it.
 void Recorder::wait_for_lines(std::unique_lock<std::mutex>& lock) {
   const auto is_due = [&] { return ready_ || ending_; };
-  for (int look = 0; look < kLooks && !is_due(); look++) wake_.wait_for(lock, kLook, [&] { return ending_; });
+  for (int look = 0; look < kLooks && !is_due(); look++) wake_->wait_for(lock, kLook, [&] { return ending_; });
   asleep_ = true;
-  wake_.wait(lock, is_due);
+  wake_->wait(lock, is_due);
   asleep_ = false;
 }
 
 void Recorder::stop_work() {
   std::lock_guard lock(lines_lock_);
   working_ = false;
-  room_.notify_all();
+  room_->notify_all();
 }
 
 void Recorder::end_work() {
   std::lock_guard lock(lines_lock_);
   ending_ = true;
-  wake_.notify_all();
+  wake_->notify_all();
 }
 
 void Recorder::report(PyObject* function, const char* text) {

@@ -99,14 +99,14 @@ void Ledger::wake() {
     thread_ = std::thread([this] { work(); });
   }
   wanted_ = true;
-  woken_.notify_one();
+  woken_->notify_one();
 }
 
 void Ledger::work() {
   while (true) {
     {
       std::unique_lock hold(waking_);
-      woken_.wait(hold, [this] { return wanted_ || closed_; });
+      woken_->wait(hold, [this] { return wanted_ || closed_; });
       if (closed_) return;
       wanted_ = false;
     }
@@ -126,7 +126,7 @@ void Ledger::close() {
   {
     std::lock_guard hold(waking_);
     closed_ = true;
-    woken_.notify_one();
+    woken_->notify_one();
   }
   if (thread_.joinable()) thread_.join();
 }

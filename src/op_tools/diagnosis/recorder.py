@@ -32,11 +32,12 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.table import console
-from op_tools import diagnostics, interception, late, looks, results, statistics
+from op_tools import diagnostics, endings, interception, late, looks, results, statistics
 from op_tools.call import tensor_list
 from op_tools.diagnosis import graph, lines, roots, stacks
 from op_tools.diagnosis.ring import Ring
 from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
+from op_tools.diagnosis.unheard import Unheard, end_by
 
 OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 MODULES_EVERY = 8  # steps: results of modules cost a hook around each
@@ -51,6 +52,7 @@ PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may co
 TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
 LAST = ("signal", "hang")  # after which there may be nothing more
 PERIOD = 1.0  # seconds between two looks of the watchdog
+GRACE = 2.0  # seconds that the main thread has to handle a signal
 
 
 class FlightRecorder:
@@ -58,6 +60,7 @@ class FlightRecorder:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._unheard: Unheard | None = None
         self._active = False
         self._handle: Any = None  # of the hook around modules
         self.steps = 0
@@ -90,15 +93,18 @@ class FlightRecorder:
         self._lock = threading.RLock()
         self.ring.add({"begin": time.time(), "pid": os.getpid(), "command": sys.argv})
         self._watch()
+        endings.begun(self)
         return self
 
     def stop(self, quiet: bool = False) -> None:
         """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
         if not self._active:
             return
-        self._active = False
-        while self._undo:
-            self._undo.pop()()
+        self._ended.set()
+        if self._unheard is not None:
+            self._unheard.wake()
+        self._watcher.join(5)  # it may be at a long line
+        self._unwatch()
         with self._lock, interception.unseen():
             try:
                 self.signals.ask()
@@ -110,6 +116,20 @@ class FlightRecorder:
             self.ring.close()
         if self.steps or not quiet:
             console().print(self.summary(), soft_wrap=True)
+
+    def _unwatch(self) -> None:
+        self._active = False
+        endings.over(self)
+        while self._undo:
+            self._undo.pop()()
+
+    def close(self) -> None:
+        """At the end of Python, where nobody has stopped it."""
+        self.stop(quiet=True)
+
+    def forget(self) -> None:
+        """In a forked child nothing is watched: the lines are the parent's."""
+        self._unwatch()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -136,10 +156,9 @@ class FlightRecorder:
         self._undo.append(roots.watch("FlightRecorder", self._guarded(self._backward)))
         self._undo.append(lambda: self._modules(False))
         self._watch_end()
-        ended = threading.Event()
-        thread = threading.Thread(target=self._watchdog, args=(ended,), daemon=True)
-        thread.start()
-        self._undo.append(ended.set)
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watchdog, args=(self._ended,), daemon=True)
+        self._watcher.start()
 
     def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
         """A tool must not kill the program that it watches; what it costs is counted."""
@@ -174,18 +193,24 @@ class FlightRecorder:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
+            self._unheard = Unheard()
             self._undo.append(self._leave_signal)
 
     def _terminated(self, number: int, frame: Any) -> None:
-        if self.ring.own:  # not in a child, where another thread's lock may have been copied
+        try:
             stack = traceback.format_stack(frame)[-4:]
             self._event("signal", signal.Signals(number).name, stack)
-        self._leave_signal()
-        os.kill(os.getpid(), number)
+        finally:  # whatever we have met, it ends by the signal
+            end_by(number)
 
     def _leave_signal(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python lets no other change it
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._unheard is not None:
+            self._unheard.close()
+            self._unheard = None
 
     # A step.
 
@@ -361,10 +386,31 @@ class FlightRecorder:
 
     def _watchdog(self, ended: threading.Event) -> None:
         told = 0.0
-        while not ended.wait(PERIOD):
+        while not self._pause(ended):
             limit = max(settings.OP_RECORDER_HANG.get(), 20 * self._longest)
             since = time.monotonic() - self._last
             if since > limit and told != self._last:
                 told = self._last
                 text = f"no step for {since:.0f} s, after {self.steps}"
                 self._event("hang", text, stacks.of_threads())
+
+    def _pause(self, ended: threading.Event) -> bool:
+        """Until the next look; whether this is the end. A program that hangs is ended by SIGTERM,
+        as it would be without us.
+        """
+        unheard = self._unheard
+        if unheard is None or ended.is_set():
+            return ended.wait(PERIOD)
+        number = unheard.wait(PERIOD)
+        ours = number == signal.SIGTERM and signal.getsignal(number) == self._terminated
+        if ours and not ended.wait(GRACE):
+            self._hung(number)
+        return ended.is_set()
+
+    def _hung(self, number: int) -> None:
+        try:
+            if self._lock.acquire(timeout=PERIOD):  # the main thread may have it, for good
+                self._event("signal", signal.Signals(number).name, stacks.of_threads())
+                self._lock.release()
+        finally:
+            end_by(number)

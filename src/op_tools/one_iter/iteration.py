@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import diagnostics, engine, interception, steps
+from op_tools import diagnostics, endings, engine, interception, steps
 from op_tools.call import Call
 from op_tools.one_iter import report
 from op_tools.one_iter.book import Book, OneIterError, Writer
@@ -97,6 +97,7 @@ class OneIteration:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
+        endings.begun(self)
         return self
 
     def stop(self, quiet: bool = False) -> None:
@@ -115,6 +116,15 @@ class OneIteration:
         if self._problem is not None and not self._ends:
             problem, self._problem = self._problem, None
             raise problem
+
+    def close(self) -> None:
+        """At the end of Python, where nobody has stopped it."""
+        self.stop(quiet=True)
+
+    def forget(self) -> None:
+        """In a forked child nothing is watched: the record is the parent's."""
+        self._writer = None
+        self._unwatch()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -215,6 +225,7 @@ class OneIteration:
 
     def _unwatch(self) -> None:
         self._over = True
+        endings.over(self)
         while self._handles:
             self._handles.pop().remove()
         while self._tools:
