@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,7 +27,17 @@ struct Type {
   int kind;   // of `Kind`; -1: Python does it
   int parts;  // of a complex number
 };
-Type type_of(at::ScalarType type);
+inline constexpr auto kTypes = [] {
+  std::array<Type, static_cast<size_t>(at::ScalarType::NumOptions)> all{};
+  for (auto& type : all) type = {nullptr, -1, 1};
+  const auto put = [&](at::ScalarType type, Type how) { all[static_cast<size_t>(type)] = how; };
+  put(at::kFloat, {"float32", 0, 1}), put(at::kDouble, {"float64", 1, 1}), put(at::kBFloat16, {"bfloat16", 2, 1}), put(at::kHalf, {"float16", 3, 1});
+  put(at::kLong, {"int64", 4, 1}), put(at::kInt, {"int32", 5, 1}), put(at::kShort, {"int16", 6, 1}), put(at::kChar, {"int8", 7, 1});
+  put(at::kByte, {"uint8", 8, 1}), put(at::kBool, {"bool", 8, 1});
+  put(at::kComplexHalf, {"complex32", 3, 2}), put(at::kComplexFloat, {"complex64", 0, 2}), put(at::kComplexDouble, {"complex128", 1, 2});
+  return all;
+}();
+inline const Type& type_of(at::ScalarType type) { return kTypes[static_cast<size_t>(type)]; }
 
 // What is written of one call after the other.
 class Raw {

@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <array>
+#include <atomic>
 #include <string_view>
 #include <typeinfo>
 
@@ -13,14 +15,22 @@ namespace {
 std::mutex begun_lock;
 std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 
-// Whether torch itself does it: then it writes nothing that comes in. Hot path: a name is looked at once.
-bool is_torchs(const Node& node) {
-  static thread_local ska::flat_hash_map<const std::type_info*, bool, AddressHash> known;
-  const auto found = known.find(&typeid(node));
-  if (found != known.end()) return found->second;
+bool is_torchs_by_name(const Node& node) {
   const std::string_view name = typeid(node).name();  // torch keeps some of the types to itself
   const bool of_python = name == "N5torch8autograd6PyNodeE", of_others = name.starts_with("N5torch8autograd7CppNode");
-  return known[&typeid(node)] = name.starts_with("N5torch8autograd") && !of_python && !of_others;
+  return name.starts_with("N5torch8autograd") && !of_python && !of_others;
+}
+
+// Whether torch itself does it: then it writes nothing that comes in. Hot path: a name is looked at once, as a rule.
+bool is_torchs(const Node& node) {
+  static std::array<std::atomic<uintptr_t>, 256> known{};  // the address of the type, and in its last bit whether it is torch's
+  const auto address = reinterpret_cast<uintptr_t>(&typeid(node));
+  auto& slot = known[(address * 0x9E3779B97F4A7C15ull) >> 56];
+  const uintptr_t found = slot.load(std::memory_order_relaxed);
+  if ((found & ~uintptr_t{1}) == address) return (found & 1) != 0;
+  const bool is = is_torchs_by_name(node);
+  slot.store(address | uintptr_t{is}, std::memory_order_relaxed);
+  return is;
 }
 
 // Whether torch itself does a node and all that get gradients from it.
@@ -64,11 +74,11 @@ struct HearOut final : torch::autograd::FunctionPostHook {
 
 // Whether only we listen to it.
 bool is_ours_alone(Node& node) {
-  const auto is_ours = [](const auto& hook) { return typeid(*hook) == typeid(Hear) || typeid(*hook) == typeid(HearOut); };
   const auto& before = node.pre_hooks();
   const auto& after = node.post_hooks();
-  return node.tensor_pre_hooks().empty() && node.tensor_post_acc_grad_hooks() == nullptr && std::all_of(before.begin(), before.end(), is_ours) &&
-      std::all_of(after.begin(), after.end(), is_ours);
+  return node.tensor_pre_hooks().empty() && node.tensor_post_acc_grad_hooks() == nullptr &&
+      std::all_of(before.begin(), before.end(), [](const auto& hook) { return typeid(*hook) == typeid(Hear); }) &&
+      std::all_of(after.begin(), after.end(), [](const auto& hook) { return typeid(*hook) == typeid(HearOut); });
 }
 
 bool HearOut::meets_others() const {
@@ -139,10 +149,18 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   }
 }
 
+static std::vector<Raw>& spare() {  // this thread's memory for what is taken of gradients, used again
+  static thread_local std::vector<Raw> all;
+  return all;
+}
+
 void Flow::take(Batch::Hold& hold, Part& to, const at::Tensor& gradient) {
   constexpr size_t kGradients = 256;  // bytes that those of most calls take
   auto& bytes = taken_.bytes();
-  if (bytes.empty()) bytes.reserve(kGradients);
+  if (bytes.empty()) {
+    if (auto& memory = spare(); !memory.empty()) std::swap(taken_, memory.back()), memory.pop_back();
+    bytes.reserve(kGradients);
+  }
   const auto from = static_cast<uint32_t>(bytes.size());
   recorder_->tensor(hold, recorder_->way(gradient), taken_, gradient);
   to = {from, static_cast<uint32_t>(bytes.size())};
@@ -208,6 +226,8 @@ void Flow::write() {
   line.of_outputs();
   side(outputs_);
   line.end();
+  constexpr size_t kSpare = 64;
+  if (auto& memory = spare(); memory.size() < kSpare) taken_.clear(), memory.push_back(std::move(taken_));
   taken_ = {};
   recorder_->add(line);
 }

@@ -12,7 +12,7 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kSpare = 16;
+constexpr size_t kSpare = 256;  // about as many as are read at once
 constexpr char kMark = '\x02';
 
 double double_of(int64_t bits) {
@@ -107,15 +107,14 @@ void Batch::fill(Started& group) {
   }
   const int64_t* row = values.defined() ? values.const_data_ptr<int64_t>() : nullptr;
   if (group.native.memory.defined()) row = group.native.results();
-  for (auto& piece : group.pieces) {
-    if (piece.to->ready()) continue;
+  for (const auto& piece : group.pieces) {
     if (failed.empty()) fill(piece, row), row += kFields * piece.rows;
     piece.to->set(failed.empty() ? State::found : State::failed);
   }
   launchers_.free(group.native);
 }
 
-void Batch::fill(Piece& piece, const int64_t* row) const {
+void Batch::fill(const Asked& piece, const int64_t* row) const {
   Measured& found = piece.to->found;
   Hash hash(piece.count * width_of(piece.kind));
   found.whole = piece.kind >= Kind::int64;
