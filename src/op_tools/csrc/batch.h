@@ -121,9 +121,8 @@ class Batch {
   // What is left of a piece once it is asked for: little, since it goes to another thread.
   struct Asked {
     Result* to;
-    size_t count;
-    int64_t times, rows;
-    Kind kind;
+    uint64_t count : 56, kind : 8;
+    int64_t times;
   };
   struct Started {
     py::object read;  // or
@@ -160,7 +159,7 @@ class Batch {
   static int64_t* described(int64_t* to, const Piece& piece);
   void close_gaps();
   void fill(Started& group);
-  void fill(const Asked& piece, const int64_t* row) const;
+  const int64_t* fill(const Asked& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
 
   const bool hash_only_, sampled_;

@@ -268,7 +268,7 @@ std::vector<Batch::Asked> Batch::asked() {
   if (!spare_.empty()) made = std::move(spare_.back()), spare_.pop_back();
   made.reserve(waiting_.size());
   for (const auto& piece : waiting_)
-    if (piece.to != nullptr) made.push_back({piece.to, piece.count, piece.times, piece.rows, piece.kind});
+    if (piece.to != nullptr) made.push_back({piece.to, piece.count, static_cast<uint64_t>(piece.kind), piece.times});
   return made;
 }
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <new>
 #include <string_view>
 #include <typeinfo>
 
@@ -52,7 +53,26 @@ struct Hear final : torch::autograd::FunctionPreHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not seen there
 };
 
-// After a node: what came in, unless that was heard before, and what it made.
+// Memory for a flow with room for all of its hooks behind it: to ask for each of them alone costs more than what they do.
+template <typename T>
+struct Together {
+  using value_type = T;
+  size_t more;  // bytes
+  char** behind;
+  Together(size_t more, char** behind) : more(more), behind(behind) {}
+  template <typename U>
+  Together(const Together<U>& other) : more(other.more), behind(other.behind) {}
+
+  T* allocate(size_t count) {
+    auto* const memory = static_cast<char*>(::operator new(count * sizeof(T) + more));
+    *behind = memory + count * sizeof(T);
+    return reinterpret_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) { ::operator delete(memory); }
+  bool operator==(const Together&) const { return true; }
+};
+
+// After a node: what came in, unless that was heard before, and what it made. It lies behind its flow, which it holds.
 struct HearOut final : torch::autograd::FunctionPostHook {
   std::shared_ptr<Flow> flow;
   Flow::Places leaving, entering;
@@ -60,6 +80,11 @@ struct HearOut final : torch::autograd::FunctionPostHook {
   const bool among_torchs;
   HearOut(std::shared_ptr<Flow> flow, Flow::Places leaving, Flow::Places entering, Node& node)
       : flow(std::move(flow)), leaving(std::move(leaving)), entering(std::move(entering)), node(node), among_torchs(are_torchs(node)) {}
+
+  static void operator delete(HearOut* hook, std::destroying_delete_t) {
+    const auto held = std::move(hook->flow);
+    hook->~HearOut();
+  }
 
   variable_list operator()(const variable_list& grads, const variable_list& given) override {
     if (!leaving.empty()) flow->enter(given, leaving, false, flow);
@@ -137,15 +162,20 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   given.find_leaves();
   Made made(given, results, sequence);
   if (made.nodes.empty()) return;
-  const auto flow = std::make_shared<Flow>(std::move(recorder), head, count, results.size());
+  const auto edges = std::count_if(made.nodes.begin(), made.nodes.end(), [](const auto& one) { return one.is_edge(); });
+  char* behind = nullptr;
+  const Together<Flow> memory(static_cast<size_t>(edges) * sizeof(HearOut), &behind);
+  const auto flow = std::allocate_shared<Flow>(memory, std::move(recorder), head, count, results.size());
+  flow->waiting_ = static_cast<int>(edges);
   for (const auto& one : made.nodes) {
-    flow->waiting_ += one.is_edge();
     for (const auto& [number, argument] : one.entering) flow->ways_[argument]++;
   }
   for (auto& one : made.nodes) {
     if (!one.is_edge()) continue;
     if (!one.leaving.empty() && !is_torchs(*one.node)) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::exchange(one.leaving, {})));
-    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.leaving), std::move(one.entering), *one.node));
+    auto* const hook = ::new (behind) HearOut(flow, std::move(one.leaving), std::move(one.entering), *one.node);
+    behind += sizeof(HearOut);
+    one.node->add_post_hook(std::unique_ptr<torch::autograd::FunctionPostHook>(hook));
   }
 }
 
