@@ -32,7 +32,7 @@ class Batch {
   // A batch held by one thread for several tensors of a call: whoever takes it is not to ask for Python meanwhile.
   class Hold {
    public:
-    explicit Hold(Batch& batch) : batch_(batch) {}
+    explicit Hold(Batch& batch) : batch_(batch), trusts_(trusted()) {}
     void take() {
       if (!lock_.owns_lock()) lock_ = batch_.locked();
     }
@@ -43,6 +43,7 @@ class Batch {
    private:
     friend class Batch;
     Batch& batch_;
+    const bool trusts_;  // this thread
     std::unique_lock<std::mutex> lock_;
     std::optional<c10::Stream> stream_;  // the current one of the device that was asked for last
   };
@@ -103,7 +104,7 @@ class Batch {
   static at::Tensor without(const Gaps& gaps, const c10::Storage& storage);  // a copy
 
   struct Piece {
-    Result* to;
+    Result* to;            // null: it cannot be read any more, and says so
     c10::Storage storage;  // held, so that it is not used again
     const void* base;      // of the storage; another one: it was given back all the same
     const uint8_t* data;
@@ -117,10 +118,16 @@ class Batch {
 
     State state() const;  // whether it can still be read
   };
+  // What is left of a piece once it is asked for: little, since it goes to another thread.
+  struct Asked {
+    Result* to;
+    uint64_t count : 56, kind : 8;
+    int64_t times;
+  };
   struct Started {
     py::object read;  // or
     Launched native;
-    std::vector<Piece> pieces;
+    std::vector<Asked> pieces;
     int64_t below = 0;  // it and those before it have all numbers below
 
     bool done() const { return !native.memory.defined() || native.done(); }
@@ -128,30 +135,31 @@ class Batch {
 
   static std::vector<std::shared_ptr<Batch>> living();
   std::unique_lock<std::mutex> locked();
-  bool holds(int64_t number) const;  // its values are those of memory that was not written meanwhile
+  bool holds(const Hold& hold, int64_t number) const;  // its values are those of memory that was not written meanwhile
   struct Apart {  // values with gaps
     std::unique_ptr<Gaps> gaps = nullptr;
     at::Tensor copy = {};
     int64_t times = 1;
   };
   Apart apart(Hold& hold, const at::Tensor& tensor);
-  int64_t add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart);
+  Piece& add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart);
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
   void start_locked();
-  void launch(std::vector<Piece>& pieces, Started& to);
-  void release(std::vector<Piece>& pieces);
+  void launch(Started& to);
+  void release();
+  std::vector<Asked> asked();
   py::object started(int64_t* table, int64_t rows, const c10::Stream& stream);
   struct Size {
     int64_t rows = 0, gaps = 0;
   };
-  Size sized(std::vector<Piece>& pieces, const c10::Stream& stream) const;
-  void tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const;
+  Size sized(const c10::Stream& stream);
+  void tabulate(int64_t* row, int64_t* gaps) const;
   static int64_t rows_of(int64_t size);
   static int64_t* described(int64_t* to, const Piece& piece);
-  static void close_gaps(std::vector<Piece>& pieces);
+  void close_gaps();
   void fill(Started& group);
-  void fill(Piece& piece, const int64_t* row) const;
+  const int64_t* fill(const Asked& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
 
   const bool hash_only_, sampled_;
@@ -161,7 +169,7 @@ class Batch {
   std::atomic<c10::DeviceType> taken_{c10::DeviceType::CPU};  // the one that was asked for last, and has one
   Numbers numbers_;
   std::vector<Piece> waiting_;
-  std::vector<std::vector<Piece>> spare_;  // memory that is used again
+  std::vector<std::vector<Asked>> spare_;  // memory that is used again
   int64_t below_ = 0;                      // those of lower numbers do not wait
   int trusts_ = 0;                         // threads that trust,
   int64_t trusted_ = 0;                    // in numbers from here on,

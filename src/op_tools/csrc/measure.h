@@ -17,7 +17,10 @@ struct Measured {
   int64_t whole_low = 0, whole_high = 0, nonfinite = 0;
 };
 
-size_t width_of(Kind kind);
+inline size_t width_of(Kind kind) {
+  constexpr size_t widths[] = {4, 8, 2, 2, 8, 4, 2, 1, 1};
+  return widths[static_cast<int>(kind)];
+}
 Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only);
 Measured repeated(Measured found, int64_t times);  // each value so often
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -26,7 +27,18 @@ struct Type {
   int kind;   // of `Kind`; -1: Python does it
   int parts;  // of a complex number
 };
-Type type_of(at::ScalarType type);
+static_assert(sizeof(at::ScalarType) == 1);
+inline constexpr auto kTypes = [] {
+  std::array<Type, static_cast<size_t>(at::ScalarType::NumOptions)> all{};
+  for (auto& type : all) type = {nullptr, -1, 1};
+  const auto put = [&](at::ScalarType type, Type how) { all[static_cast<size_t>(type)] = how; };
+  put(at::kFloat, {"float32", 0, 1}), put(at::kDouble, {"float64", 1, 1}), put(at::kBFloat16, {"bfloat16", 2, 1}), put(at::kHalf, {"float16", 3, 1});
+  put(at::kLong, {"int64", 4, 1}), put(at::kInt, {"int32", 5, 1}), put(at::kShort, {"int16", 6, 1}), put(at::kChar, {"int8", 7, 1});
+  put(at::kByte, {"uint8", 8, 1}), put(at::kBool, {"bool", 8, 1});
+  put(at::kComplexHalf, {"complex32", 3, 2}), put(at::kComplexFloat, {"complex64", 0, 2}), put(at::kComplexDouble, {"complex128", 1, 2});
+  return all;
+}();
+inline const Type& type_of(at::ScalarType type) { return kTypes[static_cast<size_t>(type)]; }
 
 // What is written of one call after the other.
 class Raw {
@@ -59,7 +71,7 @@ class Raw {
   static void into_words(std::string& to, std::string_view from, Number number, Text text);
 
  private:
-  enum class Tag : uint8_t { line, head, begun, outputs, mutated, end, words, tensor, known, awaited, gradients, of_outputs, nothing };
+  enum class Tag : uint8_t { line, head, begun, outputs, mutated, end, words, tensor, known, awaited, waits, gradients, of_outputs, nothing };
 
   template <typename T>
   void put(const T& value) {
@@ -80,6 +92,14 @@ class Raw {
       from.remove_prefix(sizeof value);
       return value;
     }
+    int64_t few() {  // as `awaited` writes them
+      uint64_t value = 0;
+      for (int shift = 0;; shift += 7) {
+        const auto byte = get<uint8_t>();
+        value |= static_cast<uint64_t>(byte & 127) << shift;
+        if (byte < 128) return static_cast<int64_t>(value);
+      }
+    }
     std::string_view text() {
       const auto size = get<uint32_t>();
       const auto found = from.substr(0, size);
@@ -91,19 +111,24 @@ class Raw {
   std::string bytes_;
 };
 
+// In few bytes: all of them go through the cache of the program.
 inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
-  constexpr size_t kDims = 8;
+  constexpr size_t kDims = 8, kDigits = 10;
   const auto sizes = tensor.sizes();
   if (sizes.size() > kDims) {
     this->tensor(tensor), put(Tag::awaited), put(number);
     return;
   }
-  char made[2 * sizeof(Tag) + sizeof(at::ScalarType) + 1 + (kDims + 1) * sizeof(int64_t)];
+  char made[3 + (kDims + 1) * kDigits];
   char* at = made;
-  const auto add = [&](const auto& value) { std::memcpy(at, &value, sizeof value), at += sizeof value; };
-  add(Tag::tensor), add(tensor.scalar_type()), add(static_cast<uint8_t>(sizes.size()));
+  const auto add = [&](int64_t value) {  // seven bits each, the last ones first
+    auto left = static_cast<uint64_t>(value);
+    for (; left >= 128; left >>= 7) *at++ = static_cast<char>(left | 128);
+    *at++ = static_cast<char>(left);
+  };
+  *at++ = static_cast<char>(Tag::waits), *at++ = static_cast<char>(tensor.scalar_type()), *at++ = static_cast<char>(sizes.size());
   for (const int64_t size : sizes) add(size);
-  add(Tag::awaited), add(number);
+  add(number);
   bytes_.append(made, static_cast<size_t>(at - made));
 }
 
@@ -117,6 +142,16 @@ void Raw::into_words(std::string& to, std::string_view from, Number number, Text
   const auto comma = [&] {
     if (!first) to += ',';
     first = false;
+  };
+  const auto tensor = [&](auto size) {
+    comma();
+    to += "{\"dtype\":\"", to += type_of(read.get<at::ScalarType>()).name, to += "\",\"shape\":[";
+    const auto dims = read.get<uint8_t>();
+    for (int dim = 0; dim < dims; dim++) {
+      if (dim > 0) to += ',';
+      put_number(to, size());
+    }
+    to += "],";
   };
   while (!read.from.empty()) {
     switch (read.get<Tag>()) {
@@ -134,17 +169,8 @@ void Raw::into_words(std::string& to, std::string_view from, Number number, Text
       case Tag::nothing: comma(), to += "null"; break;
       case Tag::end: to += changed ? "}}\n" : "]}\n", changed = false; break;
       case Tag::words: comma(), to += read.text(); break;
-      case Tag::tensor: {
-        comma();
-        to += "{\"dtype\":\"", to += type_of(read.get<at::ScalarType>()).name, to += "\",\"shape\":[";
-        const auto dims = read.get<uint8_t>();
-        for (int dim = 0; dim < dims; dim++) {
-          if (dim > 0) to += ',';
-          put_number(to, read.get<int64_t>());
-        }
-        to += "],";
-        break;
-      }
+      case Tag::tensor: tensor([&] { return read.get<int64_t>(); }); break;
+      case Tag::waits: tensor([&] { return read.few(); }), number(to, read.few()), to += '}'; break;
       case Tag::known: to += read.text(), to += '}'; break;
       case Tag::awaited: number(to, read.get<int64_t>()), to += '}'; break;
     }

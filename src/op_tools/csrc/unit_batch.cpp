@@ -138,8 +138,8 @@ void Batch::expect(const at::Tensor& tensor) const {
   numbers_.expect(own->unsafe_storage().unsafeGetStorageImpl());
 }
 
-bool Batch::holds(int64_t number) const {
-  if (sampled_ && number < (trusting > 0 ? trusted_ : below_)) return false;
+bool Batch::holds(const Hold& hold, int64_t number) const {
+  if (sampled_ && number < (hold.trusts_ ? trusted_ : below_)) return false;
   return number > next_.load(std::memory_order_relaxed) - kKnown / 2;
 }
 
@@ -147,21 +147,23 @@ int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts
   hold.take();
   const auto place = place_of(tensor);
   const uint32_t version = place ? version_of(tensor) : 0;
-  auto* const storage = tensor.storage().unsafeGetStorageImpl();
-  if (place) {
-    const Numbers::Slot* slot = numbers_.find(storage);
-    const Numbers::View* known = slot == nullptr ? nullptr : slot->find(*place);
-    if (known != nullptr && known->version == version && holds(known->number)) return known->number;
+  auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  Numbers::Slot* slot = numbers_.find(storage);
+  if (place && slot != nullptr) {
+    const Numbers::View* known = slot->find(*place);
+    if (known != nullptr && known->version == version && holds(hold, known->number)) return known->number;
   }
   Apart parted;
   if (place ? place->gaps != 0 : !is_dense(tensor)) parted = apart(hold, tensor);
   const bool in_place = !parted.copy.defined();
-  const int64_t number = add(in_place ? tensor : parted.copy, kind, parts, current(hold, tensor.device()), parted);
-  if (place && sampled_) waiting_.back().counter = tensor.unsafeGetTensorImpl()->version_counter(), waiting_.back().version = version;
-  Numbers::Slot& slot = numbers_.of(storage);
-  if (in_place) slot.waits = number;
-  if (!holds(slot.newest.number)) slot.clear();  // the others are older
-  if (place && (in_place || !sampled_)) slot.keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
+  if (!in_place || numbers_.full()) slot = nullptr;  // it may be another one's by now
+  Piece& piece = add(in_place ? tensor : parted.copy, kind, parts, current(hold, tensor.device()), parted);
+  if (place && sampled_) piece.counter = tensor.unsafeGetTensorImpl()->version_counter(), piece.version = version;
+  if (slot == nullptr) slot = &numbers_.of(storage);
+  const int64_t number = next_.load(std::memory_order_relaxed) - 1;
+  if (in_place) slot->waits = number;
+  if (!holds(hold, slot->newest.number)) slot->clear();  // the others are older
+  if (place && (in_place || !sampled_)) slot->keep(*place, version, number);  // of a copy, nobody holds the storage meanwhile
   if (bytes_ > kHeld || waiting_.size() >= kWaiting) start_locked();
   return number;
 }
@@ -176,19 +178,24 @@ Batch::Apart Batch::apart(Hold& hold, const at::Tensor& tensor) {
   return made;
 }
 
-int64_t Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
+Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
   if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
   if (numbers_.full()) numbers_.turn();
   stream_ = stream;
   const int64_t number = next_.load(std::memory_order_relaxed);
   next_.store(number + 1, std::memory_order_relaxed);
   if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());
-  const auto& storage = tensor.storage();
-  const auto count = static_cast<size_t>(tensor.numel() / (apart.gaps ? apart.times : 1)) * parts;
-  auto* to = &(*known_.back())[number % kChunk];
-  waiting_.push_back({to, storage, storage.data(), static_cast<const uint8_t*>(tensor.const_data_ptr()), count, kind, apart.times, std::move(apart.gaps)});
-  bytes_ += count * width_of(kind);
-  return number;
+  Piece& piece = waiting_.emplace_back();
+  piece.to = &(*known_.back())[number % kChunk];
+  piece.storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  piece.base = piece.storage.data();
+  piece.data = static_cast<const uint8_t*>(tensor.const_data_ptr());
+  piece.count = static_cast<size_t>(apart.gaps ? tensor.numel() / apart.times : tensor.numel()) * parts;
+  piece.kind = kind;
+  piece.times = apart.times;
+  piece.gaps = std::move(apart.gaps);
+  bytes_ += piece.count * width_of(kind);
+  return piece;
 }
 
 void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
@@ -207,9 +214,9 @@ void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
 }
 
 void Batch::forget(Hold& hold, const at::Tensor& tensor) {
-  if ((sampled_ && trusting == 0) || !is_plain(tensor)) return;  // if it was written, it does not wait
+  if ((sampled_ && !hold.trusts_) || !is_plain(tensor)) return;  // if it was written, it does not wait
   hold.take();
-  if (Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl())) slot->clear();
+  if (Numbers::Slot* slot = numbers_.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())) slot->clear();
 }
 
 void Batch::start() {
@@ -220,53 +227,64 @@ void Batch::start() {
 
 void Batch::start_locked() {
   if (waiting_.empty()) return;
-  std::vector<Piece> pieces;
-  if (!spare_.empty()) pieces = std::move(spare_.back()), spare_.pop_back();
-  pieces.swap(waiting_);
   bytes_ = 0;
   below_ = next_;
   AtWork guard;
   Started& group = started_.emplace_back();
   group.below = next_;
   try {
-    launch(pieces, group);
+    launch(group);
   } catch (const std::exception& error) {
-    for (auto& piece : pieces)
-      if (!piece.to->ready()) piece.to->set(State::failed);
+    for (auto& piece : waiting_)
+      if (piece.to != nullptr) piece.to->set(State::failed);
+    waiting_.clear();
     py::gil_scoped_acquire gil;
     problem_(error.what());
   }
+  waiting_.clear();  // its memory is used again at once
 }
 
-void Batch::launch(std::vector<Piece>& pieces, Started& group) {
+void Batch::launch(Started& group) {
   const c10::Stream stream = *stream_;
-  const Size size = sized(pieces, stream);
+  const Size size = sized(stream);
   const c10::DeviceGuard on(stream.device());
   if (size.rows > 0 && launchers_.has(stream)) {
     group.native = launchers_.prepared(stream, size.rows, size.gaps);
-    tabulate(pieces, group.native.table(), group.native.gaps());
+    tabulate(group.native.table(), group.native.gaps());
     if (!launchers_.launch(group.native)) launchers_.free(group.native);
   }
   if (size.rows > 0 && !group.native.memory.defined()) {
-    if (size.gaps > 0) close_gaps(pieces);
+    if (size.gaps > 0) close_gaps();
     std::vector<int64_t> table(static_cast<size_t>(kGiven * size.rows));
-    tabulate(pieces, table.data(), nullptr);
+    tabulate(table.data(), nullptr);
     group.read = started(table.data(), size.rows, stream);
   }
-  release(pieces);
-  group.pieces = std::move(pieces);
+  group.pieces = asked();
+  release();
+}
+
+std::vector<Batch::Asked> Batch::asked() {
+  std::vector<Asked> made;
+  if (!spare_.empty()) made = std::move(spare_.back()), spare_.pop_back();
+  made.reserve(waiting_.size());
+  for (const auto& piece : waiting_)
+    if (piece.to != nullptr) made.push_back({piece.to, piece.count, static_cast<uint64_t>(piece.kind), piece.times});
+  return made;
 }
 
 // What nobody else holds is gone: nothing is to be known of it, and its own memory is used again while it is in the cache.
-void Batch::release(std::vector<Piece>& pieces) {
-  for (size_t at = 0; at < pieces.size(); at++) {
-    if (at + kAhead < pieces.size()) numbers_.expect(pieces[at + kAhead].storage.unsafeGetStorageImpl());
-    auto& held = pieces[at].storage;
+void Batch::release() {
+  if (sampled_) {
+    for (auto& piece : waiting_)
+      if (trusts_ > 0) kept_.push_back(Numbers::weak(piece.storage.unsafeGetStorageImpl()));
+    return;
+  }
+  for (size_t at = 0; at < waiting_.size(); at++) {
+    if (at + kAhead < waiting_.size()) numbers_.expect(waiting_[at + kAhead].storage.unsafeGetStorageImpl());
+    auto& held = waiting_[at].storage;
     auto* storage = held.unsafeGetStorageImpl();
-    const bool last = !sampled_ && held.use_count() == 1;
-    if (sampled_ && trusts_ > 0) kept_.push_back(Numbers::weak(held.unsafeGetStorageImpl()));
+    const bool last = held.use_count() == 1;
     held = c10::Storage();
-    pieces[at].gaps.reset(), pieces[at].counter = {};  // by the thread that has made them
     if (last) numbers_.drop(storage);
   }
 }
@@ -278,15 +296,17 @@ Batch::State Batch::Piece::state() const {
 }
 
 // How many rows of the table each of them takes; all of them.
-Batch::Size Batch::sized(std::vector<Piece>& pieces, const c10::Stream& stream) const {
+Batch::Size Batch::sized(const c10::Stream& stream) {
   const c10::impl::VirtualGuardImpl device(stream.device_type());
   Size all;
-  for (auto& piece : pieces) {
+  const c10::StorageImpl* last = nullptr;
+  for (auto& piece : waiting_) {
     if (const State state = piece.state(); state != State::awaited) {
-      piece.to->set(state);
+      std::exchange(piece.to, nullptr)->set(state);
       continue;
     }
-    device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
+    if (std::exchange(last, piece.storage.unsafeGetStorageImpl()) != piece.storage.unsafeGetStorageImpl())  // not of each view
+      device.recordDataPtrOnStream(piece.storage.data_ptr(), stream);
     const auto size = static_cast<int64_t>(piece.count * width_of(piece.kind));
     piece.rows = rows_of(size);
     all.rows += piece.rows;

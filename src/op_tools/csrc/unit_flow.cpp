@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <array>
+#include <atomic>
+#include <new>
 #include <string_view>
 #include <typeinfo>
 
@@ -13,14 +16,22 @@ namespace {
 std::mutex begun_lock;
 std::vector<std::weak_ptr<Flow>> begun;  // that a backward pass has come to
 
-// Whether torch itself does it: then it writes nothing that comes in. Hot path: a name is looked at once.
-bool is_torchs(const Node& node) {
-  static thread_local ska::flat_hash_map<const std::type_info*, bool, AddressHash> known;
-  const auto found = known.find(&typeid(node));
-  if (found != known.end()) return found->second;
+bool is_torchs_by_name(const Node& node) {
   const std::string_view name = typeid(node).name();  // torch keeps some of the types to itself
   const bool of_python = name == "N5torch8autograd6PyNodeE", of_others = name.starts_with("N5torch8autograd7CppNode");
-  return known[&typeid(node)] = name.starts_with("N5torch8autograd") && !of_python && !of_others;
+  return name.starts_with("N5torch8autograd") && !of_python && !of_others;
+}
+
+// Whether torch itself does it: then it writes nothing that comes in. Hot path: a name is looked at once, as a rule.
+bool is_torchs(const Node& node) {
+  static std::array<std::atomic<uintptr_t>, 256> known{};  // the address of the type, and in its last bit whether it is torch's
+  const auto address = reinterpret_cast<uintptr_t>(&typeid(node));
+  auto& slot = known[(address * 0x9E3779B97F4A7C15ull) >> 56];
+  const uintptr_t found = slot.load(std::memory_order_relaxed);
+  if ((found & ~uintptr_t{1}) == address) return (found & 1) != 0;
+  const bool is = is_torchs_by_name(node);
+  slot.store(address | uintptr_t{is}, std::memory_order_relaxed);
+  return is;
 }
 
 // Whether torch itself does a node and all that get gradients from it.
@@ -42,7 +53,26 @@ struct Hear final : torch::autograd::FunctionPreHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not seen there
 };
 
-// After a node: what came in, unless that was heard before, and what it made.
+// Memory for a flow with room for all of its hooks behind it: to ask for each of them alone costs more than what they do.
+template <typename T>
+struct Together {
+  using value_type = T;
+  size_t more;  // bytes
+  char** behind;
+  Together(size_t more, char** behind) : more(more), behind(behind) {}
+  template <typename U>
+  Together(const Together<U>& other) : more(other.more), behind(other.behind) {}
+
+  T* allocate(size_t count) {
+    auto* const memory = static_cast<char*>(::operator new(count * sizeof(T) + more));
+    *behind = memory + count * sizeof(T);
+    return reinterpret_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) { ::operator delete(memory); }
+  bool operator==(const Together&) const { return true; }
+};
+
+// After a node: what came in, unless that was heard before, and what it made. It lies behind its flow, which it holds.
 struct HearOut final : torch::autograd::FunctionPostHook {
   std::shared_ptr<Flow> flow;
   Flow::Places leaving, entering;
@@ -50,6 +80,11 @@ struct HearOut final : torch::autograd::FunctionPostHook {
   const bool among_torchs;
   HearOut(std::shared_ptr<Flow> flow, Flow::Places leaving, Flow::Places entering, Node& node)
       : flow(std::move(flow)), leaving(std::move(leaving)), entering(std::move(entering)), node(node), among_torchs(are_torchs(node)) {}
+
+  static void operator delete(HearOut* hook, std::destroying_delete_t) {
+    const auto held = std::move(hook->flow);
+    hook->~HearOut();
+  }
 
   variable_list operator()(const variable_list& grads, const variable_list& given) override {
     if (!leaving.empty()) flow->enter(given, leaving, false, flow);
@@ -64,11 +99,11 @@ struct HearOut final : torch::autograd::FunctionPostHook {
 
 // Whether only we listen to it.
 bool is_ours_alone(Node& node) {
-  const auto is_ours = [](const auto& hook) { return typeid(*hook) == typeid(Hear) || typeid(*hook) == typeid(HearOut); };
   const auto& before = node.pre_hooks();
   const auto& after = node.post_hooks();
-  return node.tensor_pre_hooks().empty() && node.tensor_post_acc_grad_hooks() == nullptr && std::all_of(before.begin(), before.end(), is_ours) &&
-      std::all_of(after.begin(), after.end(), is_ours);
+  return node.tensor_pre_hooks().empty() && node.tensor_post_acc_grad_hooks() == nullptr &&
+      std::all_of(before.begin(), before.end(), [](const auto& hook) { return typeid(*hook) == typeid(Hear); }) &&
+      std::all_of(after.begin(), after.end(), [](const auto& hook) { return typeid(*hook) == typeid(HearOut); });
 }
 
 bool HearOut::meets_others() const {
@@ -127,22 +162,35 @@ void Flow::watch(std::shared_ptr<Recorder> recorder, const Head& head, Given& gi
   given.find_leaves();
   Made made(given, results, sequence);
   if (made.nodes.empty()) return;
-  const auto flow = std::make_shared<Flow>(std::move(recorder), head, count, results.size());
+  const auto edges = std::count_if(made.nodes.begin(), made.nodes.end(), [](const auto& one) { return one.is_edge(); });
+  char* behind = nullptr;
+  const Together<Flow> memory(static_cast<size_t>(edges) * sizeof(HearOut), &behind);
+  const auto flow = std::allocate_shared<Flow>(memory, std::move(recorder), head, count, results.size());
+  flow->waiting_ = static_cast<int>(edges);
   for (const auto& one : made.nodes) {
-    flow->waiting_ += one.is_edge();
     for (const auto& [number, argument] : one.entering) flow->ways_[argument]++;
   }
   for (auto& one : made.nodes) {
     if (!one.is_edge()) continue;
     if (!one.leaving.empty() && !is_torchs(*one.node)) one.node->add_pre_hook(std::make_unique<Hear>(flow, std::exchange(one.leaving, {})));
-    one.node->add_post_hook(std::make_unique<HearOut>(flow, std::move(one.leaving), std::move(one.entering), *one.node));
+    auto* const hook = ::new (behind) HearOut(flow, std::move(one.leaving), std::move(one.entering), *one.node);
+    behind += sizeof(HearOut);
+    one.node->add_post_hook(std::unique_ptr<torch::autograd::FunctionPostHook>(hook));
   }
+}
+
+static std::vector<Raw>& spare() {  // this thread's memory for what is taken of gradients, used again
+  static thread_local std::vector<Raw> all;
+  return all;
 }
 
 void Flow::take(Batch::Hold& hold, Part& to, const at::Tensor& gradient) {
   constexpr size_t kGradients = 256;  // bytes that those of most calls take
   auto& bytes = taken_.bytes();
-  if (bytes.empty()) bytes.reserve(kGradients);
+  if (bytes.empty()) {
+    if (auto& memory = spare(); !memory.empty()) std::swap(taken_, memory.back()), memory.pop_back();
+    bytes.reserve(kGradients);
+  }
   const auto from = static_cast<uint32_t>(bytes.size());
   recorder_->tensor(hold, recorder_->way(gradient), taken_, gradient);
   to = {from, static_cast<uint32_t>(bytes.size())};
@@ -208,6 +256,8 @@ void Flow::write() {
   line.of_outputs();
   side(outputs_);
   line.end();
+  constexpr size_t kSpare = 64;
+  if (auto& memory = spare(); memory.size() < kSpare) taken_.clear(), memory.push_back(std::move(taken_));
   taken_ = {};
   recorder_->add(line);
 }

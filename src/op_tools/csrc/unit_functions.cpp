@@ -55,7 +55,7 @@ struct Call {
   c10::SmallVector<uint32_t, 8> versions, written;  // counts of writes before the call; places of what it wrote
   uint64_t sequence;
   size_t declared;  // of the arguments that come first, so many are written, whether that is counted or not
-  bool early;
+  bool early, put_off;  // its arguments are read before it; nothing is taken of them before it
 
   void reset(Recorder& whose) {
     recorder = &whose;
@@ -82,9 +82,14 @@ struct Call {
     return Verdict::recorded;
   }
 
-  // `now`: on the device, too. Else with what comes after the call, unless that has written it.
-  void look(bool now) {
-    early = now;
+  // `now`: on the device, too. Else with what comes after the call, unless that has written it; all of it then, where nothing but
+  // torch itself runs meanwhile (`alone`): the way here is long, and gone once for both.
+  void look(bool now, bool alone) {
+    early = now, put_off = alone && !now && ways.far;
+    if (put_off) {
+      for (size_t i = 0; i < given.tensors.size(); i++) versions.push_back(count(i));
+      return;
+    }
     Reading reading;
     if (!ways.far) reading.emplace();
     auto hold = recorder->hold();
@@ -99,12 +104,12 @@ struct Call {
   // Whether it has written none of its arguments; what it made is `made`.
   bool end() {
     made_ways.find(*recorder, made.tensors);
-    find_written();
-    Reading reading;
-    if (!ways.far || !made_ways.far) reading.emplace();
-    if (!written.empty() && !early) look_again();
-    raw.outputs();
     auto hold = recorder->hold();
+    find_written(hold);
+    Reading reading;
+    if (!ways.far || !made_ways.far) hold.free(), reading.emplace();
+    if (put_off || (!written.empty() && !early)) look_again(hold);
+    raw.outputs();
     for (size_t i = 0; i < made.tensors.size(); i++) recorder->tensor(hold, made_ways.each[i], raw, *made.tensors[i]);
     size_t next = 0;  // of what was made: mostly in the same order
     for (const uint32_t place : written) {
@@ -128,23 +133,22 @@ struct Call {
   uint32_t count(size_t place) const { return given.tensors[place]->unsafeGetTensorImpl()->version_counter().current_version(); }
 
   // Not by the count alone: CUDA's own `_foreach_lerp_` counts nothing.
-  void find_written() {
+  void find_written(Batch::Hold& hold) {
     for (size_t i = 0; i < given.tensors.size(); i++) {
       if (i >= declared && count(i) == versions[i]) continue;
       written.push_back(static_cast<uint32_t>(i));
       // of others nothing is known any more
-      if (ways.each[i] != Recorder::Way::device || !recorder->settles() || Batch::trusted()) recorder->forget(*given.tensors[i]);
+      if (ways.each[i] != Recorder::Way::device || !recorder->settles() || Batch::trusted()) recorder->forget(hold, *given.tensors[i]);
     }
   }
 
-  // What was to be read after the call is not what it was before it.
-  void look_again() {
-    raw.clear();
-    raw.head(head);
+  // What was to be read after the call, unless it is not what it was before it.
+  void look_again(Batch::Hold& hold) {
+    if (!put_off) raw.clear(), raw.head(head);
     for (size_t i = 0; i < given.tensors.size(); i++) {
       const at::Tensor& tensor = *given.tensors[i];
       if (count(i) == versions[i]) {
-        recorder->tensor(raw, tensor);
+        recorder->tensor(hold, ways.each[i], raw, tensor);
         continue;
       }
       raw.tensor(tensor);
@@ -156,15 +160,15 @@ struct Call {
 // A call that is under way in this thread; one inside the other where a call starts a backward pass, say.
 class Taken {
  public:
-  explicit Taken(Recorder& recorder) {
-    if (free().empty()) free().push_back(std::make_unique<Call>());
-    call_ = std::move(free().back());
-    free().pop_back();
+  explicit Taken(Recorder& recorder) : free_(free()) {
+    if (free_.empty()) free_.push_back(std::make_unique<Call>());
+    call_ = std::move(free_.back());
+    free_.pop_back();
     call_->reset(recorder);
   }
   ~Taken() {
     call_->arguments.reset();  // it holds parts of the graph
-    free().push_back(std::move(call_));
+    free_.push_back(std::move(call_));
   }
   Taken(const Taken&) = delete;
   Call& operator*() const { return *call_; }
@@ -174,12 +178,13 @@ class Taken {
     static thread_local std::vector<std::unique_ptr<Call>> all;
     return all;
   }
+  std::vector<std::unique_ptr<Call>>& free_;  // this thread's
   std::unique_ptr<Call> call_;
 };
 
-// A call with what `collect` finds of it, done by `make`. Who does not do it: nothing is done.
+// A call with what `collect` finds of it, done by `make`, in which nothing else runs if `alone`. Who does not do it: nothing is done.
 template <typename Collect, typename Make>
-Verdict recorded(Function& own, Collect collect_all, Make make, PyObject*& result) {
+Verdict recorded(Function& own, Collect collect_all, Make make, bool alone, PyObject*& result) {
   const auto recorder = *own.recorder;  // the tool may be stopped meanwhile
   const Taken taken(*recorder);
   Call& call = *taken;
@@ -189,7 +194,7 @@ Verdict recorded(Function& own, Collect collect_all, Make make, PyObject*& resul
     call.declared = own.uncounted ? first : 0;
     const Verdict verdict = call.begin(**own.heads, own.name);
     if (verdict != Verdict::recorded) return verdict;
-    call.look(own.writes || call.given.chosen || out);
+    call.look(own.writes || call.given.chosen || out, alone);
   } catch (const std::exception& error) {  // a tool must not kill the program that it watches
     PyErr_Clear();
     recorder->report(nullptr, error.what());
@@ -227,7 +232,7 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t count, PyO
   };
   const auto make = [&] { return PyObject_Call(args[0], args[1], args[2]); };
   PyObject* result = nullptr;
-  switch (recorded(own, collect_all, make, result)) {
+  switch (recorded(own, collect_all, make, false, result)) {
     case Verdict::recorded: return result;
     case Verdict::nobodys: return make();
     default: return PyObject_Vectorcall(own.python, args, 3, nullptr);
@@ -301,7 +306,7 @@ bool recorded_on_its_way(PyObject* direct, const Way& way, PyObject*& result) {
     return false;
   };
   const ModeAside aside;
-  const Verdict verdict = recorded(own, collect_all, way, result);
+  const Verdict verdict = recorded(own, collect_all, way, true, result);
   if (verdict == Verdict::nobodys) result = way();
   return verdict != Verdict::pythons;
 }

@@ -278,11 +278,6 @@ static Measured measure_others(const uint8_t* data, size_t count) {
   return made;
 }
 
-size_t width_of(Kind kind) {
-  static constexpr size_t widths[] = {4, 8, 2, 2, 8, 4, 2, 1, 1};
-  return widths[static_cast<int>(kind)];
-}
-
 Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only) {
   if (hash_only) {
     Measured made;

@@ -12,7 +12,7 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kSpare = 16;
+constexpr size_t kSpare = 256;  // about as many as are read at once
 constexpr char kMark = '\x02';
 
 double double_of(int64_t bits) {
@@ -107,21 +107,24 @@ void Batch::fill(Started& group) {
   }
   const int64_t* row = values.defined() ? values.const_data_ptr<int64_t>() : nullptr;
   if (group.native.memory.defined()) row = group.native.results();
-  for (auto& piece : group.pieces) {
-    if (piece.to->ready()) continue;
-    if (failed.empty()) fill(piece, row), row += kFields * piece.rows;
+  for (const auto& piece : group.pieces) {
+    if (failed.empty()) row = fill(piece, row);
     piece.to->set(failed.empty() ? State::found : State::failed);
   }
   launchers_.free(group.native);
 }
 
-void Batch::fill(Piece& piece, const int64_t* row) const {
+// Returns the row behind its own.
+const int64_t* Batch::fill(const Asked& piece, const int64_t* row) const {
   Measured& found = piece.to->found;
-  Hash hash(piece.count * width_of(piece.kind));
-  found.whole = piece.kind >= Kind::int64;
+  const auto kind = static_cast<Kind>(piece.kind);
+  const size_t size = piece.count * width_of(kind);
+  Hash hash(size);
+  found.whole = kind >= Kind::int64;
   double total = 0, squares = 0, low = std::numeric_limits<double>::max(), high = -low;
   int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min(), finite = 0;
-  for (int64_t i = 0; i < piece.rows; i++, row += kFields) {
+  const int64_t* const end = row + kFields * rows_of(static_cast<int64_t>(size));
+  for (; row < end; row += kFields) {
     hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
     if (row[6] == 0) continue;
     finite += row[6];
@@ -136,6 +139,7 @@ void Batch::fill(Piece& piece, const int64_t* row) const {
   found.mean = finite ? total / static_cast<double>(finite) : 0;
   found.norm = std::sqrt(squares);
   found = repeated(found, piece.times);
+  return end;
 }
 
 Batch::Found Batch::found() {

@@ -41,8 +41,8 @@ at::Tensor Batch::without(const Gaps& gaps, const c10::Storage& storage) {
 }
 
 // For a vendor that does not read them.
-void Batch::close_gaps(std::vector<Piece>& pieces) {
-  for (auto& piece : pieces) {
+void Batch::close_gaps() {
+  for (auto& piece : waiting_) {
     if (piece.rows == 0 || piece.gaps == nullptr) continue;
     const at::Tensor copy = without(*std::exchange(piece.gaps, nullptr), piece.storage);
     piece.storage = copy.storage();
@@ -52,9 +52,9 @@ void Batch::close_gaps(std::vector<Piece>& pieces) {
 
 int64_t Batch::rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
 
-void Batch::tabulate(const std::vector<Piece>& pieces, int64_t* row, int64_t* gaps) const {
+void Batch::tabulate(int64_t* row, int64_t* gaps) const {
   const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
-  for (const auto& piece : pieces) {
+  for (const auto& piece : waiting_) {
     if (piece.rows == 0) continue;
     const auto width = static_cast<int64_t>(width_of(piece.kind));
     const auto size = static_cast<int64_t>(piece.count) * width, whole = size / 8 * 8;
