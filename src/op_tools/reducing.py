@@ -204,6 +204,11 @@ class Together:
         if not self._storages.isdisjoint(memories):
             self._start_before(device)
 
+    def before_any_write(self) -> None:
+        """Starts: any memory of their device is about to be written, in its current stream."""
+        if self._waiting or self._lists:
+            self._start_before(self._device)
+
     def _start_before(self, device: torch.device) -> None:
         with self.lock:
             stream = self._stream

@@ -229,6 +229,12 @@ class StatisticsStore:
         if self.recorder is not None:
             self.recorder.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Any may be written unseen, on a device: what waits is started, and none is known."""
+        self._unseen.forget_all()
+        if self._views is not None:
+            self._views.forget_all()
+
     def add(self, line: str) -> None:
         """A line that is to be written."""
         if self.recorder is not None:

@@ -80,6 +80,12 @@ class Unseen:
         """Or this, with storages that are."""
         self._together.before_write_memory(memories, device)
 
+    def forget_all(self) -> None:
+        """Any may be written unseen."""
+        self._together.before_any_write()
+        self._mentions.clear()
+        self.lists.clear()
+
     def forget(self, tensor: Tensor) -> None:
         """A call has written it."""
         self.lists.forget(tensor)

@@ -183,6 +183,9 @@ class Views:
         if tensor.layout == torch.strided and not tensor.is_nested:
             self._drop(tensor.untyped_storage()._cdata)
 
-    def __del__(self) -> None:
+    def forget_all(self) -> None:
+        """Any may be written unseen."""
         for at in list(self._known):
             self._drop(at)
+
+    __del__ = forget_all
