@@ -156,8 +156,9 @@ class StatisticsStore:
 
     def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
         """The line of a call's gradients."""
-        texts = [",".join(text or "null" for text in side) for side in (inputs, outputs)]
-        self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
+        into = ",".join([text or "null" for text in inputs])
+        out = ",".join([text or "null" for text in outputs])
+        self.add(f'{head},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON; from now on it may be written by what is seen."""
