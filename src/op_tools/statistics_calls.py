@@ -22,7 +22,7 @@ from torch._C import (
 from torch.autograd.function import BackwardCFunction
 
 from op_tools import diagnostics, gradients, interception, modules
-from op_tools.call import call_site, tensor_list
+from op_tools.call import PLAIN, call_site, given_tensors, tensor_list
 from op_tools.gradients import Arguments, Edges, Gradients
 from op_tools.interception import Plan, local
 from op_tools.statistics_direct import device_of
@@ -49,7 +49,7 @@ class DirectCalls:
     ) -> Any:
         if local.busy:
             return func(*args, **kwargs)
-        given = tensor_list(args, kwargs)
+        given = given_tensors(args, kwargs)
         device = device_of(given)
         if device is None or _functorch.peek_interpreter_stack() is not None:
             return interception.run(self._plan, func, args, kwargs)
@@ -85,7 +85,7 @@ class DirectCalls:
         arguments = None
         if is_grad_enabled() and any(map(_requires_grad, given)):
             arguments = gradients.arguments_of(given)
-        return head, text, [tensor._version for tensor in given], arguments, sequence
+        return head, text, list(map(_version, given)), arguments, sequence
 
     def head(self, sequence: int = -1) -> str:
         """The start of a line, as `Plan.record` finds it; `sequence`: autograd's count."""
@@ -104,7 +104,7 @@ class DirectCalls:
         self, state: _State, args: tuple[Any, ...], given: list[Tensor], result: Any
     ) -> None:
         head, text, versions, arguments, sequence = state
-        made = tensor_list(result)
+        made = [result] if type(result) in PLAIN else tensor_list(result)
         changed = self._changed(versions, args, given)
         if changed:
             for tensor in changed.values():
@@ -121,7 +121,7 @@ class DirectCalls:
         self, versions: list[int], args: tuple[Any, ...], given: list[Tensor]
     ) -> dict[int, Tensor]:
         """The arguments that it has written, as `written.written` finds them."""
-        now = [tensor._version for tensor in given]
+        now = list(map(_version, given))
         if self._list:  # a device may count none of them
             own = set(map(id, tensor_list(args[:1])))
             return {
@@ -163,7 +163,7 @@ class DirectCalls:
             node.register_hook(_After(heard, out, into, several))
 
 
-_requires_grad = attrgetter("requires_grad")
+_requires_grad, _version = attrgetter("requires_grad"), attrgetter("_version")
 _is_true = partial(is_, True)
 _State = tuple[str, str, list[int], Arguments | None, int]
 _NO_EDGES: Edges = []

@@ -56,6 +56,14 @@ def laid_out(addresses: list[int], values: list[Values], hash_only: bool) -> Lai
     return Laid(table, lengths, sizes, counts, kinds < INTEGERS)
 
 
+def moved(laid: Laid, addresses: list[int], to: list[int]) -> Laid:
+    """The same of values of the same kinds and sizes, elsewhere."""
+    table = laid.table.copy()
+    by = np.array(to, np.int64) - np.array(addresses, np.int64)
+    table[:, 0] += np.repeat(by, laid.lengths)
+    return laid._replace(table=table)
+
+
 class Listed:
     """The texts of a list of tensors: with commas between, and with the number of each before."""
 

@@ -95,7 +95,7 @@ class StatisticsStore:
 
     def before(self, given: list[Tensor], may_write: bool) -> str:
         """The statistics of a call's arguments, with commas between; from now on it may be made."""
-        made = self.waiting_texts(given)
+        made = ",".join(self._each(given))
         if may_write or not self._waits:
             self._unseen.start()
         return made
@@ -145,7 +145,7 @@ class StatisticsStore:
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
-        line = f'{head},"inputs":[{given}],"outputs":[{self.waiting_texts(result)}]'
+        line = f'{head},"inputs":[{given}],"outputs":[{",".join(self._each(result))}]'
         if mutated:
             texts = self._each(list(mutated.values()))
             after = ",".join([f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True)])
