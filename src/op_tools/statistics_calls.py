@@ -176,10 +176,15 @@ _edges: dict[_Kept, _Kept] = {}
 
 def _kept(edges: Edges) -> _Kept:
     """One object for all that are the same: they stay until the backward pass, and are many."""
+    if not edges:
+        return ()
     found = tuple(edges)
-    if len(_edges) > EDGES:
-        _edges.clear()
-    return _edges.setdefault(found, found)
+    kept = _edges.get(found)
+    if kept is None:
+        if len(_edges) > EDGES:
+            _edges.clear()
+        kept = _edges[found] = found
+    return kept
 
 
 def _has_twice(entering: Edges) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: list[Any] = []
+_HOST = torch.device("cpu")
 
 
 class Direct:
@@ -41,6 +42,8 @@ class Direct:
             return func(*args, **kwargs)
         given = given_tensors(args, kwargs)
         device = device_of(given)
+        if device == _HOST and not self._plan.on(device):  # nothing of the host's waits
+            return func(*args, **kwargs)
         line, own = None, _NOTHING
         local.busy = True
         try:

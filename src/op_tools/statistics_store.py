@@ -132,12 +132,11 @@ class StatisticsStore:
         else:
             self._unseen.before_write_memory(known.memories, known.device)
 
-    def list_written(self, known: Known, tensors: list[Tensor]) -> None:
+    def list_written(self, known: Known) -> None:
         """And was."""
         self.lists.written(known.memories)
         if self._views is not None:
-            for tensor in tensors:
-                self._views.forget(tensor)
+            self._views.forget_memories(known.memories)
 
     def settle(self) -> None:
         """Any may be written from now on."""
