@@ -85,6 +85,11 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
         if quick is not None:
             node, leaving, entering = quick
             return Part([node], {node: leaving}, {node: entering} if entering else {})
+    return walked(sequence, given, result)
+
+
+def walked(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
+    """The same of any call."""
     found = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):

@@ -42,6 +42,7 @@ class DirectCalls:
         self._store: StatisticsStore = run.statistics
         self._heads = Heads(plan.name)
         self._writes = may_write_by_name(plan.name)
+        self._single = True  # it makes one node of the graph, as the last time
         self._list = self._writes and plan.name.startswith("torch._foreach_")
 
     def __call__(
@@ -135,7 +136,10 @@ class DirectCalls:
 
     def _watch(self, head: str, arguments: Arguments, made: list[Tensor], sequence: int) -> None:
         counts = len(made), arguments.count
-        quick = gradients.single(sequence, arguments, made[0]) if len(made) == 1 else None
+        quick = None
+        if self._single and len(made) == 1:
+            quick = gradients.single(sequence, arguments, made[0])
+            self._single = quick is not None  # else it will make several again
         if quick is not None:
             node, leaving, entering = quick
             if not issubclass(type(node), BackwardCFunction):
@@ -144,10 +148,11 @@ class DirectCalls:
                 one.several = len(entering) > 1 and _has_twice(entering)
                 node.register_hook(one)
                 return
-        part = gradients.part(sequence, arguments, made)
+        part = gradients.walked(sequence, arguments, made)
         if part is None:
             return
         nodes = part.nodes
+        self._single = len(nodes) == 1
         if len(nodes) > 1:
             nodes = [node for node in nodes if node in part.outputs or node in part.inputs]
         heard = _Heard(self._store, self._plan.name, head, counts, len(nodes))
