@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -31,7 +31,8 @@ class Gradients:
     complete: bool  # False: the backward pass went through a part of the call only
 
 
-class Arguments(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Arguments:
     """Where the arguments hung in the graph before the call: it may write them in place."""
 
     count: int
@@ -130,7 +131,7 @@ def single(sequence: int, given: Arguments, result: Tensor) -> tuple[Node, Edges
     for place, edge in enumerate(node.next_functions):
         following = edge[0]
         if following is not None:
-            argument = edges.get(edge)
+            argument = edges.get((following, edge[1]))
             if argument is None and given.leaves:
                 argument = _leaf(given, following)
             if argument is not None:

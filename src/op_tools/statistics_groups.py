@@ -134,7 +134,7 @@ class Group:
             if type(single) is not str:
                 single.text = text  # type: ignore[union-attr]
                 single = single.number  # type: ignore[union-attr]
-            known[single] = text  # type: ignore[index]
+            known[single] = text
         at = len(self.singles)
         for one in self.lists:
             one.texts = texts[at : at + len(one.texts)]

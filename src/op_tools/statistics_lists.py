@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_
-from typing import Any
 from weakref import ref
 
 import torch
@@ -18,7 +17,7 @@ from op_tools import statistics
 from op_tools.call import PLAIN
 from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
-from op_tools.statistics_groups import Listed, laid_out, moved, values_of
+from op_tools.statistics_groups import Laid, Listed, laid_out, moved, values_of
 from op_tools.statistics_text import start_of
 
 LISTS = 64  # that are known at most
@@ -26,6 +25,10 @@ LISTS = 64  # that are known at most
 
 class Known:
     """A list of dense tensors of one device, and its texts while they are as they were."""
+
+    kinds: list[_Kind]
+    starts: list[str]
+    laid: Laid
 
     def __init__(self, tensors: list[Tensor], hash_only: bool, like: Known | None) -> None:
         self.refs = [ref(tensor) for tensor in tensors]
@@ -61,7 +64,10 @@ class Known:
         return self.fresh and versions == [number + 1 for number in self.versions]
 
 
-def _kinds(tensors: Iterable[Tensor]) -> list[Any]:
+_Kind = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+
+
+def _kinds(tensors: Iterable[Tensor]) -> list[_Kind]:
     return [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
 
 

@@ -139,7 +139,20 @@ class _Layout:
         self.dense = plain and self.fits and (tensor.is_contiguous() or is_dense(tensor))
         self.start = start_of(tensor.dtype, tensor.shape)
         self.values = values_of(tensor) if self.dense else (0, 0, 0)
-        self.same = places.setdefault((tensor.dtype, self.values), number)  # of the same values
+        same = self.values if self.dense else _in_memory(tensor)
+        self.same = number if same is None else places.setdefault((tensor.dtype, same), number)
+
+
+def _in_memory(tensor: Tensor) -> object:
+    """What views of the same values with gaps have in common, in whatever order their dimensions
+    are; None: it is not certain in which order the values would be read.
+    """
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    steps = sorted(pair for pair in pairs if pair[1] != 1)
+    strides = [stride for stride, _ in steps if stride]
+    if len(set(strides)) < len(strides):
+        return None
+    return tuple(steps), tensor.is_neg(), tensor.is_conj()
 
 
 class Mentions:
@@ -200,26 +213,29 @@ class Mentions:
         return layout
 
     def _new(self, tensor: Tensor, address: int, layout: _Layout) -> str:
-        if not layout.dense:
-            return f"{layout.start}{self._with_gaps(tensor)}}}"
-        together, version = self._together, tensor._version
-        place = (address << 24 | layout.same) << 32 | version
+        place = (address << 24 | layout.same) << 32 | tensor._version
         number = self._same.get(place)
         if number is None:
-            together.make_room(layout.values[0])
-            if together.starts != self._starts:
-                self.clear()
-            number = self._same[place] = new_number()
-            together.put((number, tensor.detach(), address, version, address, layout.values, 1))
+            number = self._put(tensor, address, layout) if layout.dense else self._copied(tensor)
+            self._same[place] = number
         return f"{layout.start}{MARK}{number}{MARK}}}"
 
-    def _with_gaps(self, tensor: Tensor) -> str:
-        """It is copied; so that it is once, its own memory is held too."""
+    def _put(self, tensor: Tensor, address: int, layout: _Layout) -> str:
+        together = self._together
+        together.make_room(layout.values[0])
+        if together.starts != self._starts:
+            self.clear()
+        number, version = new_number(), tensor._version
+        together.put((number, tensor.detach(), address, version, address, layout.values, 1))
+        return number
+
+    def _copied(self, tensor: Tensor) -> str:
+        """Of one with gaps, the values; so that they are once, its own memory is held too."""
         later = self._together.add(tensor)
         if self._together.starts != self._starts:
             self.clear()
         self._held.append(tensor.detach())
-        return later.text
+        return later.number
 
     def clear(self) -> None:
         """Any may be written, or may be another's memory."""

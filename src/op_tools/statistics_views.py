@@ -37,8 +37,10 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("dense", "device", "kept", "number", "place", "shape", "start")
-    __slots__ += ("together", "values")
+    __slots__ = (
+        *("dense", "device", "kept", "number", "place"),
+        *("shape", "start", "together", "values"),
+    )
 
     def __init__(
         self, tensor: Tensor, number: int, places: dict[object, int], gathers: Gathers
