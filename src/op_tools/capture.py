@@ -265,6 +265,9 @@ class OpCapture(Observer):
 
         gradients.watch(call, state.arguments, made, take, guard(done), guard)
 
+    def settle(self) -> None:
+        self._run.forget_all()
+
     def finish(self, started: Started) -> None:
         run = self._run
         self._count(started)

@@ -95,6 +95,13 @@ class Run:
             for tensor in tensors:
                 self.statistics.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Any tensor may be written unseen."""
+        if self._packed is not None:
+            self._packed.forget_all()
+        if self.statistics is not None:
+            self.statistics.forget_all()
+
     def mode_of(self, call: Call) -> str:
         """What is still written: tensors, statistics of them, or nothing."""
         if self.store is not None and self.store.failed and not self.quiet:

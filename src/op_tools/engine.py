@@ -42,7 +42,7 @@ from op_tools import (
     watching,
 )
 from op_tools.call import Call, Level
-from op_tools.interception import Plan, after, before, local, run, selected
+from op_tools.interception import Plan, after, before, local, run, selected, settle
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
@@ -267,9 +267,7 @@ def _changed() -> None:
     # a tool with an empty list looks at nothing, so nothing is intercepted for it
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
-    watching.install(
-        bool(_tools), _before_backward, _after_backward, _in_thread, kernels.start_waiting
-    )
+    watching.install(bool(_tools), _before_backward, _after_backward, _in_thread, _before_replay)
     steps.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
     modules.follow(around, any(_wants_modules()), kernels.loaded())
@@ -349,6 +347,11 @@ def _after_backward(added: bool | None) -> None:
         gradients.finish()
     finally:
         local.busy = False
+
+
+def _before_replay() -> None:
+    kernels.forget_all()
+    settle(active())
 
 
 def _progress(step: int) -> None:

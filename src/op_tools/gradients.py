@@ -19,6 +19,7 @@ from op_tools import kernels
 from op_tools.call import Call, tensor_list
 
 Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
+Edges = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Gradients:
     complete: bool  # False: the backward pass went through a part of the call only
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Arguments:
     """Where the arguments hung in the graph before the call: it may write them in place."""
 
@@ -72,8 +73,8 @@ class Part:
     """The nodes that one call made: where its results leave them, where its arguments enter."""
 
     nodes: list[Node]
-    outputs: dict[Node, list[tuple[int, int]]]  # node -> (place of the result, its output_nr)
-    inputs: dict[Node, list[tuple[int, int]]]  # node -> (place in next_functions, argument)
+    outputs: dict[Node, Edges]  # node -> (place of the result, its output_nr)
+    inputs: dict[Node, Edges]  # node -> (place in next_functions, argument)
 
 
 def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
@@ -81,9 +82,15 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
     none.
     """
     if len(result) == 1:
-        quick = _single(sequence, given, result[0])
+        quick = single(sequence, given, result[0])
         if quick is not None:
-            return quick
+            node, leaving, entering = quick
+            return Part([node], {node: leaving}, {node: entering} if entering else {})
+    return walked(sequence, given, result)
+
+
+def walked(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
+    """The same of any call."""
     found = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):
@@ -110,29 +117,36 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
     return found if found.nodes else None
 
 
-def _single(sequence: int, given: Arguments, result: Tensor) -> Part | None:
-    """The same of a call that made one node, as most do; None: it is not one. Hot path."""
+def single(sequence: int, given: Arguments, result: Tensor) -> tuple[Node, Edges, Edges] | None:
+    """The same of a call that made one node, as most do, with what leaves and enters it; None: it
+    is not one. Hot path.
+    """
     node = result.grad_fn
     if node is None or node._sequence_nr() < sequence:
         return None
     number = result.output_nr
     if (node, number) in given.edges:
         return None
-    entering = []
-    for place, (following, at) in enumerate(node.next_functions):
+    entering, edges = [], given.edges
+    for place, edge in enumerate(node.next_functions):
+        following = edge[0]
         if following is not None:
-            argument = _argument(given, following, at)
+            argument = edges.get((following, edge[1]))
+            if argument is None and given.leaves:
+                argument = _leaf(given, following)
             if argument is not None:
                 entering.append((place, argument))
             elif following.next_functions:
                 return None
-    return Part([node], {node: [(0, number)]}, {node: entering} if entering else {})
+    return node, [(0, number)], entering
 
 
 def _argument(given: Arguments, node: Node, number: int) -> int | None:
     known = given.edges.get((node, number))
-    if known is not None or not given.leaves:
-        return known
+    return _leaf(given, node) if known is None and given.leaves else known
+
+
+def _leaf(given: Arguments, node: Node) -> int | None:
     leaf = getattr(node, "variable", None)  # of AccumulateGrad alone
     return None if leaf is None else given.leaves.get(id(leaf))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -231,6 +231,16 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
         if enabled:
             _set_grad_enabled(True)
         local.busy = previous
+
+
+def settle(tools: Iterable[Tool]) -> None:
+    """Something that no tool sees may write any memory from now on: see `Tool.settle`."""
+    with unseen(), torch._C.DisableTorchFunction(), torch.no_grad():
+        for tool in tools:
+            try:
+                tool.settle()
+            except Exception as error:  # a tool must not kill the program that it watches
+                diagnostics.add(type(tool).__name__, "settle", error)
 
 
 def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:

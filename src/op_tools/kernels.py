@@ -95,10 +95,10 @@ def set_layer() -> None:
         module.layer_thread(_layer)
 
 
-def start_waiting() -> None:
-    """What waits to be reduced is: something may write it that is not seen."""
+def forget_all() -> None:
+    """Natively, what waits is reduced, and no values are known: any may be written unseen."""
     if (module := loaded()) is not None:
-        module.start_waiting()
+        module.forget_all()
 
 
 def can_layer() -> bool:

@@ -202,6 +202,12 @@ class Sent:
         self._written = {place: at for place, at in self._written.items() if place in live}
         self._sweep_at = len(self._entries) + SWEEP
 
+    def forget_all(self) -> None:
+        """Any memory may be written unseen."""
+        with self._lock:
+            self._entries = {}
+            self._written = {}
+
     def forget(self, tensor: Tensor) -> None:
         """A call has written it, and so every view of its memory."""
         if tensor.layout != torch.strided or tensor.is_nested:

@@ -81,9 +81,13 @@ class Looks:
             if has_numbers(tensor):
                 self._known.pop(tensor.data_ptr(), None)
 
+    def clear(self) -> None:
+        """Any may be."""
+        self._known = {}
+
     def read(self, looks: Sequence[Look]) -> None:
         """Fills them in, with one copy for each device and type."""
-        self._known = {}
+        self.clear()
         parts: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         unread = [look for look in looks if look.found is None]
         for look in unread:

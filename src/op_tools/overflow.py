@@ -151,6 +151,9 @@ class OpOverflowCheck(Observer):
         guard = interception.guard(self, bare)
         gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
 
+    def settle(self) -> None:
+        self._looks.clear()
+
     # What waits to be judged.
 
     def _add(self, one: _Unjudged) -> None:

@@ -242,6 +242,13 @@ class PackedStore:
             for tensor in tensors:
                 self._sent.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Any may be written unseen, on a device: what the host has is looked at each time."""
+        if self._packer is not None:
+            self._packer.forget_all()
+        else:
+            self._sent.forget_all()
+
     def write(self, part: Part) -> None:
         """A part of a call whose tensors were taken, behind the values in it."""
         if self._is_over():

@@ -85,7 +85,8 @@ def _try(start: Start, one: Tensor) -> None:
 _stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
 
 
-Started = Group | ReducedList | Reduced | Later
+Skipped = tuple[Later | str, str]  # and why
+Started = Group | ReducedList | Reduced | Skipped
 
 
 class Together:
@@ -125,10 +126,13 @@ class Together:
             flat, times = (tensor, 1) if dense else flat_of(tensor)
             storage, address = flat.untyped_storage(), flat.data_ptr()
             given = address, values_of(flat), times
+            later = Later()
             if not self._counted or flat.is_inference():
-                return self.put_storage(storage, *given)
-            self.make_room(storage.nbytes())
-            return self.put(flat.detach(), address, flat._version, *given)
+                self.put_storage(later, storage, *given)
+            else:
+                self.make_room(storage.nbytes())
+                self.put((later, flat.detach(), address, flat._version, *given))
+            return later
 
     def enter(self, device: torch.device) -> None:
         """From now on, with the lock, tensors of the current stream of a device are put."""
@@ -137,19 +141,9 @@ class Together:
             self.start()
         self._device, self._stream = device, stream
 
-    def put(
-        self,
-        holder: Tensor | torch.UntypedStorage,
-        base: int,
-        version: int,
-        address: int,
-        values: Values,
-        times: int = 1,
-    ) -> Later:
-        """Values that lie one after the other: see `Waiting`. Hot path."""
-        later = Later()
-        self._waiting.append((later, holder, base, version, address, *values, times))
-        return later
+    def put(self, one: Waiting) -> None:
+        """Values that lie one after the other. Hot path."""
+        self._waiting.append(one)
 
     def add_storage(
         self,
@@ -161,15 +155,22 @@ class Together:
         """The same as `add` of dense values in a storage. Hot path."""
         with self.lock:
             self.enter(device)
-            return self.put_storage(storage, address, values)
+            later = Later()
+            self.put_storage(later, storage, address, values)
+            return later
 
     def put_storage(
-        self, storage: torch.UntypedStorage, address: int, values: Values, times: int = 1
-    ) -> Later:
+        self,
+        later: Later,
+        storage: torch.UntypedStorage,
+        address: int,
+        values: Values,
+        times: int = 1,
+    ) -> None:
         """The same of values in a storage: it is known who writes it, or nobody knows."""
         self.make_room(storage.nbytes())
         self._storages.add(storage._cdata)
-        return self.put(storage, storage.data_ptr(), -1, address, values, times)
+        self.put((later, storage, storage.data_ptr(), -1, address, values, times))
 
     def put_list(
         self,
@@ -203,6 +204,11 @@ class Together:
         """The same of their storages."""
         if not self._storages.isdisjoint(memories):
             self._start_before(device)
+
+    def before_any_write(self) -> None:
+        """Starts: any memory of their device is about to be written, in its current stream."""
+        if self._waiting or self._lists:
+            self._start_before(self._device)
 
     def _start_before(self, device: torch.device) -> None:
         with self.lock:
@@ -241,7 +247,8 @@ class Together:
                 word = "its memory was given back" if gone else "it was written before it was read"
                 one.listed.texts = [f'"skipped":"{word}"'] * len(one.holders)
                 one.listed.fill()
-                self._started += [one.listed.inside, one.listed.after]
+                marks = one.listed.inside, one.listed.after
+                self._started += [(mark, mark.text) for mark in marks]
             else:
                 there.append(one)
         return there
@@ -259,12 +266,11 @@ class Together:
         if bases == [one[2] for one in waiting] and counts == [one[3] for one in waiting]:
             return waiting
         there = []
-        self._started += [one[0] for one in waiting]
         for at, one in enumerate(waiting):
             if bases[at] != one[2]:
-                one[0].text = '"skipped":"its memory was given back"'
+                self._started.append((one[0], '"skipped":"its memory was given back"'))
             elif counts[at] != one[3]:
-                one[0].text = '"skipped":"it was written before it was read"'
+                self._started.append((one[0], '"skipped":"it was written before it was read"'))
             else:
                 there.append(one)
         return there
@@ -284,6 +290,7 @@ class Together:
             self.refused.add(kind)
             self._takes.clear()
             for one in waiting:
-                flat = flat_again(one, device)
-                self._started.append(Reduced(flat, one[8], self.hash_only, True, one[0]))
+                flat, mark = flat_again(one, device), one[0]
+                later = Later(mark) if isinstance(mark, str) else mark
+                self._started.append(Reduced(flat, one[6], self.hash_only, True, later))
             self._started += [ReducedList(some, self.hash_only) for some in lists]

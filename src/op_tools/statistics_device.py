@@ -28,13 +28,20 @@ _numbers_given = itertools.count()
 MARK = "\x01"  # around the number of what a device is still asked for
 
 
+def new_number() -> str:
+    """In digits: of what is asked for. Of those there are many, and a string is none of the
+    objects that Python's collector counts and visits.
+    """
+    return str(next(_numbers_given))
+
+
 class Later:
     """The statistics of a tensor: a mark that stands for them until the device was asked."""
 
     __slots__ = ("number", "text")
 
-    def __init__(self) -> None:
-        self.number = number = next(_numbers_given)
+    def __init__(self, number: str = "") -> None:
+        self.number = number = number or new_number()
         self.text = f"{MARK}{number}{MARK}"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._C import _autograd, _current_autograd_node, _current_graph_task_id, _functorch
 
 from op_tools import diagnostics, interception, modules
-from op_tools.call import PLAIN, call_site, tensor_list
+from op_tools.call import PLAIN, call_site, given_tensors, tensor_list
 from op_tools.interception import Plan, local
 from op_tools.statistics_store import Heads, StatisticsStore
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: list[Any] = []
+_HOST = torch.device("cpu")
 
 
 class Direct:
@@ -39,8 +40,10 @@ class Direct:
     ) -> Any:
         if local.busy:
             return func(*args, **kwargs)
-        given = tensor_list(args, kwargs)
+        given = given_tensors(args, kwargs)
         device = device_of(given)
+        if device == _HOST and not self._plan.on(device):  # nothing of the host's waits
+            return func(*args, **kwargs)
         line, own = None, _NOTHING
         local.busy = True
         try:
@@ -86,7 +89,7 @@ class Direct:
 
     def _after(self, line: str, given: list[Tensor], own: list[Tensor], result: Any) -> None:
         run, store = self._run, self._store
-        made = tensor_list((result,))
+        made = [result] if type(result) in PLAIN else tensor_list((result,))
         if not own:
             store.add(f'{line},"outputs":[{store.waiting_texts(made)}]}}\n')
         else:

@@ -23,6 +23,7 @@ HASH_ONLY = 16
 INTEGERS = NATIVE[torch.int64]  # their kinds begin with it
 
 Values = tuple[int, int, int]  # how many bytes, of which kind, how many
+Texts = dict[str, str]  # by number
 
 
 def values_of(dense: Tensor) -> Values:
@@ -31,10 +32,10 @@ def values_of(dense: Tensor) -> Values:
     return count * dense.element_size(), NATIVE[dense.dtype], count
 
 
-# What stands for it, what holds its memory, and the address of what that holds; autograd's count of
-# its writes (-1: nothing counts them); its address, size, kind and count, and how often each value
-# is seen. No named one: to make it takes five times as long.
-Waiting = tuple[Later, Tensor | torch.UntypedStorage, int, int, int, int, int, int, int]
+# What stands for it, or its number; what holds its memory, and the address of what that holds;
+# autograd's count of its writes (-1: nothing counts them); its address and values, and how often
+# each is seen. No named one: to make it takes five times as long.
+Waiting = tuple[Later | str, Tensor | torch.UntypedStorage, int, int, int, Values, int]
 
 
 class Laid(NamedTuple):
@@ -53,6 +54,14 @@ def laid_out(addresses: list[int], values: list[Values], hash_only: bool) -> Lai
     given = kinds + HASH_ONLY if hash_only else kinds
     table, lengths = table_of(np.array(addresses, np.int64), sizes, given)
     return Laid(table, lengths, sizes, counts, kinds < INTEGERS)
+
+
+def moved(laid: Laid, addresses: list[int], to: list[int]) -> Laid:
+    """The same of values of the same kinds and sizes, elsewhere."""
+    table = laid.table.copy()
+    by = np.array(to, np.int64) - np.array(addresses, np.int64)
+    table[:, 0] += np.repeat(by, laid.lengths)
+    return laid._replace(table=table)
 
 
 class Listed:
@@ -110,36 +119,36 @@ class Group:
         self.lists = [one.listed for one in lists]
         parts = [one.laid for one in lists]
         if waiting:
-            addresses, values = [one[4] for one in waiting], [one[5:8] for one in waiting]
+            addresses, values = [one[4] for one in waiting], [one[5] for one in waiting]
             parts.insert(0, laid_out(addresses, values, hash_only))
         laid = parts[0]
         if len(parts) > 1:
             laid = Laid(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         self.laid = laid
-        self.times = [one[8] for one in waiting]
+        self.times = [one[6] for one in waiting]
         self._read = start(torch.from_numpy(laid.table), device) if len(laid.table) else None
 
-    @property
-    def laters(self) -> list[Later]:
-        """All marks that stand for what was found."""
-        return [*self.singles, *(mark for one in self.lists for mark in (one.inside, one.after))]
-
-    def told(self, texts: list[str]) -> None:
+    def told(self, texts: list[str], known: Texts) -> None:
         """The text of each."""
-        for later, text in zip(self.singles, texts, strict=False):
-            later.text = text
+        for single, text in zip(self.singles, texts, strict=False):
+            if type(single) is not str:
+                single.text = text  # type: ignore[union-attr]
+                single = single.number  # type: ignore[union-attr]
+            known[single] = text
         at = len(self.singles)
         for one in self.lists:
             one.texts = texts[at : at + len(one.texts)]
             at += len(one.texts)
             one.fill()
+            for mark in (one.inside, one.after):
+                known[mark.number] = mark.text
 
     def rows(self) -> Whole:
         """What was found; waits for the device."""
         return np.empty((0, FIELDS), np.int64) if self._read is None else self._read().numpy()
 
 
-def fill(groups: list[Group], hash_only: bool) -> None:
+def fill(groups: list[Group], hash_only: bool, known: Texts) -> None:
     """Puts their statistics into words; waits for the device."""
     if not groups:
         return
@@ -155,7 +164,7 @@ def fill(groups: list[Group], hash_only: bool) -> None:
                 own, one = rows[lasts[at] - lengths[at] : lasts[at]], slice(at, at + 1)
                 given = sizes[one], counts[one], floats[one], times
                 found[at] = statistics_rows.repeated(own, *given, hash_only)
-        group.told(found[first : first + len(group.laid.lengths)])
+        group.told(found[first : first + len(group.laid.lengths)], known)
         first += len(group.laid.lengths)
 
 
@@ -185,7 +194,7 @@ def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
 
 def flat_again(one: Waiting, device: torch.device) -> Tensor:
     """The values of one that waits."""
-    _, holder, _, _, address, _, number, count, _ = one
+    _, holder, _, _, address, (_, number, count), _ = one
     memory = holder.untyped_storage() if isinstance(holder, Tensor) else holder
     dtype = next(dtype for dtype, kind in NATIVE.items() if kind == number)
     first = (address - memory.data_ptr()) // dtype.itemsize

@@ -103,7 +103,7 @@ class DirectLists:
         store, (known, tensors) = self._store, given[0]
         outputs, mutated = "", ""
         if self._writes:
-            store.list_written(known, tensors)
+            store.list_written(known)
             after = store.lists.text(known, tensors, True)
             if result and all(map(is_, result, tensors)):
                 outputs = after.inside.text

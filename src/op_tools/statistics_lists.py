@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_
-from typing import Any
 from weakref import ref
 
 import torch
@@ -18,7 +17,7 @@ from op_tools import statistics
 from op_tools.call import PLAIN
 from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
-from op_tools.statistics_groups import Listed, laid_out, values_of
+from op_tools.statistics_groups import Laid, Listed, laid_out, moved, values_of
 from op_tools.statistics_text import start_of
 
 LISTS = 64  # that are known at most
@@ -27,17 +26,26 @@ LISTS = 64  # that are known at most
 class Known:
     """A list of dense tensors of one device, and its texts while they are as they were."""
 
-    def __init__(self, tensors: list[Tensor], hash_only: bool) -> None:
+    kinds: list[_Kind]
+    starts: list[str]
+    laid: Laid
+
+    def __init__(self, tensors: list[Tensor], hash_only: bool, like: Known | None) -> None:
         self.refs = [ref(tensor) for tensor in tensors]
         self.ids = frozenset(map(id, tensors))
         self.device = tensors[0].device
         self.addresses = [tensor.data_ptr() for tensor in tensors]
-        self.kinds = _kinds(tensors)
-        self.starts = [start_of(tensor.dtype, tensor.shape) for tensor in tensors]
         storages = [tensor.untyped_storage() for tensor in tensors]
         self.memories = frozenset([storage._cdata for storage in storages])
         self.bytes = sum([storage.nbytes() for storage in storages])
-        self.laid = laid_out(self.addresses, [values_of(tensor) for tensor in tensors], hash_only)
+        if like is not None:
+            self.kinds, self.starts = like.kinds, like.starts
+            self.laid = moved(like.laid, like.addresses, self.addresses)
+        else:
+            self.kinds = _kinds(tensors)
+            self.starts = [start_of(tensor.dtype, tensor.shape) for tensor in tensors]
+            values = [values_of(tensor) for tensor in tensors]
+            self.laid = laid_out(self.addresses, values, hash_only)
         self.versions: list[int] = []
         self.fresh = False  # autograd may be about to count the write that has made them
         self.valid = False
@@ -56,7 +64,10 @@ class Known:
         return self.fresh and versions == [number + 1 for number in self.versions]
 
 
-def _kinds(tensors: Iterable[Tensor]) -> list[Any]:
+_Kind = tuple[torch.dtype, torch.Size, tuple[int, ...]]
+
+
+def _kinds(tensors: Iterable[Tensor]) -> list[_Kind]:
     return [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
 
 
@@ -80,7 +91,8 @@ class Lists:
             and (known.valid or known.is_as_it_was(tensors))
         ):
             return known
-        if not self._fits(tensors):
+        like = self._like(tensors)
+        if not self._fits(tensors, like is not None):
             return None
         if len(self._known) >= LISTS:
             live = [
@@ -89,23 +101,38 @@ class Lists:
                 if all(each() is not None for each in one[1].refs)
             ]
             self._known = dict(live[-LISTS // 2 :])
-        known = self._known[key] = Known(tensors, self._together.hash_only)
+        known = self._known[key] = Known(tensors, self._together.hash_only, like)
         return known
 
-    def _fits(self, tensors: list[Tensor]) -> bool:
-        together, first = self._together, tensors[0]
-        if statistics.is_seen(first) or torch.is_grad_enabled():
+    def _like(self, tensors: list[Tensor]) -> Known | None:
+        """One of the same shapes, as most lists of an optimizer are."""
+        first, count = tensors[0], len(tensors)
+        kinds = None
+        for known in self._known.values():
+            if len(known.kinds) == count and known.kinds[0][1] == first.shape:
+                kinds = kinds or _kinds(tensors)
+                if known.kinds == kinds:
+                    return known
+        return None
+
+    def _fits(self, tensors: list[Tensor], dense: bool) -> bool:
+        together, device = self._together, tensors[0].device
+        if statistics.is_seen(tensors[0]) or torch.is_grad_enabled():
             return False
-        return all(
-            type(tensor) in PLAIN
-            and tensor.layout == torch.strided
-            and tensor.device == first.device
-            and tensor.grad_fn is None  # it is held: so would be its graph
-            and together.takes(tensor)
-            and not (tensor.is_inference() or tensor.is_complex() or tensor.is_neg())
-            and is_dense(tensor)
-            for tensor in tensors
-        )
+        for tensor in tensors:
+            if (
+                type(tensor) not in PLAIN
+                or tensor.layout != torch.strided
+                or tensor.device != device
+                or tensor.grad_fn is not None  # it is held: so would be its graph
+                or tensor.is_inference()
+                or tensor.is_complex()
+                or tensor.is_neg()
+                or not (dense or tensor.is_contiguous() or is_dense(tensor))
+            ):
+                return False
+        one_of_each = {tensor.dtype: tensor for tensor in tensors}
+        return all(map(together.takes, one_of_each.values()))
 
     def text(self, known: Known, tensors: list[Tensor], fresh: bool = False) -> Listed:
         """Its texts, or where they will be; `fresh`: it was just written."""

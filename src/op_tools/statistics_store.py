@@ -95,7 +95,7 @@ class StatisticsStore:
 
     def before(self, given: list[Tensor], may_write: bool) -> str:
         """The statistics of a call's arguments, with commas between; from now on it may be made."""
-        made = self.waiting_texts(given)
+        made = ",".join(self._each(given))
         if may_write or not self._waits:
             self._unseen.start()
         return made
@@ -132,12 +132,11 @@ class StatisticsStore:
         else:
             self._unseen.before_write_memory(known.memories, known.device)
 
-    def list_written(self, known: Known, tensors: list[Tensor]) -> None:
+    def list_written(self, known: Known) -> None:
         """And was."""
         self.lists.written(known.memories)
         if self._views is not None:
-            for tensor in tensors:
-                self._views.forget(tensor)
+            self._views.forget_memories(known.memories)
 
     def settle(self) -> None:
         """Any may be written from now on."""
@@ -145,7 +144,7 @@ class StatisticsStore:
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
-        line = f'{head},"inputs":[{given}],"outputs":[{self.waiting_texts(result)}]'
+        line = f'{head},"inputs":[{given}],"outputs":[{",".join(self._each(result))}]'
         if mutated:
             texts = self._each(list(mutated.values()))
             after = ",".join([f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True)])
@@ -156,8 +155,9 @@ class StatisticsStore:
 
     def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
         """The line of a call's gradients."""
-        texts = [",".join(text or "null" for text in side) for side in (inputs, outputs)]
-        self.add(f'{head},"grad_inputs":[{texts[0]}],"grad_outputs":[{texts[1]}]}}\n')
+        into = ",".join([text or "null" for text in inputs])
+        out = ",".join([text or "null" for text in outputs])
+        self.add(f'{head},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
 
     def text(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON; from now on it may be written by what is seen."""
@@ -228,6 +228,12 @@ class StatisticsStore:
         self._unseen.forget(tensor)
         if self.recorder is not None:
             self.recorder.forget(tensor)
+
+    def forget_all(self) -> None:
+        """Any may be written unseen, on a device: what waits is started, and none is known."""
+        self._unseen.forget_all()
+        if self._views is not None:
+            self._views.forget_all()
 
     def add(self, line: str) -> None:
         """A line that is to be written."""

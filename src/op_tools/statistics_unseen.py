@@ -11,7 +11,8 @@ from torch import Tensor
 from op_tools import statistics, statistics_device, statistics_groups
 from op_tools.reducing import Together
 from op_tools.snapshot import is_dense
-from op_tools.statistics_device import MARK, Later, Reduced
+from op_tools.statistics import NATIVE
+from op_tools.statistics_device import MARK, Later, Reduced, new_number
 from op_tools.statistics_groups import Group, ReducedList, values_of
 from op_tools.statistics_lists import Lists
 from op_tools.statistics_text import start_of, written
@@ -32,7 +33,7 @@ class Unseen:
         self._mentions = Mentions(self._together)
         self._refused: set[str] = set()  # kinds of devices that cannot
         self._waiting: list[Reduced] = []
-        self._read: dict[str, Later] = {}  # a line may come long after what it waited for was read
+        self._read: dict[str, str] = {}  # a line may come long after what it waited for was read
         self._lock = threading.Lock()
         self.texts = self._mentions.texts
         self.lists = Lists(self._together)
@@ -80,6 +81,12 @@ class Unseen:
         """Or this, with storages that are."""
         self._together.before_write_memory(memories, device)
 
+    def forget_all(self) -> None:
+        """Any may be written unseen."""
+        self._together.before_any_write()
+        self._mentions.clear()
+        self.lists.clear()
+
     def forget(self, tensor: Tensor) -> None:
         """A call has written it."""
         self.lists.forget(tensor)
@@ -96,28 +103,56 @@ class Unseen:
             waiting, self._waiting = self._waiting, []
         started = self._together.taken()
         known = self._read
-        groups = [one for one in started if isinstance(one, Group)]
+        for mark, why in (one for one in started if isinstance(one, tuple)):
+            if isinstance(mark, Later):
+                mark.text, mark = why, mark.number
+            known[mark] = why
         waiting += [one for one in started if isinstance(one, Reduced)]
-        laters = [one for one in started if isinstance(one, Later)]
-        laters += [one.later for one in waiting]
         lists = [one for one in started if isinstance(one, ReducedList)]
-        laters += [mark for one in lists for mark in (one.listed.inside, one.listed.after)]
-        waiting += [each for one in lists for each in one.each]
-        for later in chain(laters, *(one.laters for one in groups)):
-            known[str(later.number)] = later
-        for number in list(islice(known, max(0, len(known) - KEPT))):
-            del known[number]
-        statistics_groups.fill(groups, self._hash_only)
-        statistics_device.read(waiting)
+        groups = [one for one in started if isinstance(one, Group)]
+        statistics_groups.fill(groups, self._hash_only, known)
+        statistics_device.read([*waiting, *(each for one in lists for each in one.each)])
         for some in lists:
             some.fill()
+        laters = [mark for one in lists for mark in (one.listed.inside, one.listed.after)]
+        for later in chain(laters, (one.later for one in waiting)):
+            known[later.number] = later.text
+        for number in list(islice(known, max(0, len(known) - KEPT))):
+            del known[number]
 
     def _filled(self, text: str) -> str:
         parts = text.split(MARK)  # each second one is a number
         known = self._read
-        found = [known.get(number, _UNREAD).text for number in parts[1::2]]
-        parts[1::2] = [NOT_READ if one[0] == MARK else one for one in found]
+        parts[1::2] = [known.get(number, NOT_READ) for number in parts[1::2]]
         return "".join(parts)
+
+
+class _Layout:
+    """Of tensors: what they are, apart from where and from their values."""
+
+    __slots__ = ("dense", "fits", "number", "same", "start", "values")
+
+    def __init__(self, tensor: Tensor, number: int, places: dict[object, int]) -> None:
+        plain = not (tensor.is_complex() or tensor.is_neg())
+        self.number = number
+        self.fits = tensor.dtype in NATIVE or tensor.is_complex()
+        self.dense = plain and self.fits and (tensor.is_contiguous() or is_dense(tensor))
+        self.start = start_of(tensor.dtype, tensor.shape)
+        self.values = values_of(tensor) if self.dense else (0, 0, 0)
+        same = self.values if self.dense else _in_memory(tensor)
+        self.same = number if same is None else places.setdefault((tensor.dtype, same), number)
+
+
+def _in_memory(tensor: Tensor) -> object:
+    """What views of the same values with gaps have in common, in whatever order their dimensions
+    are; None: it is not certain in which order the values would be read.
+    """
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    steps = sorted(pair for pair in pairs if pair[1] != 1)
+    strides = [stride for stride, _ in steps if stride]
+    if len(set(strides)) < len(strides):
+        return None
+    return tuple(steps), tensor.is_neg(), tensor.is_conj()
 
 
 class Mentions:
@@ -128,9 +163,12 @@ class Mentions:
     def __init__(self, together: Together) -> None:
         self._together = together
         self._starts = 0  # since when memory is held, and an address is one tensor's
-        self._known: dict[_Place, tuple[str, Later]] = {}  # of those without gaps
-        self._same: dict[_Values, Later] = {}  # whatever their shapes are
-        self._gaps: dict[object, tuple[Later, Tensor]] = {}  # of the others
+        self._layouts: dict[object, _Layout] = {}
+        self._places: dict[object, int] = {}
+        # by address, layout and count of writes, as one number: see `new_number`
+        self._known: dict[int, str] = {}
+        self._same: dict[int, str] = {}  # whatever their shapes are
+        self._held: list[Tensor] = []  # of those with gaps
 
     def texts(self, tensors: list[Tensor]) -> list[str | None]:
         """Their texts; None: not one of ours. Hot path. RuntimeError: one is of an unusual kind."""
@@ -138,65 +176,74 @@ class Mentions:
         if together.starts != self._starts:
             self.clear()
         found: list[str | None] = []
-        known, entered = self._known, None
+        known, layouts, entered = self._known, self._layouts, None
         with together.lock:
             for tensor in tensors:
-                place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor._version
-                dense = tensor.is_contiguous() and not tensor.is_neg()
-                one = known.get(place) if dense else None
-                if one is None:
-                    if together.refused or not together.takes(tensor):
+                if tensor.is_contiguous() and not tensor.is_neg():
+                    kind: object = (tensor.dtype, tensor.shape)
+                else:
+                    more = tensor.is_neg(), tensor.is_conj()
+                    kind = (tensor.dtype, tensor.shape, tensor.stride(), more)
+                layout = layouts.get(kind)
+                if layout is None:
+                    layout = self._laid_out(kind, tensor)
+                    known = self._known
+                address = tensor.data_ptr()
+                place = (address << 24 | layout.number) << 32 | tensor._version
+                text = known.get(place)
+                if text is None:
+                    if together.refused or not layout.fits or not together.takes(tensor):
                         found.append(None)
                         continue
                     if tensor.device != entered:
                         entered = tensor.device
                         together.enter(entered)
-                    one = self._new(tensor, place, dense)
+                    text = self._new(tensor, address, layout)
                     known = self._known
-                found.append(f"{one[0]}{one[1].text}}}")
+                    known[place] = text
+                found.append(text)
         return found
 
-    def _new(self, tensor: Tensor, place: _Place, dense: bool) -> tuple[str, Later]:
-        together, (address, dtype, shape, version) = self._together, place
-        start = start_of(dtype, shape)
-        if not dense or dtype.is_complex:
-            dense = not (dtype.is_complex or tensor.is_neg()) and is_dense(tensor)
-            if not dense:
-                return start, self._with_gaps(tensor, place)
-        values = values_of(tensor)
-        key = address, dtype, values[2], version
-        later = self._same.get(key)
-        if later is None:
-            together.make_room(values[0])
-            if together.starts != self._starts:
-                self.clear()
-            later = together.put(tensor.detach(), address, version, address, values)
-            self._same[key] = later
-        made = start, later
-        if tensor.is_contiguous():
-            self._known[place] = made
-        return made
+    def _laid_out(self, kind: object, tensor: Tensor) -> _Layout:
+        if len(self._layouts) >= LAYOUTS:
+            self._layouts.clear()
+            self._places.clear()
+            self._known, self._same = {}, {}
+        layout = self._layouts[kind] = _Layout(tensor, len(self._layouts), self._places)
+        return layout
 
-    def _with_gaps(self, tensor: Tensor, place: _Place) -> Later:
-        """It is copied; so that it is once, its own memory is held too."""
-        key = place, tensor.stride(), tensor.is_neg(), tensor.is_conj()
-        found = self._gaps.get(key)
-        if found is None:
-            later = self._together.add(tensor)
-            if self._together.starts != self._starts:
-                self.clear()
-            found = self._gaps[key] = later, tensor.detach()
-        return found[0]
+    def _new(self, tensor: Tensor, address: int, layout: _Layout) -> str:
+        place = (address << 24 | layout.same) << 32 | tensor._version
+        number = self._same.get(place)
+        if number is None:
+            number = self._put(tensor, address, layout) if layout.dense else self._copied(tensor)
+            self._same[place] = number
+        return f"{layout.start}{MARK}{number}{MARK}}}"
+
+    def _put(self, tensor: Tensor, address: int, layout: _Layout) -> str:
+        together = self._together
+        together.make_room(layout.values[0])
+        if together.starts != self._starts:
+            self.clear()
+        number, version = new_number(), tensor._version
+        together.put((number, tensor.detach(), address, version, address, layout.values, 1))
+        return number
+
+    def _copied(self, tensor: Tensor) -> str:
+        """Of one with gaps, the values; so that they are once, its own memory is held too."""
+        later = self._together.add(tensor)
+        if self._together.starts != self._starts:
+            self.clear()
+        self._held.append(tensor.detach())
+        return later.number
 
     def clear(self) -> None:
         """Any may be written, or may be another's memory."""
         self._starts = self._together.starts
-        if self._same or self._gaps:
-            self._known, self._same, self._gaps = {}, {}, {}
+        if self._known or self._same:
+            self._known, self._same, self._held = {}, {}, []
 
 
-_Place = tuple[int, torch.dtype, torch.Size, int]
-_Values = tuple[int, torch.dtype, int, int]
+LAYOUTS = 1 << 16  # that are known at most, of 1 << 24
 _MARK = MARK.encode()
-_UNREAD = Later()
 NOT_READ = '"skipped":"not read"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -16,8 +16,9 @@ from op_tools.statistics_device import Later
 from op_tools.statistics_groups import values_of
 from op_tools.statistics_text import start_of
 
-SWEEP = 4096  # so many pieces of memory later, those that were freed are forgotten
-MENTIONS = 20_000  # and so many tensors
+# So many pieces of memory, or tensors, later those that were freed are forgotten: each run of
+# Python's collector looks at them until then.
+SWEEP = 1024
 LAYOUTS = 100_000  # that are known at most
 NUMBERS = 1 << 40  # of layouts: more than there will be
 WEAK = "weak"
@@ -36,7 +37,10 @@ _expired: Callable[[Any], Any] = torch.UntypedStorage._expired
 class _Layout:
     """Of views: what they are, apart from where."""
 
-    __slots__ = ("dense", "device", "kept", "number", "place", "start", "together", "values")
+    __slots__ = (
+        *("dense", "device", "kept", "number", "place"),
+        *("shape", "start", "together", "values"),
+    )
 
     def __init__(
         self, tensor: Tensor, number: int, places: dict[object, int], gathers: Gathers
@@ -50,22 +54,25 @@ class _Layout:
         self.dense = plain and (tensor.is_contiguous() or is_dense(tensor))
         same = (tensor.dtype, tensor.numel(), tensor.device) if self.dense else number
         self.place = places.setdefault(same, number)  # of all views of the same values
+        self.shape = tensor.shape
         self.start = start_of(tensor.dtype, tensor.shape)
         self.together = gathers(tensor) if self.dense else None
         self.values = (0, 0, 0) if self.together is None else values_of(tensor)
 
 
-class _Mention:
-    """A tensor that was mentioned, and its text while its memory is not written."""
+class _Mention(ref[Tensor]):
+    """A tensor that was mentioned, and its text while its memory is not written. One object, not
+    two: see SWEEP.
+    """
 
-    __slots__ = ("address", "first", "last", "made", "memory", "shape", "start", "tensor")
+    __slots__ = ("address", "first", "last", "layout", "made", "memory")
 
-    def __init__(self, tensor: Tensor, memory: Memory, start: str, made: Numbers, more: int):
-        self.tensor, self.memory = ref(tensor), memory
-        self.address, self.shape = tensor.data_ptr(), tensor.shape
-        self.first = tensor._version
-        self.last = self.first + more
-        self.start, self.made = start, made
+    address: int
+    first: int  # autograd's count of writes, from and to
+    last: int
+    layout: _Layout
+    made: Numbers
+    memory: Memory
 
 
 class Views:
@@ -81,7 +88,7 @@ class Views:
         self._layouts: dict[object, _Layout] = {}
         self._places: dict[object, int] = {}
         self._numbers = itertools.count()
-        self._sweep_at = SWEEP
+        self._sweep_at = self._mentions_at = SWEEP
 
     def text(self, tensor: Tensor, fresh: bool = False) -> str:
         """Hot path. `fresh`: autograd may be about to count the write that has made it.
@@ -93,12 +100,12 @@ class Views:
             one is not None
             and WEAK in one.memory  # else it was written
             and one.first <= tensor._version <= one.last
-            and one.tensor() is tensor
+            and one() is tensor
             and one.address == tensor.data_ptr()
-            and one.shape == tensor.shape
+            and one.layout.shape == tensor.shape
         ):
             made = one.made
-            return made if type(made) is str else f"{one.start}{made.text}}}"  # type: ignore[union-attr]
+            return made if type(made) is str else f"{one.layout.start}{made.text}}}"  # type: ignore[union-attr]
         return self._found(tensor, fresh)
 
     def _found(self, tensor: Tensor, fresh: bool) -> str:
@@ -117,9 +124,12 @@ class Views:
         if made is None:
             made = self._made(memory, layout, at, tensor, storage, fresh)
         if layout.kept:
-            if len(self._mentions) > MENTIONS:
+            if len(self._mentions) > self._mentions_at:
                 self._sweep()
-            one = _Mention(tensor, memory, layout.start, made, fresh)  # type: ignore[arg-type]
+            one = _Mention(tensor)
+            one.memory, one.layout, one.made = memory, layout, made  # type: ignore[assignment]
+            one.address, one.first = tensor.data_ptr(), tensor._version
+            one.last = one.first + fresh
             self._mentions[id(tensor)] = one
         if type(made) is str:
             return made
@@ -165,7 +175,8 @@ class Views:
                 self._drop(at)
         self._sweep_at = len(self._known) + SWEEP
         mentions = list(self._mentions.items())
-        self._mentions = {at: one for at, one in mentions if one.tensor() is not None}
+        self._mentions = {at: one for at, one in mentions if one() is not None}
+        self._mentions_at = len(self._mentions) + SWEEP
         if len(self._layouts) > LAYOUTS:
             self._layouts, self._places = {}, {}
 
@@ -183,6 +194,16 @@ class Views:
         if tensor.layout == torch.strided and not tensor.is_nested:
             self._drop(tensor.untyped_storage()._cdata)
 
-    def __del__(self) -> None:
+    def forget_memories(self, memories: Iterable[int]) -> None:
+        """The same of storages. Hot path: of an optimizer's list."""
+        known = self._known
+        for at in memories:
+            if at in known:
+                self._drop(at)
+
+    def forget_all(self) -> None:
+        """Any may be written unseen."""
         for at in list(self._known):
             self._drop(at)
+
+    __del__ = forget_all

@@ -182,6 +182,11 @@ class Tool:
         """For the line of progress: ", 2 wrong" or nothing."""
         return ""
 
+    def settle(self) -> None:
+        """Before memory may be written by what no tool sees, as a recorded graph does: what it
+        would look at later it looks at now, and no values are known to it.
+        """
+
     def begin(self, options: Options) -> None:
         """At the start: read what is its own, refuse what cannot work."""
 

@@ -21,7 +21,16 @@ from torch._C import (
 )
 from torch.library import _scoped_library
 
-from op_tools import OpCapture, OpObserve, diagnostics, interception, kernels, reducing, steps
+from op_tools import (
+    OpCapture,
+    OpObserve,
+    diagnostics,
+    interception,
+    kernels,
+    reducing,
+    statistics,
+    steps,
+)
 from op_tools.statistics_store import StatisticsStore
 
 
@@ -391,3 +400,24 @@ def test_values_with_gaps_are_copied_once_until_they_are_written(
     assert by_python == [4, 3]  # the part, two results, x; x after it, the part, a result
     seen = [line["inputs"][0]["max"] for line in lines(tmp_path) if "add" not in line["op"]]
     assert seen == [13.0, 13.0, 14.0]
+
+
+def test_values_with_gaps_are_copied_once_for_all_orders_of_their_dimensions(
+    by_python: list[int], tmp_path: Path
+) -> None:
+    part = torch.arange(16.0, device="dipu").view(4, 4)[:, :2]
+    twice = torch.arange(9.0, device="dipu").as_strided(
+        (2, 3), (1, 1)
+    )  # some values, several times
+    with OpCapture(mode="statistics"):
+        part.neg()
+        part.t().abs()
+        twice.neg()
+        twice.t().abs()
+    assert by_python == [
+        1 + 2 + 2 + 2
+    ]  # the part, its results; the others as they are read; theirs
+    (first, _, second, third, _, fourth) = lines(tmp_path)
+    assert first["inputs"][0]["hash"] == second["inputs"][0]["hash"]
+    orders = [line["inputs"][0]["hash"] for line in (third, fourth)]
+    assert orders == [statistics.of(one.contiguous().cpu()).hex for one in (twice, twice.t())]

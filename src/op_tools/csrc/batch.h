@@ -62,7 +62,8 @@ class Batch {
   static void put_mark(std::string& to, int64_t number);  // which stands for it in a line, until the line is taken
   class Found;
   Found found();  // what was read so far, for the one who reads
-  static void start_all();  // of every batch: something unknown is about to run
+  static void start_all();   // of every batch: something unknown is about to run
+  static void forget_all();  // besides, nothing is known: it may write any memory
 
   // While it lives, nothing but calls that are seen runs in this thread: what was reduced is known to it until then. Of every batch.
   class Trust {
@@ -146,6 +147,7 @@ class Batch {
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
   void start_locked();
+  void start_before(Hold& hold, c10::Device device);  // what comes next in its current stream
   void launch(Started& to);
   void release();
   std::vector<Asked> asked();
@@ -170,7 +172,8 @@ class Batch {
   Numbers numbers_;
   std::vector<Piece> waiting_;
   std::vector<std::vector<Asked>> spare_;  // memory that is used again
-  int64_t below_ = 0;                      // those of lower numbers do not wait
+  int64_t below_ = 0;                      // those of lower numbers do not wait,
+  int64_t oldest_ = 0;                     // and of these nothing is known
   int trusts_ = 0;                         // threads that trust,
   int64_t trusted_ = 0;                    // in numbers from here on,
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> kept_;  // and so that no other memory has the address meanwhile

@@ -58,6 +58,7 @@ class Sent {
   void give();  // the copies that were put off, many at once
   bool launches(const at::Tensor& tensor);  // a kernel for them, in a stream of which no graph is captured
   void forget(const at::Tensor& tensor);
+  void forget_all();
 
   // Page-locked memory for what the file gets of one that has a `near` one: of these places in it.
   struct Landing {

@@ -68,6 +68,16 @@ void Batch::start_all() {
   for (const auto& batch : living()) batch->start();
 }
 
+void Batch::forget_all() {
+  if (at_work) return;
+  for (const auto& batch : living()) {
+    Hold hold(*batch);
+    hold.take();
+    if (!batch->waiting_.empty()) batch->start_before(hold, batch->stream_->device());
+    batch->oldest_ = batch->next_;
+  }
+}
+
 bool Batch::trusted() { return trusting > 0; }
 
 Batch::Trust::Trust() : batches_(living()) {
@@ -140,7 +150,7 @@ void Batch::expect(const at::Tensor& tensor) const {
 
 bool Batch::holds(const Hold& hold, int64_t number) const {
   if (sampled_ && number < (hold.trusts_ ? trusted_ : below_)) return false;
-  return number > next_.load(std::memory_order_relaxed) - kKnown / 2;
+  return number >= oldest_ && number > next_.load(std::memory_order_relaxed) - kKnown / 2;
 }
 
 int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
@@ -204,9 +214,13 @@ void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
   if (waiting_.empty()) return;
   const Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl());
   if (slot == nullptr || slot->waits < below_) return;
+  start_before(hold, tensor.device());
+}
+
+void Batch::start_before(Hold& hold, c10::Device device) {
   const c10::Stream stream = *stream_;
   start_locked();
-  const c10::Stream& writes = current(hold, tensor.device());
+  const c10::Stream& writes = current(hold, device);
   if (writes == stream) return;
   c10::Event event(stream.device_type());
   event.record(stream);

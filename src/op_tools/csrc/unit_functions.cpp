@@ -316,7 +316,7 @@ void bind_functions(py::module_& m) {
   py::class_<Batch::Trust>(m, "Trust", "until its end this thread runs nothing but calls that are seen")
       .def(py::init<>(), py::call_guard<py::gil_scoped_release>())
       .def("end", &Batch::Trust::end, py::call_guard<py::gil_scoped_release>());
-  m.def("start_waiting", &Batch::start_all, py::call_guard<py::gil_scoped_release>());
+  m.def("forget_all", &Batch::forget_all, py::call_guard<py::gil_scoped_release>());
   m.def("finish_flow", [] { Flow::finish(); }, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -276,4 +276,10 @@ void Sent::forget(const at::Tensor& tensor) {
   written_[tensor.storage().unsafeGetStorageImpl()] = ++number_;
 }
 
+void Sent::forget_all() {
+  std::lock_guard lock(lock_);
+  entries_.clear();
+  written_.clear();
+}
+
 }  // namespace op_tools

@@ -148,6 +148,10 @@ class WhyNan(Observer):
         if len(self._unread) >= WAITING or self._held >= HELD:
             self._settle()
 
+    def settle(self) -> None:
+        with self._lock:
+            self._settle()
+
     def _asked_later(self, numbers: list[Tensor]) -> bool:
         if not self._later.takes(numbers):
             return False
