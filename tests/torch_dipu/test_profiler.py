@@ -81,8 +81,8 @@ def test_kernels_take_their_time_on_the_device() -> None:
     rows = _rows(recorded)
     assert not (over and in_time)  # the host did not wait
     assert rows["dipu_mm"].count == 4
-    assert rows["dipu_mm"].self_device_time_total >= 4 * 5000
-    assert rows["dipu_exp"].self_device_time_total >= 5000
+    assert rows["dipu_mm"].self_device_time_total > 4 * 5000 - 0.01  # a difference of two times
+    assert rows["dipu_exp"].self_device_time_total > 5000 - 0.01
     kernels = [e for e in recorded.events() if e.name in ("dipu_mm", "dipu_exp")]
     spans = sorted((e.time_range.start, e.time_range.end) for e in kernels)
     assert all(end <= start + 0.01 for (_, end), (start, _) in pairwise(spans))
