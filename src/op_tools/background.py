@@ -19,7 +19,7 @@ class Background:
         self._closed = self._gone = False
         self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
         self._thread.start()
-        endings.begun(self)
+        endings.begun(self, beneath=True)
 
     def put(self, work: Callable[[], object]) -> None:
         """Queues a piece of work, which must not raise; waits while too many do."""

@@ -270,8 +270,10 @@ class OpCapture(Observer):
 
     def finish(self, started: Started) -> None:
         run = self._run
-        self._count(started)
-        run.close()
+        try:
+            self._count(started)
+        finally:
+            run.close()
         report.summary(self, started, run.summary())
 
 

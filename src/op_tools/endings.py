@@ -23,28 +23,33 @@ class Ending(Protocol):
 
 
 _open: list[Ending] = []
+_beneath: list[Ending] = []  # what those work with
 
 
-def begun(one: Ending) -> None:
-    """From now on it is to be ended, before what has begun earlier."""
-    _open.append(one)
+def begun(one: Ending, beneath: bool = False) -> None:
+    """From now on it is to be ended, before what has begun earlier; beneath: and after all that is
+    not, for a thread may go on until its tool tells it the end.
+    """
+    (_beneath if beneath else _open).append(one)
 
 
 def over(one: Ending) -> None:
     """It has ended by itself."""
-    if one in _open:
-        _open.remove(one)
+    for all_ in (_open, _beneath):
+        if one in all_:
+            all_.remove(one)
 
 
 def _close() -> None:
-    with ExitStack() as each:  # whatever one of them meets
-        for one in _open:
+    with ExitStack() as each:  # from the last one on, whatever one of them meets
+        for one in (*_beneath, *_open):
             each.callback(one.close)
 
 
 def _forget() -> None:
-    left = list(_open)
+    left = [*_beneath, *_open]
     _open.clear()
+    _beneath.clear()
     for one in left:
         one.forget()
 

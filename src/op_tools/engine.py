@@ -401,7 +401,7 @@ def _forget() -> None:
 
 
 class _Modes:
-    """They are older than every tool, so this is the last to be ended."""
+    """They are older than every thread of ours, so this is the last to be ended."""
 
     def close(self) -> None:
         # a thread that the program does not end, or the error that it ends by, may keep them
@@ -411,7 +411,7 @@ class _Modes:
 
     def forget(self) -> None:
         _forget()
-        endings.begun(self)
+        endings.begun(self, beneath=True)
 
 
-endings.begun(_Modes())
+endings.begun(_Modes(), beneath=True)

@@ -86,7 +86,7 @@ class Spool:
         ]
         for thread in self._threads:
             thread.start()
-        endings.begun(self)
+        endings.begun(self, beneath=True)
 
     # Appending.
 
