@@ -8,9 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from op_tools import OpCapture
+from op_tools import OpCapture, recording
 
 FAR_MORE = 9000  # pieces of memory than are known at a time
 
@@ -67,3 +68,31 @@ def test_each_of_many_views_is_known_until_one_is_written(
     expected = [107.0 if i == 7 else float(i) for i in range(count)]
     assert [line["inputs"][0]["max"] for line in made] == expected
     assert [line["outputs"][0]["max"] for line in made] == expected
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0, 3), (1,), (127,), (128,), (2, 16384), (1,) * 8, (1, 2, 1, 1, 1, 1, 1, 1, 3)]
+)
+def test_shapes_of_all_lengths_are_told(
+    shape: tuple[int, ...], starts: list[int], tmp_path: Path
+) -> None:
+    x = torch.ones(shape, device="dipu")
+    with OpCapture(mode="statistics"):
+        torch.neg(x)
+    (line,) = lines(tmp_path, "torch.neg")
+    assert [one["shape"] for one in (*line["inputs"], *line["outputs"])] == [list(shape)] * 2
+    assert line["outputs"][0]["max"] == (-1.0 if x.numel() else None)
+
+
+def test_an_argument_that_was_written_against_its_name_says_so(
+    starts: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(recording, "may_write_by_name", lambda name: False)
+    x, y = (torch.full((4,), value, device="dipu") for value in (1.0, 2.0))
+    with OpCapture(mode="statistics"):
+        x.add_(y)
+        x.add_(y)  # by now it is known to write
+    first, second = lines(tmp_path, "torch.Tensor.add_")
+    assert first["inputs"][0]["skipped"] == "it was written before it was read"
+    assert (first["inputs"][1]["max"], first["outputs"][0]["max"]) == (2.0, 3.0)
+    assert [one["max"] for one in (*second["inputs"], *second["outputs"])] == [3.0, 2.0, 5.0]
