@@ -401,6 +401,7 @@ def main() -> None:
     if not on_gpu:
         torch.set_num_threads(1)  # CPU time is counted: the threads of a shared machine disturb it
     clock = time.perf_counter if wall else time.process_time
+    options.results.mkdir(parents=True, exist_ok=True)
     bench = Bench(device, options.rounds, options.steps, clock, options.results)
     figures = []
     named = [case for case in CASES if case.what == options.only]
