@@ -99,8 +99,6 @@ _handler: Callable[..., Any] = torch.overrides.handle_torch_function
 def set_handler(handler: Callable[..., Any] | None) -> None:
     """Puts another in the place of `handle_torch_function` there; None: torch's own."""
     global _handler
-    if handler is not None:
-        torch.overrides.get_overridable_functions()  # it keeps what it finds there, and for good
     before, _handler = _handler, handler or torch.overrides.handle_torch_function
     for owner in _ASKING:
         if vars(owner)["handle_torch_function"] is before:  # else it is another one's

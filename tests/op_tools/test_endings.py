@@ -159,17 +159,6 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
     assert worker not in endings._beneath
 
 
-def test_nothing_keeps_the_modes_for_whom_the_end_would_wait(tmp_path: Path) -> None:
-    source = """
-from op_tools import engine
-with op_tools.OpCapture(mode="hash"):
-    torch.nn.functional.relu(x)
-print(engine._holders() - engine._ALONE)
-"""
-    found = output_of(CHILD + source, OP_TOOLS_RESULTS=str(tmp_path))
-    assert found.splitlines()[-1] == "0"
-
-
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     found = (folder / "recorder").glob("*.jsonl")
     return [json.loads(line) for path in found for line in path.read_text().splitlines()]
