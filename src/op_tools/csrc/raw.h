@@ -3,9 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -40,13 +42,47 @@ inline constexpr auto kTypes = [] {
 }();
 inline const Type& type_of(at::ScalarType type) { return kTypes[static_cast<size_t>(type)]; }
 
+// Memory that is written from its start on, and used again. Room is asked for once for all of what is put next.
+class Bytes {
+ public:
+  Bytes() = default;
+  Bytes(Bytes&& other) noexcept { *this = std::move(other); }
+  Bytes& operator=(Bytes&& other) noexcept {
+    std::swap(memory_, other.memory_), std::swap(size_, other.size_), std::swap(room_, other.room_);
+    return *this;
+  }
+
+  size_t size() const { return size_; }
+  std::string_view view() const { return {memory_.get(), size_}; }
+  void clear() { size_ = 0; }
+  void reserve(size_t room) {
+    if (room > room_) grow(room);
+  }
+  char* room_for(size_t count) {  // at the end; what is put there is told by `end_at`
+    if (room_ - size_ < count) grow(std::max(size_ + count, 2 * room_));
+    return memory_.get() + size_;
+  }
+  void end_at(const char* end) { size_ = static_cast<size_t>(end - memory_.get()); }
+  void append(const void* from, size_t count) {
+    std::memcpy(room_for(count), from, count);
+    size_ += count;
+  }
+
+ private:
+  void grow(size_t room);
+
+  std::unique_ptr<char[]> memory_;
+  size_t size_ = 0, room_ = 0;
+};
+
 // What is written of one call after the other.
 class Raw {
  public:
   void clear() { bytes_.clear(); }
-  bool empty() const { return bytes_.empty(); }
-  const std::string& bytes() const { return bytes_; }
-  std::string& bytes() { return bytes_; }
+  size_t size() const { return bytes_.size(); }
+  std::string_view bytes() const { return bytes_.view(); }
+  void reserve(size_t room) { bytes_.reserve(room); }
+  void add(std::string_view other) { bytes_.append(other.data(), other.size()); }  // of the bytes of another
 
   void line(std::string_view text) { put(Tag::line), put(text); }  // a whole one, in words
   void head(const Head& head) { put(Tag::head), put(head); }
@@ -76,11 +112,11 @@ class Raw {
   template <typename T>
   void put(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    bytes_.append(&value, sizeof value);
   }
   void put(std::string_view text) {
     put(static_cast<uint32_t>(text.size()));
-    bytes_.append(text);
+    add(text);
   }
 
   struct Reader {
@@ -108,7 +144,7 @@ class Raw {
     }
   };
 
-  std::string bytes_;
+  Bytes bytes_;
 };
 
 // In few bytes: all of them go through the cache of the program.
@@ -119,8 +155,7 @@ inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
     this->tensor(tensor), put(Tag::awaited), put(number);
     return;
   }
-  char made[3 + (kDims + 1) * kDigits];
-  char* at = made;
+  char* at = bytes_.room_for(3 + (kDims + 1) * kDigits);
   const auto add = [&](int64_t value) {  // seven bits each, the last ones first
     auto left = static_cast<uint64_t>(value);
     for (; left >= 128; left >>= 7) *at++ = static_cast<char>(left | 128);
@@ -129,7 +164,7 @@ inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
   *at++ = static_cast<char>(Tag::waits), *at++ = static_cast<char>(tensor.scalar_type()), *at++ = static_cast<char>(sizes.size());
   for (const int64_t size : sizes) add(size);
   add(number);
-  bytes_.append(made, static_cast<size_t>(at - made));
+  bytes_.end_at(at);
 }
 
 void put_number(std::string& to, int64_t value);

@@ -186,14 +186,13 @@ static std::vector<Raw>& spare() {  // this thread's memory for what is taken of
 
 void Flow::take(Batch::Hold& hold, Part& to, const at::Tensor& gradient) {
   constexpr size_t kGradients = 256;  // bytes that those of most calls take
-  auto& bytes = taken_.bytes();
-  if (bytes.empty()) {
+  if (taken_.size() == 0) {
     if (auto& memory = spare(); !memory.empty()) std::swap(taken_, memory.back()), memory.pop_back();
-    bytes.reserve(kGradients);
+    taken_.reserve(kGradients);
   }
-  const auto from = static_cast<uint32_t>(bytes.size());
+  const auto from = static_cast<uint32_t>(taken_.size());
   recorder_->tensor(hold, recorder_->way(gradient), taken_, gradient);
-  to = {from, static_cast<uint32_t>(bytes.size())};
+  to = {from, static_cast<uint32_t>(taken_.size())};
 }
 
 void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self) {
@@ -248,7 +247,7 @@ void Flow::write() {
   const auto side = [&](const Parts& all) {
     for (const Part& one : all) {
       if (one.to == 0) line.nothing();
-      else line.bytes().append(taken_.bytes(), one.from, one.to - one.from);
+      else line.add(taken_.bytes().substr(one.from, one.to - one.from));
     }
   };
   line.gradients(head_);

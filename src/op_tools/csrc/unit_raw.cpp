@@ -7,6 +7,13 @@
 
 namespace op_tools {
 
+void Bytes::grow(size_t room) {
+  constexpr size_t kLeast = 256;
+  auto more = std::make_unique_for_overwrite<char[]>(room_ = std::max(room, kLeast));
+  if (size_ > 0) std::memcpy(more.get(), memory_.get(), size_);
+  memory_ = std::move(more);
+}
+
 const std::string* lasting(std::string_view text) {
   static std::mutex lock;
   static auto* const all = new std::unordered_set<std::string>();  // threads may outlive what is static

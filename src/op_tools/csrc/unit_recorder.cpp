@@ -195,7 +195,7 @@ void Recorder::append(Put put) {
     if (working_) {
       ready_ = true;
       const bool wakes = asleep_;
-      const auto is_room = [&] { return lines_.bytes().size() < kBehind || !working_; };
+      const auto is_room = [&] { return lines_.size() < kBehind || !working_; };
       const bool room = is_room();
       lock.unlock();
       if (wakes) wake_->notify_one();
@@ -212,7 +212,7 @@ void Recorder::append(Put put) {
 }
 
 void Recorder::add(const Raw& line) {
-  append([&] { lines_.bytes() += line.bytes(); });
+  append([&] { lines_.add(line.bytes()); });
 }
 
 void Recorder::add(std::string_view line) {
@@ -233,13 +233,13 @@ void Recorder::put_into_words(bool everything) {
   batch_->read(everything);
   const auto found = batch_->found();
   for (; !held_.empty() && (everything || held_.front().second <= batch_->read_below()); held_.pop_front()) {
-    std::string& from = held_.front().first.bytes();
+    Raw& from = held_.front().first;
     words_.reserve(words_.size() + 4 * from.size());
-    Raw::into_words(words_, from, [&](std::string& to, int64_t number) { found.put(to, number); },
+    Raw::into_words(words_, from.bytes(), [&](std::string& to, int64_t number) { found.put(to, number); },
                     [&](std::string& to, std::string_view line) { found.fill(to, line); });
     from.clear();
     std::lock_guard lock(lines_lock_);
-    std::swap(spare_.bytes(), from);
+    std::swap(spare_, from);
   }
   batch_->tidy();
 }
