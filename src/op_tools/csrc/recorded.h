@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -87,7 +88,7 @@ struct Recorded : Context {
   static void operator delete(void* memory);
   Slot::Use decision;
   c10::SmallVector<Held, 2> held;  // the arguments that it may write
-  Warm warm;
+  std::unique_ptr<Warm> warm;      // what was measured while it ran, if anything was
   std::optional<Quiet> quiet;  // unless what it calls is measured
 };
 

@@ -158,7 +158,7 @@ void ended(Here& now, Recorded& call, const Results& results) {
   Recorder& recorder = *call.decision->recorder;
   Raw& to = now.raw;
   auto hold = recorder.hold();
-  const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), to, tensor, &call.warm); };
+  const auto put = [&](const at::Tensor& tensor) { recorder.tensor(hold, recorder.way(tensor), to, tensor, call.warm.get()); };
   const auto returns = [&](const at::Tensor& tensor) {
     return std::any_of(results.begin(), results.end(), [&](const at::Tensor* other) { return other->is_same(tensor); });
   };
@@ -206,7 +206,8 @@ void recorded(ListedPart&, Values outputs) {
   Recorded* call = std::exchange(here().listed, nullptr);
   Recorder& recorder = *call->decision->recorder;
   try {
-    for (const auto* result : results_of(outputs)) recorder.warm(call->warm, *result);
+    if (call->warm == nullptr) call->warm = std::make_unique<Warm>();
+    for (const auto* result : results_of(outputs)) recorder.warm(*call->warm, *result);
   } catch (const std::exception& error) {
     recorder.report(call->decision->function, error.what());
   }
