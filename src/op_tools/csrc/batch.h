@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -32,7 +33,7 @@ class Batch {
   // A batch held by one thread for several tensors of a call: whoever takes it is not to ask for Python meanwhile.
   class Hold {
    public:
-    explicit Hold(Batch& batch) : batch_(batch), trusts_(trusted()) {}
+    explicit Hold(Batch& batch) : batch_(batch), trusts_(batch.sampled_ && trusted()) {}
     void take() {
       if (!lock_.owns_lock()) lock_ = batch_.locked();
     }
@@ -43,13 +44,13 @@ class Batch {
    private:
     friend class Batch;
     Batch& batch_;
-    const bool trusts_;  // this thread
+    const bool trusts_;  // this thread, where that matters
     std::unique_lock<std::mutex> lock_;
     std::optional<c10::Stream> stream_;  // the current one of the device that was asked for last
   };
 
   bool takes(const at::Tensor& tensor);
-  void expect(const at::Tensor& tensor) const;                                 // it is asked for soon
+  void expect(const at::Tensor& tensor) const;  // it is asked for soon
   int64_t number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts);  // of what is waited for, or is known
   void before_write(Hold& hold, const at::Tensor& tensor);  // of what waits, in the order of its stream
   void forget(Hold& hold, const at::Tensor& tensor);        // a call has written it
@@ -136,7 +137,11 @@ class Batch {
 
   static std::vector<std::shared_ptr<Batch>> living();
   std::unique_lock<std::mutex> locked();
-  bool holds(const Hold& hold, int64_t number) const;  // its values are those of memory that was not written meanwhile
+  bool holds(const Hold& hold, int64_t number) const {  // its values are those of memory that was not written meanwhile
+    if (sampled_ && number < (hold.trusts_ ? trusted_ : below_)) return false;
+    return number >= oldest_ && number > next_.load(std::memory_order_relaxed) - kKnown / 2;
+  }
+  int64_t numbered(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place, uint32_t version, Numbers::Slot* slot);
   struct Apart {  // values with gaps
     std::unique_ptr<Gaps> gaps = nullptr;
     at::Tensor copy = {};
@@ -187,6 +192,15 @@ class Batch {
   std::atomic<int64_t> next_{0};
   std::mutex mutex_, starters_mutex_, reading_;
 };
+
+inline void Batch::expect(const at::Tensor& tensor) const {
+  const auto* own = tensor.unsafeGetTensorImpl();
+  const void* counter;
+  static_assert(sizeof own->version_counter() == sizeof counter);
+  std::memcpy(&counter, &own->version_counter(), sizeof counter);
+  __builtin_prefetch(counter);
+  numbers_.expect(memory_of(tensor));
+}
 
 // What was read, by number: until the next `read`.
 class Batch::Found {

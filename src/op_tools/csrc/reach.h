@@ -34,13 +34,16 @@ struct PlaceHash {
   size_t operator()(const Place& place) const;
 };
 
-inline bool is_dense(const at::Tensor& tensor) { return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense(); }
+inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }  // as all are that are contiguous
+
+// Null: it has none. As torch's own `has_storage` and `storage` tell, without a call of each.
+inline c10::StorageImpl* memory_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
 
 inline bool is_plain(const at::Tensor& tensor) {  // its values are what lies in its memory
   using c10::DispatchKey;
-  constexpr auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python});
-  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() &&
-      !tensor.is_nested() && !tensor.is_meta();
+  constexpr auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python,
+                                            DispatchKey::Quantized, DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && memory_of(tensor) != nullptr && !tensor.is_meta();
 }
 
 inline uint32_t version_of(const at::Tensor& tensor) {
@@ -51,7 +54,7 @@ uint64_t gaps_of(const at::Tensor& tensor);  // of one that is not dense
 
 inline std::optional<Place> place_of(const at::Tensor& tensor) {  // none: nothing is there, or nothing counts its writes
   if (tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
-  return Place{tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()),
+  return Place{memory_of(tensor), tensor.storage_offset(), tensor.numel(), static_cast<int>(tensor.scalar_type()),
                is_dense(tensor) ? 0 : gaps_of(tensor)};
 }
 

@@ -8,7 +8,6 @@
 #include <torch/csrc/Device.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace op_tools {
 namespace {
@@ -139,37 +138,28 @@ const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
   return *hold.stream_;
 }
 
-void Batch::expect(const at::Tensor& tensor) const {
-  const auto* own = tensor.unsafeGetTensorImpl();
-  const void* counter;
-  static_assert(sizeof own->version_counter() == sizeof counter);
-  std::memcpy(&counter, &own->version_counter(), sizeof counter);
-  __builtin_prefetch(counter);
-  numbers_.expect(own->unsafe_storage().unsafeGetStorageImpl());
-}
-
-bool Batch::holds(const Hold& hold, int64_t number) const {
-  if (sampled_ && number < (hold.trusts_ ? trusted_ : below_)) return false;
-  return number >= oldest_ && number > next_.load(std::memory_order_relaxed) - kKnown / 2;
-}
-
 int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
   hold.take();
   const auto place = place_of(tensor);
   const uint32_t version = place ? version_of(tensor) : 0;
-  auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  Numbers::Slot* slot = numbers_.find(storage);
+  Numbers::Slot* slot = numbers_.find(memory_of(tensor));
   if (place && slot != nullptr) {
     const Numbers::View* known = slot->find(*place);
     if (known != nullptr && known->version == version && holds(hold, known->number)) return known->number;
   }
+  return numbered(hold, tensor, kind, parts, place, version, slot);
+}
+
+// The same of one that is to be reduced.
+int64_t Batch::numbered(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place, uint32_t version,
+                        Numbers::Slot* slot) {
   Apart parted;
   if (place ? place->gaps != 0 : !is_dense(tensor)) parted = apart(hold, tensor);
   const bool in_place = !parted.copy.defined();
   if (!in_place || numbers_.full()) slot = nullptr;  // it may be another one's by now
   Piece& piece = add(in_place ? tensor : parted.copy, kind, parts, current(hold, tensor.device()), parted);
   if (place && sampled_) piece.counter = tensor.unsafeGetTensorImpl()->version_counter(), piece.version = version;
-  if (slot == nullptr) slot = &numbers_.of(storage);
+  if (slot == nullptr) slot = &numbers_.of(memory_of(tensor));
   const int64_t number = next_.load(std::memory_order_relaxed) - 1;
   if (in_place) slot->waits = number;
   if (!holds(hold, slot->newest.number)) slot->clear();  // the others are older
@@ -199,7 +189,7 @@ Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c
   piece.to = &(*known_.back())[number % kChunk];
   piece.storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   piece.base = piece.storage.data();
-  piece.data = static_cast<const uint8_t*>(tensor.const_data_ptr());
+  piece.data = static_cast<const uint8_t*>(piece.base) + tensor.storage_offset() * tensor.itemsize();
   piece.count = static_cast<size_t>(apart.gaps ? tensor.numel() / apart.times : tensor.numel()) * parts;
   piece.kind = kind;
   piece.times = apart.times;
@@ -209,10 +199,10 @@ Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c
 }
 
 void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
-  if (at_work || !tensor.has_storage()) return;
+  if (at_work || memory_of(tensor) == nullptr) return;
   hold.take();
   if (waiting_.empty()) return;
-  const Numbers::Slot* slot = numbers_.find(tensor.storage().unsafeGetStorageImpl());
+  const Numbers::Slot* slot = numbers_.find(memory_of(tensor));
   if (slot == nullptr || slot->waits < below_) return;
   start_before(hold, tensor.device());
 }
@@ -230,7 +220,7 @@ void Batch::start_before(Hold& hold, c10::Device device) {
 void Batch::forget(Hold& hold, const at::Tensor& tensor) {
   if ((sampled_ && !hold.trusts_) || !is_plain(tensor)) return;  // if it was written, it does not wait
   hold.take();
-  if (Numbers::Slot* slot = numbers_.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())) slot->clear();
+  if (Numbers::Slot* slot = numbers_.find(memory_of(tensor))) slot->clear();
 }
 
 void Batch::start() {
