@@ -43,7 +43,7 @@ class Met {
  private:
   enum class Way : uint8_t { passed, boxed, recorded };
   struct Looked {
-    explicit Looked(Slot::Use decision) : call(std::move(decision)), given(*call.decision) {}
+    Looked(Slot::Use decision, Here& now) : call(std::move(decision)), given(*call.decision, now.given) {}
     Recorded call;
     Given given;
     std::optional<c10::impl::ExcludeDispatchKeyGuard> alone;

@@ -36,17 +36,18 @@ class Quiet {
 // The tensors that a call is given, in order; one that torch has made of a number is none, in Python neither.
 class Given {
  public:
-  explicit Given(const Decision& decision) : decision_(decision) {}
-  void take(const at::Tensor& tensor, size_t argument);
-  void take(c10::Device device);
-  void take(const c10::IValue& value, size_t argument);
-
   struct One {
     const at::Tensor* tensor;
     Recorder::Way way;
     bool declared, held;  // the kernel says that it writes it; or it may
   };
-  c10::SmallVector<One, 16> all;
+
+  Given(const Decision& decision, std::vector<One>& memory) : all(memory), decision_(decision) { all.clear(); }
+  void take(const at::Tensor& tensor, size_t argument);
+  void take(c10::Device device);
+  void take(const c10::IValue& value, size_t argument);
+
+  std::vector<One>& all;
   size_t held = 0;
   bool on_device = false;  // something of it is
   bool simple = true;      // a recorder may look at it by itself: plain memory within its reach, and a count of writes
@@ -75,20 +76,13 @@ struct Context : at::ObserverContext {
   bool keeps_to_itself() const;  // what the kernel calls is not looked at
 };
 
-// A call that a recorder writes down. What is known of it so far is in the bytes of its thread.
+// A call that a recorder writes down. What is known of it so far is with its thread.
 struct Recorded : Context {
-  struct Held {
-    at::Tensor tensor;
-    uint32_t place, version;
-    bool declared;  // the kernel says that it writes it
-  };
-
   explicit Recorded(Slot::Use decision) : Context(Of::record), decision(std::move(decision)) {}
   static void* operator new(size_t size);  // a few are kept for the next calls of a thread
   static void operator delete(void* memory);
   Slot::Use decision;
-  c10::SmallVector<Held, 2> held;  // the arguments that it may write
-  std::unique_ptr<Warm> warm;      // what was measured while it ran, if anything was
+  std::unique_ptr<Warm> warm;  // what was measured while it ran, if anything was
   std::optional<Quiet> quiet;  // unless what it calls is measured
 };
 
@@ -102,12 +96,23 @@ struct ListedPart : Context {
 bool is_observing();    // by torch's observers
 bool looks_at_host();   // at kernels of the CPU too
 
+// An argument that a call may write.
+struct Held {
+  at::Tensor tensor;
+  uint32_t place, version;
+  bool declared;         // the kernel says that it writes it
+  bool changed = false;  // it did, and does not give it back
+};
+
 // What a thread is in.
 struct Here {
   int depth = 0;                    // inside a kernel that is watched: what it calls is its own business
   const Learned* inside = nullptr;  // that kernel, where it is recorded
   Recorded* listed = nullptr;       // a call on lists that is going on
-  Raw raw;                          // what is known of the call
+  // Of the one call that is recorded, memory that is used again: what is known of it, what it was given, what it may write.
+  Raw raw;
+  std::vector<Given::One> given;
+  std::vector<Held> held;
 };
 Here& here();
 

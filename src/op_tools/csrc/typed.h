@@ -55,6 +55,7 @@ void give(Results&, const T&) {
 }
 inline void give(Results& to, const at::Tensor& tensor) { put_result(to, tensor); }
 inline void give(Results& to, const std::vector<at::Tensor>& tensors) {
+  to.reserve(to.size() + tensors.size());
   for (const at::Tensor& tensor : tensors) put_result(to, tensor);
 }
 template <typename... T>

@@ -72,7 +72,7 @@ PyObject* call_before(const Decision& decision, Values inputs) {  // under the G
 // By a recorder; false: Python is to look at it. The context is null where it is not written down.
 bool begin_recorded(Here& now, Slot::Use& decision, Values inputs, std::unique_ptr<Context>& to) {
   auto call = std::make_unique<Recorded>(std::move(decision));
-  Given given(*call->decision);
+  Given given(*call->decision, now.given);
   Begun begun = Begun::unwanted;
   now.depth++;
   try {

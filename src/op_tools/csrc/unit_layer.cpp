@@ -16,7 +16,7 @@ Met::Met(const Operator& op) : now_(here()) {  // hot path
     way_ = Way::boxed;
     return;
   }
-  looked_ = new (memory_) Looked(std::move(decision));
+  looked_ = new (memory_) Looked(std::move(decision), now_);
   now_.depth++;  // what the tool itself calls
 }
 

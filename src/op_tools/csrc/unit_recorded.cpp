@@ -138,12 +138,11 @@ Begun begun(Here& now, const Given& given, Recorded& call) {
     before_write(recorder, hold, given);
     return Begun::unwanted;
   }
-  call.held.reserve(given.held);
   for (size_t i = 0; i < given.all.size(); i++) {
     const auto& one = given.all[i];
     recorder.tensor(hold, one.way, now.raw, *one.tensor);
     // torch's own say what they write; of others, autograd's count is compared
-    if (one.held) call.held.push_back({*one.tensor, static_cast<uint32_t>(i), version_of(*one.tensor), one.declared});
+    if (one.held) now.held.push_back({*one.tensor, static_cast<uint32_t>(i), version_of(*one.tensor), one.declared});
   }
   if (recorder.settles()) hold.free(), recorder.settle();
   before_write(recorder, hold, given);
@@ -162,17 +161,17 @@ void ended(Here& now, Recorded& call, const Results& results) {
   const auto returns = [&](const at::Tensor& tensor) {
     return std::any_of(results.begin(), results.end(), [&](const at::Tensor* other) { return other->is_same(tensor); });
   };
-  c10::SmallVector<const Recorded::Held*, 4> changed;
-  for (const auto& one : call.held) {
+  for (auto& one : now.held) {
     if (!one.declared && version_of(one.tensor) == one.version) continue;
     recorder.forget(hold, one.tensor);
-    if (!returns(one.tensor)) changed.push_back(&one);
+    one.changed = !returns(one.tensor);
   }
   to.outputs();
   for (const auto* result : results) put(*result);
-  for (const auto* one : changed) {
-    to.mutated(one->place);
-    put(one->tensor);
+  for (const auto& one : now.held) {
+    if (!one.changed) continue;
+    to.mutated(one.place);
+    put(one.tensor);
   }
   to.end();
   hold.free();
@@ -186,6 +185,7 @@ Begun record(Here& now, const Given& given, Recorded& call) {
   try {
     return begun(now, given, call);
   } catch (const std::exception& error) {  // it must not kill the program
+    now.held.clear();
     call.decision->recorder->report(call.decision->function, error.what());
     return Begun::unwanted;
   }
@@ -194,12 +194,12 @@ Begun record(Here& now, const Given& given, Recorded& call) {
 void recorded(Here& now, Recorded& call, const Results* results) {
   now.listed = nullptr;
   now.inside = nullptr;
-  if (results == nullptr) return;
   try {
-    ended(now, call, *results);
+    if (results != nullptr) ended(now, call, *results);
   } catch (const std::exception& error) {
     call.decision->recorder->report(call.decision->function, error.what());
   }
+  now.held.clear();
 }
 
 void recorded(ListedPart&, Values outputs) {
