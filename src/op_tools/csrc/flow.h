@@ -21,8 +21,10 @@ class Flow {
   static void finish();  // at the end of a backward pass: those that it went through in part are written
 
   using Places = c10::SmallVector<std::pair<int, int>, 2>;  // number among a node's gradients, place among the call's
-  void enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self);
-  void leave(const variable_list& grads, const Places& entering, bool at_once);
+  // Before a node, what comes in; after it, what came in, unless that was heard before, and what it made.
+  void enter(const variable_list& given, const Places& leaving, const std::shared_ptr<Flow>& self);
+  void leave(const variable_list& given, const Places& leaving, const variable_list& made, const Places& entering, bool at_once,
+             const std::shared_ptr<Flow>& self);
 
  private:
   // Where what was taken of a gradient lies among `taken_`; nothing came: at its start.
@@ -31,6 +33,7 @@ class Flow {
   };
   using Parts = c10::SmallVector<Part, 4>;
   void take(Batch::Hold& hold, Part& to, const at::Tensor& gradient);
+  void take_outputs(Batch::Hold& hold, const variable_list& given, const Places& leaving, const std::shared_ptr<Flow>& self);
   void write();
 
   std::shared_ptr<Recorder> recorder_;

@@ -47,7 +47,7 @@ struct Hear final : torch::autograd::FunctionPreHook {
   Hear(std::shared_ptr<Flow> flow, Flow::Places leaving) : flow(std::move(flow)), leaving(std::move(leaving)) {}
 
   variable_list operator()(const variable_list& grads) override {
-    flow->enter(grads, leaving, true, flow);
+    flow->enter(grads, leaving, flow);
     return grads;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}  // not seen there
@@ -87,8 +87,7 @@ struct HearOut final : torch::autograd::FunctionPostHook {
   }
 
   variable_list operator()(const variable_list& grads, const variable_list& given) override {
-    if (!leaving.empty()) flow->enter(given, leaving, false, flow);
-    flow->leave(grads, entering, meets_others());
+    flow->leave(given, leaving, grads, entering, meets_others(), flow);
     return grads;
   }
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
@@ -115,7 +114,7 @@ bool HearOut::meets_others() const {
 // The nodes that a call made: where its results leave them, where its arguments enter.
 struct Made {
   struct Node_ {
-    Node* node;
+    Node* node = nullptr;
     Flow::Places leaving, entering;
     bool is_edge() const { return !leaving.empty() || !entering.empty(); }  // gradients of the call come by
   };
@@ -141,7 +140,7 @@ struct Made {
       Node* node = stack.back();
       stack.pop_back();
       if (node->sequence_nr() < sequence || find(node) != nullptr) continue;
-      nodes.push_back({node, {}, {}});
+      nodes.emplace_back().node = node;
       const auto& edges = node->next_edges();
       for (size_t number = 0; number < edges.size(); number++) {
         Node* following = edges[number].function.get();
@@ -195,40 +194,46 @@ void Flow::take(Batch::Hold& hold, Part& to, const at::Tensor& gradient) {
   to = {from, static_cast<uint32_t>(taken_.size())};
 }
 
-void Flow::enter(const variable_list& grads, const Places& leaving, bool at_once, const std::shared_ptr<Flow>& self) {
+void Flow::take_outputs(Batch::Hold& hold, const variable_list& given, const Places& leaving, const std::shared_ptr<Flow>& self) {
+  if (!std::exchange(begun_, true)) {
+    std::lock_guard all(begun_lock);
+    begun.push_back(self);
+  }
+  for (const auto& [number, place] : leaving)
+    if (size_t(number) < given.size() && given[number].defined()) take(hold, outputs_[place], given[number]);
+}
+
+void Flow::enter(const variable_list& given, const Places& leaving, const std::shared_ptr<Flow>& self) {
   try {
     std::lock_guard hold(lock_);
     if (over_) return;
-    if (!std::exchange(begun_, true)) {
-      std::lock_guard all(begun_lock);
-      begun.push_back(self);
-    }
     auto batch = recorder_->hold();
-    for (const auto& [number, place] : leaving)
-      if (size_t(number) < grads.size() && grads[number].defined()) take(batch, outputs_[place], grads[number]);
+    take_outputs(batch, given, leaving, self);
     batch.free();
-    if (at_once) recorder_->settle();
+    recorder_->settle();
   } catch (const std::exception& error) {  // a tool must not kill the program that it watches
     recorder_->report(nullptr, error.what());
   }
 }
 
-void Flow::leave(const variable_list& grads, const Places& entering, bool at_once) {
+void Flow::leave(const variable_list& given, const Places& leaving, const variable_list& made, const Places& entering, bool at_once,
+                 const std::shared_ptr<Flow>& self) {
   try {
     std::lock_guard hold(lock_);
     if (over_) return;
     auto batch = recorder_->hold();
+    if (!leaving.empty()) take_outputs(batch, given, leaving, self);
     for (const auto& [number, argument] : entering) {
-      if (size_t(number) >= grads.size() || !grads[number].defined()) continue;
+      if (size_t(number) >= made.size() || !made[number].defined()) continue;
       if (ways_[argument] == 1) {
-        take(batch, inputs_[argument], grads[number]);
+        take(batch, inputs_[argument], made[number]);
         continue;
       }
       batch.free();  // torch may ask for anything
       at::NoGradGuard no_grad;
       auto before = std::find_if(sums_.begin(), sums_.end(), [&, at = argument](const auto& sum) { return sum.first == at; });
-      if (before == sums_.end()) before = sums_.insert(sums_.end(), {argument, grads[number].detach()});
-      else before->second = before->second + grads[number].detach();
+      if (before == sums_.end()) before = sums_.insert(sums_.end(), {argument, made[number].detach()});
+      else before->second = before->second + made[number].detach();
       take(batch, inputs_[argument], before->second);
     }
     batch.free();
