@@ -6,6 +6,7 @@
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -48,6 +49,13 @@ inline bool is_plain(const at::Tensor& tensor) {  // its values are what lies in
 
 inline uint32_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+// Puts a dimension among others, the outermost first; they are few: nothing is sorted later, which would ask for memory.
+template <typename Dims>
+void put_in_order(Dims& dims, int64_t stride, int64_t size) {
+  const auto at = std::upper_bound(dims.begin(), dims.end(), stride, [](int64_t own, const auto& other) { return own > other.first; });
+  dims.insert(at, {stride, size});
 }
 
 uint64_t gaps_of(const at::Tensor& tensor);  // of one that is not dense

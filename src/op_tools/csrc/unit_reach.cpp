@@ -24,9 +24,9 @@ size_t PlaceHash::operator()(const Place& place) const {
 // Of shape and strides in the order of memory: a view of the same values with its dimensions in another order is the same.
 uint64_t gaps_of(const at::Tensor& tensor) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 8> dims;
-  for (int64_t dim = 0; dim < tensor.dim(); dim++)
-    if (tensor.size(dim) != 1) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
-  std::stable_sort(dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  for (size_t dim = 0; dim < sizes.size(); dim++)
+    if (sizes[dim] != 1) put_in_order(dims, strides[dim], sizes[dim]);
   uint64_t mixed = kP3;
   for (const auto& [stride, size] : dims)
     for (const int64_t value : {stride, size}) mixed = avalanche(mixed + static_cast<uint64_t>(value) * kP1);

@@ -22,9 +22,8 @@ std::unique_ptr<Batch::Gaps> Batch::gaps_in(const at::Tensor& tensor, int64_t& t
   for (int64_t dim = 0; dim < tensor.dim(); dim++) {
     const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
     if (size > 1 && stride == 0) times *= size;
-    else if (size != 1) made->dims.emplace_back(stride, size);
+    else if (size != 1) put_in_order(made->dims, stride, size);
   }
-  std::stable_sort(made->dims.begin(), made->dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   return made;
 }
 
