@@ -16,11 +16,10 @@ struct Found {
   void clear() { tensors.clear(), objects.clear(), plain = true, chosen = false; }
 };
 
-inline void collect(PyObject* value, Found& found) {
-  if (THPVariable_CheckExact(value)) {
-    found.tensors.push_back(&THPVariable_Unpack(value));
-    found.objects.push_back(value);
-  } else if (value == Py_True) found.chosen = true;
+inline void collect(PyObject* value, Found& found);
+
+inline void collect_others(PyObject* value, Found& found) {
+  if (value == Py_True) found.chosen = true;
   else if (value == Py_None || PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyUnicode_CheckExact(value)) return;
   else if (PyTuple_Check(value) || PyList_Check(value)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); i++) collect(PySequence_Fast_GET_ITEM(value, i), found);
@@ -30,6 +29,12 @@ inline void collect(PyObject* value, Found& found) {
   } else if (THPVariable_Check(value)) {
     found.plain = false;
   }
+}
+
+inline void collect(PyObject* value, Found& found) {  // hot path
+  if (!THPVariable_CheckExact(value)) return collect_others(value, found);
+  found.tensors.push_back(&THPVariable_Unpack(value));
+  found.objects.push_back(value);
 }
 
 // Whether a mode of torch's is at work that is to see the calls of ours.
