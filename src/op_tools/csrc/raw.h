@@ -128,7 +128,7 @@ class Raw {
       from.remove_prefix(sizeof value);
       return value;
     }
-    int64_t few() {  // as `awaited` writes them
+    int64_t few() {  // a size, as `awaited` writes it
       uint64_t value = 0;
       for (int shift = 0;; shift += 7) {
         const auto byte = get<uint8_t>();
@@ -149,13 +149,13 @@ class Raw {
 
 // In few bytes: all of them go through the cache of the program.
 inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
-  constexpr size_t kDims = 8, kDigits = 10;
+  constexpr size_t kDims = 8, kDigits = 10;  // of a size
   const auto sizes = tensor.sizes();
   if (sizes.size() > kDims) {
     this->tensor(tensor), put(Tag::awaited), put(number);
     return;
   }
-  char* at = bytes_.room_for(3 + (kDims + 1) * kDigits);
+  char* at = bytes_.room_for(3 + kDims * kDigits + sizeof number);
   const auto add = [&](int64_t value) {  // seven bits each, the last ones first
     auto left = static_cast<uint64_t>(value);
     for (; left >= 128; left >>= 7) *at++ = static_cast<char>(left | 128);
@@ -163,8 +163,8 @@ inline void Raw::awaited(const at::Tensor& tensor, int64_t number) {
   };
   *at++ = static_cast<char>(Tag::waits), *at++ = static_cast<char>(tensor.scalar_type()), *at++ = static_cast<char>(sizes.size());
   for (const int64_t size : sizes) add(size);
-  add(number);
-  bytes_.end_at(at);
+  std::memcpy(at, &number, sizeof number);
+  bytes_.end_at(at + sizeof number);
 }
 
 void put_number(std::string& to, int64_t value);
@@ -205,7 +205,7 @@ void Raw::into_words(std::string& to, std::string_view from, Number number, Text
       case Tag::end: to += changed ? "}}\n" : "]}\n", changed = false; break;
       case Tag::words: comma(), to += read.text(); break;
       case Tag::tensor: tensor([&] { return read.get<int64_t>(); }); break;
-      case Tag::waits: tensor([&] { return read.few(); }), number(to, read.few()), to += '}'; break;
+      case Tag::waits: tensor([&] { return read.few(); }), number(to, read.get<int64_t>()), to += '}'; break;
       case Tag::known: to += read.text(), to += '}'; break;
       case Tag::awaited: number(to, read.get<int64_t>()), to += '}'; break;
     }
