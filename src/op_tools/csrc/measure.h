@@ -18,7 +18,7 @@ struct Measured {
 };
 
 inline size_t width_of(Kind kind) {
-  constexpr size_t widths[] = {4, 8, 2, 2, 8, 4, 2, 1, 1};
+  static constexpr size_t widths[] = {4, 8, 2, 2, 8, 4, 2, 1, 1};
   return widths[static_cast<int>(kind)];
 }
 Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only);
