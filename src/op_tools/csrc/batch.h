@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "hash.h"
 #include "launcher.h"
 #include "measure.h"
 #include "numbers.h"
@@ -141,6 +142,7 @@ class Batch {
     if (sampled_ && number < (hold.trusts_ ? trusted_ : below_)) return false;
     return number >= oldest_ && number > next_.load(std::memory_order_relaxed) - kKnown / 2;
   }
+  // Of one that is to be reduced.
   int64_t numbered(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place, uint32_t version, Numbers::Slot* slot);
   struct Apart {  // values with gaps
     std::unique_ptr<Gaps> gaps = nullptr;
@@ -162,7 +164,8 @@ class Batch {
   };
   Size sized(const c10::Stream& stream);
   void tabulate(int64_t* row, int64_t* gaps) const;
-  static int64_t rows_of(int64_t size);
+  static constexpr int64_t kPiece = 8 * kBlock;  // bytes of a row
+  static int64_t rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
   static int64_t* described(int64_t* to, const Piece& piece);
   void close_gaps();
   void fill(Started& group);
@@ -200,6 +203,18 @@ inline void Batch::expect(const at::Tensor& tensor) const {
   std::memcpy(&counter, &own->version_counter(), sizeof counter);
   __builtin_prefetch(counter);
   numbers_.expect(memory_of(tensor));
+}
+
+inline int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
+  hold.take();
+  const auto place = place_of(tensor);
+  const uint32_t version = place ? version_of(tensor) : 0;
+  Numbers::Slot* slot = numbers_.find(memory_of(tensor));
+  if (place && slot != nullptr) {
+    const Numbers::View* known = slot->find(*place);
+    if (known != nullptr && known->version == version && holds(hold, known->number)) return known->number;
+  }
+  return numbered(hold, tensor, kind, parts, place, version, slot);
 }
 
 // What was read, by number: until the next `read`.

@@ -33,11 +33,21 @@ class Recorder {
 
   // How the values of a tensor are found: it is none for a recorder, Python tells it, the host reads it, its device reduces it.
   enum class Way : uint8_t { none, python, host, device };
-  Way way(const at::Tensor& tensor);
+  [[gnu::always_inline]] Way way(const at::Tensor& tensor) {  // hot path: mostly it is on the device that was asked for last
+    if (is_plain(tensor) && key_of(tensor.device()) == far_.load(std::memory_order_relaxed) && tensor.numel() != 0 &&
+        type_of(tensor.scalar_type()).name != nullptr) {
+      batch_->expect(tensor);
+      return Way::device;
+    }
+    return looked_for(tensor);
+  }
 
   // Of one tensor; any thread, without the GIL. With a hold, for several of a call.
   void tensor(Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr);
-  void tensor(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr);
+  void tensor(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm = nullptr) {
+    if (way == Way::device) defer(hold, to, tensor);
+    else tell(hold, way, to, tensor, warm);
+  }
   Batch::Hold hold() { return Batch::Hold(*batch_); }
   std::string text(const at::Tensor& tensor);  // in words
   void warm(Warm& to, const at::Tensor& tensor);
@@ -72,8 +82,11 @@ class Recorder {
   void report(PyObject* function, const char* text);
 
  private:
+  static int key_of(c10::Device device) { return static_cast<int>(device.type()) << 8 | static_cast<uint8_t>(device.index()); }
+  Way looked_for(const at::Tensor& tensor);
   void numbers(Raw& to, const at::Tensor& tensor, const Warm* warm);
-  int64_t deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type);
+  void defer(Batch::Hold& hold, Raw& to, const at::Tensor& tensor);  // it is reduced on the device, and read when the lines are taken
+  void tell(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm);
   std::string measured(const at::Tensor& tensor, const uint8_t* data) const;
   template <typename Put>
   void append(Put put);

@@ -138,19 +138,22 @@ const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
   return *hold.stream_;
 }
 
-int64_t Batch::number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts) {  // hot path
-  hold.take();
-  const auto place = place_of(tensor);
-  const uint32_t version = place ? version_of(tensor) : 0;
-  Numbers::Slot* slot = numbers_.find(memory_of(tensor));
-  if (place && slot != nullptr) {
-    const Numbers::View* known = slot->find(*place);
-    if (known != nullptr && known->version == version && holds(hold, known->number)) return known->number;
-  }
-  return numbered(hold, tensor, kind, parts, place, version, slot);
+inline Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
+  if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
+  if (numbers_.full()) numbers_.turn();
+  stream_ = stream;
+  const int64_t number = next_.load(std::memory_order_relaxed);
+  next_.store(number + 1, std::memory_order_relaxed);
+  if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());
+  const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
+  const void* base = storage.data();
+  const auto* data = static_cast<const uint8_t*>(base) + tensor.storage_offset() * tensor.itemsize();
+  const size_t count = static_cast<size_t>(apart.gaps ? tensor.numel() / apart.times : tensor.numel()) * parts;
+  bytes_ += count * width_of(kind);
+  waiting_.push_back({&(*known_.back())[number % kChunk], storage, base, data, count, kind, apart.times, std::move(apart.gaps)});
+  return waiting_.back();
 }
 
-// The same of one that is to be reduced.
 int64_t Batch::numbered(Hold& hold, const at::Tensor& tensor, Kind kind, int parts, const std::optional<Place>& place, uint32_t version,
                         Numbers::Slot* slot) {
   Apart parted;
@@ -178,26 +181,6 @@ Batch::Apart Batch::apart(Hold& hold, const at::Tensor& tensor) {
   return made;
 }
 
-Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
-  if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
-  if (numbers_.full()) numbers_.turn();
-  stream_ = stream;
-  const int64_t number = next_.load(std::memory_order_relaxed);
-  next_.store(number + 1, std::memory_order_relaxed);
-  if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());
-  Piece& piece = waiting_.emplace_back();
-  piece.to = &(*known_.back())[number % kChunk];
-  piece.storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
-  piece.base = piece.storage.data();
-  piece.data = static_cast<const uint8_t*>(piece.base) + tensor.storage_offset() * tensor.itemsize();
-  piece.count = static_cast<size_t>(apart.gaps ? tensor.numel() / apart.times : tensor.numel()) * parts;
-  piece.kind = kind;
-  piece.times = apart.times;
-  piece.gaps = std::move(apart.gaps);
-  bytes_ += piece.count * width_of(kind);
-  return piece;
-}
-
 void Batch::before_write(Hold& hold, const at::Tensor& tensor) {
   if (at_work || memory_of(tensor) == nullptr) return;
   hold.take();
@@ -218,9 +201,10 @@ void Batch::start_before(Hold& hold, c10::Device device) {
 }
 
 void Batch::forget(Hold& hold, const at::Tensor& tensor) {
-  if ((sampled_ && !hold.trusts_) || !is_plain(tensor)) return;  // if it was written, it does not wait
+  auto* const storage = memory_of(tensor);
+  if ((sampled_ && !hold.trusts_) || storage == nullptr) return;  // if it was written, it does not wait
   hold.take();
-  if (Numbers::Slot* slot = numbers_.find(memory_of(tensor))) slot->clear();
+  if (Numbers::Slot* slot = numbers_.find(storage)) slot->clear();
 }
 
 void Batch::start() {
@@ -270,7 +254,7 @@ void Batch::launch(Started& group) {
 std::vector<Batch::Asked> Batch::asked() {
   std::vector<Asked> made;
   if (!spare_.empty()) made = std::move(spare_.back()), spare_.pop_back();
-  made.reserve(waiting_.size());
+  made.reserve(kWaiting);  // any of them fits the next ones
   for (const auto& piece : waiting_)
     if (piece.to != nullptr) made.push_back({piece.to, piece.count, static_cast<uint64_t>(piece.kind), piece.times});
   return made;

@@ -19,6 +19,7 @@ constexpr size_t kBehind = size_t{1} << 26;  // bytes of lines by which a thread
 constexpr auto kPatience = std::chrono::seconds(10);  // for which it is waited for
 constexpr auto kLook = std::chrono::milliseconds(2);  // between two looks for lines,
 constexpr int kLooks = 25;                            // until it sleeps
+constexpr size_t kAtHand = 1 << 16;  // bytes for lines that the program's threads do not have to ask for
 constexpr char kOfPython = '\x01';  // around a mark that Python fills in: see op_tools/statistics_views.py
 
 void put(std::string& to, double value) {  // as Python's repr, so far as JSON tells them apart
@@ -85,18 +86,12 @@ Recorder::~Recorder() {
   for (auto* function : {&described_, &flush_, &problem_}) *function = py::function();
 }
 
-Recorder::Way Recorder::way(const at::Tensor& tensor) {
+Recorder::Way Recorder::looked_for(const at::Tensor& tensor) {
   if (!is_plain(tensor)) return Way::none;
-  const c10::Device device = tensor.device();
-  const int key = static_cast<int>(device.type()) << 8 | static_cast<uint8_t>(device.index());
   const bool named = type_of(tensor.scalar_type()).name != nullptr;
-  if (key == far_.load(std::memory_order_relaxed) && named && tensor.numel() != 0) {
-    batch_->expect(tensor);
-    return Way::device;
-  }
   if (reach_.sees(tensor)) return named ? Way::host : Way::python;
   if (!named || !batch_->takes(tensor)) return Way::none;
-  if (!reach_.sees_any(device)) far_.store(key, std::memory_order_relaxed);
+  if (!reach_.sees_any(tensor.device())) far_.store(key_of(tensor.device()), std::memory_order_relaxed);
   return Way::device;
 }
 
@@ -105,11 +100,13 @@ void Recorder::tensor(Raw& to, const at::Tensor& tensor, const Warm* warm) {
   this->tensor(held, way(tensor), to, tensor, warm);
 }
 
-void Recorder::tensor(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm) {
-  if (way == Way::device) {
-    to.awaited(tensor, deferred(hold, tensor, type_of(tensor.scalar_type())));
-    return;
-  }
+void Recorder::defer(Batch::Hold& hold, Raw& to, const at::Tensor& tensor) {  // hot path
+  if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
+  const Type& type = type_of(tensor.scalar_type());
+  to.awaited(tensor, batch_->number(hold, tensor, static_cast<Kind>(type.kind), type.parts));
+}
+
+void Recorder::tell(Batch::Hold& hold, Way way, Raw& to, const at::Tensor& tensor, const Warm* warm) {
   hold.free();
   if (way != Way::host) {
     py::gil_scoped_acquire gil;
@@ -140,12 +137,6 @@ void Recorder::numbers(Raw& to, const at::Tensor& tensor, const Warm* warm) {
   if (made.empty()) made = measured(tensor, data);
   to.known(made);
   if (place) known_.keep(*place, tensor, std::move(made));
-}
-
-// The number of what is reduced on the device, and read when the lines are taken.
-int64_t Recorder::deferred(Batch::Hold& hold, const at::Tensor& tensor, const Type& type) {
-  if (!deferring_.load(std::memory_order_relaxed)) deferring_.store(true, std::memory_order_relaxed);
-  return batch_->number(hold, tensor, static_cast<Kind>(type.kind), type.parts);
 }
 
 void Recorder::forget(Batch::Hold& hold, const at::Tensor& tensor) {
@@ -222,6 +213,7 @@ void Recorder::add(std::string_view line) {
 void Recorder::put_into_words(bool everything) {
   std::lock_guard one(words_lock_);
   Raw lines;
+  spare_.reserve(kAtHand);
   {
     std::lock_guard lock(lines_lock_);
     std::swap(lines, lines_);

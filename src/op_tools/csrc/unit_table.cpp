@@ -11,7 +11,6 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kPiece = 8 * kBlock;                 // bytes
 constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;  // of kinds: see op_tools/reducing.py
 
 }  // namespace
@@ -48,8 +47,6 @@ void Batch::close_gaps() {
     piece.data = static_cast<const uint8_t*>(copy.const_data_ptr());
   }
 }
-
-int64_t Batch::rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
 
 void Batch::tabulate(int64_t* row, int64_t* gaps) const {
   const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
