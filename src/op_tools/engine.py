@@ -37,6 +37,7 @@ from op_tools import (
     modules,
     names,
     optimizers,
+    outsiders,
     report,
     steps,
     watching,
@@ -159,6 +160,7 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
             plan.direct = plan.tools[0].direct(plan)
         _decided[level][func] = plan
         if level == "api":
+            outsiders.met(name)
             fronts.meet(func, plan)
     return plan
 

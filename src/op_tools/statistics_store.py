@@ -21,6 +21,7 @@ from op_tools import (
     interception,
     kernels,
     names,
+    outsiders,
     recording,
     reducing,
     results,
@@ -57,7 +58,8 @@ class StatisticsStore:
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
         # every call is seen, and so is every write of one, or autograd counts it
-        self._waits = sampled and everything and kernels.helper() is None
+        every, self._settles = sampled and everything, False
+        self._waits = every and kernels.helper() is None
         self._unseen = Unseen(hash_only, self.hashed, self._waits)
         self._views = None if sampled else Views(self._measured, self._unseen.gathers)
         self.gathers = self._waits or not sampled  # tensors wait for each other
@@ -72,6 +74,8 @@ class StatisticsStore:
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
+        if every:
+            self._wait_between_calls()
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -92,6 +96,18 @@ class StatisticsStore:
                 "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
             ),
         )
+
+    def _wait_between_calls(self) -> None:
+        self._settles = not outsiders.begin(self._disturbed)
+        if self.recorder is not None and not self._settles:
+            self.recorder.wait_between_calls(outsiders.groups)
+
+    def _disturbed(self) -> None:
+        """Writes may go unseen from now on."""
+        self._settles = True
+        if self.recorder is not None:
+            self.recorder.wait_no_more()
+        self.settle()
 
     def before(self, given: list[Tensor], may_write: bool) -> str:
         """The statistics of a call's arguments, with commas between; from now on it may be made."""
@@ -241,6 +257,8 @@ class StatisticsStore:
             self.recorder.add(line)  # it flushes
             full = False
         else:
+            if self._waits and (self._settles or outsiders.groups):
+                self.settle()
             with self._lock:
                 self._lines.append(line)
                 full = len(self._lines) >= self._limit
@@ -302,6 +320,7 @@ class StatisticsStore:
             self._background.close()
         self.flush()
         self._file.close()
+        outsiders.end(self._disturbed)
         if self._waits:
             gradients.elsewhere.remove(self.settle)
             self._waits = False

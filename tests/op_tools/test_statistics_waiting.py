@@ -50,9 +50,9 @@ def gradients(folder: Path, word: str) -> dict[str, Any]:
 def test_the_gradients_of_a_pass_are_reduced_together(starts: list[int], tmp_path: Path) -> None:
     x = leaf(3.0)
     with OpCapture(mode="statistics"):
-        y = ((x * 2) + 1).abs().neg().sum()
-        before = len(starts)
-        y.backward()
+        for _ in range(2):  # a function that is met for the first time may do anything
+            before = len(starts)
+            ((x * 2) + 1).abs().neg().sum().backward()
         assert len(starts) == before + 1
     assert gradients(tmp_path, "mul")["grad_inputs"][0]["max"] == -2.0
     assert gradients(tmp_path, "abs")["grad_outputs"][0]["max"] == -1.0
@@ -81,6 +81,7 @@ def test_a_gradient_that_a_hook_writes_is_read_before_it(starts: list[int], tmp_
 def test_a_gradient_that_is_written_elsewhere_says_so(starts: list[int], tmp_path: Path) -> None:
     a, b = leaf(1.0), leaf(2.0)
     with OpCapture(mode="statistics"):
+        assert a.grad is None  # before something that is met for the first time all is read
         late = b * 3
 
         def spoil(_: Tensor) -> None:  # by then the other branch is done
@@ -342,7 +343,8 @@ def test_a_list_whose_memory_was_given_back_says_so(by_python: list[int], tmp_pa
     given = [torch.ones(4, device="dipu"), torch.ones(5, device="dipu")]
     with torch.no_grad(), OpCapture(mode="statistics"):
         torch._foreach_neg(given)
-        given[0].untyped_storage().resize_(0)
+        with DisableTorchFunction():  # unseen
+            given[0].untyped_storage().resize_(0)
     (line,) = lines(tmp_path)
     assert {one["skipped"] for one in line["inputs"]} == {"its memory was given back"}
     assert [one["max"] for one in line["outputs"]] == [-1.0, -1.0]

@@ -55,7 +55,7 @@ class Batch {
   int64_t number(Hold& hold, const at::Tensor& tensor, Kind kind, int parts);  // of what is waited for, or is known
   void before_write(Hold& hold, const at::Tensor& tensor);  // of what waits, in the order of its stream
   void forget(Hold& hold, const at::Tensor& tensor);        // a call has written it
-  void start();                                 // on all that waits
+  void start();                                 // on all that waits, before what comes next in the current stream
   void read(bool everything);                   // fills in what the device is done with, or starts and waits for all
   int64_t read_below() const { return read_below_; }  // the numbers that are filled in
   int64_t next() const { return next_; }
@@ -153,6 +153,7 @@ class Batch {
   Piece& add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart);
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
+  void start(Hold& hold);
   void start_locked();
   void start_before(Hold& hold, c10::Device device);  // what comes next in its current stream
   void launch(Started& to);

@@ -71,8 +71,7 @@ void Batch::forget_all() {
   if (at_work) return;
   for (const auto& batch : living()) {
     Hold hold(*batch);
-    hold.take();
-    if (!batch->waiting_.empty()) batch->start_before(hold, batch->stream_->device());
+    batch->start(hold);
     batch->oldest_ = batch->next_;
   }
 }
@@ -209,8 +208,13 @@ void Batch::forget(Hold& hold, const at::Tensor& tensor) {
 
 void Batch::start() {
   if (at_work) return;
-  const auto lock = locked();
-  start_locked();
+  Hold hold(*this);
+  start(hold);
+}
+
+void Batch::start(Hold& hold) {
+  hold.take();
+  if (!waiting_.empty()) start_before(hold, stream_->device());
 }
 
 void Batch::start_locked() {

@@ -1,4 +1,5 @@
 // What the function mode does with a call, without a line of Python where all is decided.
+#include "batch.h"
 #include "modes.h"
 
 #include <structmember.h>
@@ -20,6 +21,7 @@ PyObject* called(const Mode& own, PyObject* func, PyObject* args, PyObject* kwar
   static PyObject* const compiling = word("_is_compiling_flag");
   static PyObject* const direct_word = word("direct");
   const auto by_python = [&] {
+    Batch::start_all();  // it may write any, and so may one that is met for the first time
     PyObject* const given[] = {func, args, kwargs};
     return PyObject_Vectorcall(own.python, given, 3, nullptr);
   };

@@ -210,7 +210,7 @@ void Flow::enter(const variable_list& given, const Places& leaving, const std::s
     auto batch = recorder_->hold();
     take_outputs(batch, given, leaving, self);
     batch.free();
-    recorder_->settle();
+    recorder_->settle_at_once();
   } catch (const std::exception& error) {  // a tool must not kill the program that it watches
     recorder_->report(nullptr, error.what());
   }
@@ -237,7 +237,7 @@ void Flow::leave(const variable_list& given, const Places& leaving, const variab
       take(batch, inputs_[argument], before->second);
     }
     batch.free();
-    if (at_once) recorder_->settle();
+    if (at_once) recorder_->settle_at_once();
     if (--waiting_ == 0) write();
   } catch (const std::exception& error) {
     recorder_->report(nullptr, error.what());

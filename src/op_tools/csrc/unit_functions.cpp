@@ -125,7 +125,7 @@ struct Call {
     }
     hold.free();
     raw.end();
-    recorder->settle();
+    recorder->call_over();
     recorder->add(raw);
     return written.empty();
   }
@@ -235,7 +235,7 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t count, PyO
   switch (recorded(own, collect_all, make, false, result)) {
     case Verdict::recorded: return result;
     case Verdict::nobodys: return make();
-    default: return PyObject_Vectorcall(own.python, args, 3, nullptr);
+    default: Batch::start_all(); return PyObject_Vectorcall(own.python, args, 3, nullptr);
   }
 }
 

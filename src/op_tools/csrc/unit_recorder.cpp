@@ -84,6 +84,7 @@ Recorder::Recorder(bool hash_only, bool sampled, size_t limit, py::function desc
 Recorder::~Recorder() {
   py::gil_scoped_acquire gil;  // it may be a call in another thread that held it last
   for (auto* function : {&described_, &flush_, &problem_}) *function = py::function();
+  Py_XDECREF(groups_);
 }
 
 Recorder::Way Recorder::looked_for(const at::Tensor& tensor) {
@@ -170,6 +171,20 @@ void Recorder::settle() {
 
 void Recorder::settle_at_once() {
   if (sampled_) batch_->start();
+}
+
+void Recorder::call_over() {
+  if (!waits_.load(std::memory_order_relaxed) || PyDict_GET_SIZE(groups_) > 0) settle();
+}
+
+void Recorder::wait_between_calls(py::dict groups) {
+  groups_ = groups.release().ptr();
+  waits_ = true;
+}
+
+void Recorder::wait_no_more() {
+  waits_ = false;
+  batch_->start();
 }
 
 template <typename Put>
@@ -309,6 +324,8 @@ void bind_recorder(py::module_& m) {
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", [](Recorder& self, const at::Tensor& tensor) { self.forget(tensor); }, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
+      .def("wait_between_calls", &Recorder::wait_between_calls)
+      .def("wait_no_more", &Recorder::wait_no_more, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
       .def("work", &Recorder::work)
       .def("stop_work", &Recorder::stop_work, py::call_guard<py::gil_scoped_release>())

@@ -1,0 +1,182 @@
+"""Tensors of torch's functions wait for each other between calls, on a device that the host does not
+see, for as long as nothing from outside of torch can write them; what is written of them is what
+they were at their call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from op_tools import OpCapture, diagnostics, kernels, outsiders
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    (file,) = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture(params=["natively", "by Python"])
+def waits(
+    request: pytest.FixtureRequest, starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """How many pieces each start has, in both ways."""
+    if request.param == "by Python":
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    return starts
+
+
+def full(value: float) -> Tensor:
+    return torch.full((4,), value, device="dipu")
+
+
+def overwrite(address: int, count: int) -> None:
+    """As a kernel from outside of torch: nothing counts it, nothing sees it."""
+    torch.accelerator.synchronize()
+    start, host, _ = torch.dipu.host_window(torch.dipu.current_device())
+    (ctypes.c_float * count).from_address(address - start + host)[:] = [-100.0] * count
+
+
+def test_calls_are_reduced_together(waits: list[int], tmp_path: Path) -> None:
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        for _ in range(2):  # of a function that is met for the first time nothing is known
+            waits.clear()
+            ((x * 3) + 1).neg().abs()
+        assert not waits
+    assert len(waits) == 1
+    found = [(line["inputs"][0]["max"], line["outputs"][0]["max"]) for line in lines(tmp_path)]
+    assert found == 2 * [(2.0, 6.0), (6.0, 7.0), (7.0, -7.0), (-7.0, 7.0)]
+
+
+def test_what_waits_is_read_before_a_call_that_writes(waits: list[int], tmp_path: Path) -> None:
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        y = x * 3
+        y.detach()[1:].data.add_(10)  # autograd counts nothing
+        F.relu(y, inplace=True)
+        torch.add(x, 1, out=y)
+    times, *_ = lines(tmp_path)
+    assert times["outputs"][0]["max"] == 6.0
+    shown = [line["outputs"][0]["max"] for line in lines(tmp_path) if "relu" in line["op"]]
+    assert shown == [16.0]
+
+
+def test_what_waits_is_read_before_a_call_by_python(starts: list[int], tmp_path: Path) -> None:
+    x, mean, variance = torch.full((4, 2), 2.0, device="dipu"), full(0.0)[:2], full(1.0)[:2]
+    with OpCapture(mode="statistics"):
+        before = mean + 5
+        mean.neg()
+        F.batch_norm(x, mean, variance, training=True)  # which says nothing of what it writes
+        assert len(starts) > 0
+    del before
+    first, second, *_ = lines(tmp_path)
+    assert [line["inputs"][0]["max"] for line in (first, second)] == [0.0, 0.0]
+    assert not diagnostics.problems("OpCapture")
+
+
+def test_another_stream_waits_for_what_it_is_to_write(waits: list[int], tmp_path: Path) -> None:
+    other = torch.dipu.Stream()
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        y = x * 3
+        other.wait_stream(torch.dipu.current_stream())
+        with torch.dipu.stream(other):
+            y.add_(1)
+    times, added = lines(tmp_path)
+    assert (times["outputs"][0]["max"], added["outputs"][0]["max"]) == (6.0, 7.0)
+
+
+def test_who_asks_for_an_address_may_write_from_then_on(waits: list[int], tmp_path: Path) -> None:
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        y = x * 3
+        assert not waits
+        address = y.data_ptr()
+        overwrite(address, 4)
+        z = y + 1
+        overwrite(address, 4)
+        torch.accelerator.synchronize()
+        overwrite(torch._C._data_address(z), 4)  # by now nobody is asked
+        z.neg()
+    times, added, negated = (line for line in lines(tmp_path) if "outputs" in line)
+    assert times["outputs"][0]["max"] == 6.0
+    assert (added["inputs"][0]["max"], added["outputs"][0]["max"]) == (-100.0, -99.0)
+    assert negated["inputs"][0]["max"] == -100.0
+
+
+@pytest.mark.parametrize("name", ["untyped_storage", "__dlpack__", "__cuda_array_interface__"])
+def test_each_way_to_an_address_is_known(
+    name: str, starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        x.neg()
+        assert not starts
+        try:
+            found = getattr(x, name)
+            if callable(found):
+                found()
+        except (AttributeError, BufferError, RuntimeError, ValueError):
+            pass  # the reference device has no such memory; another one has it
+        before = len(starts)
+        x.neg()
+        assert len(starts) > before
+
+
+def test_a_module_that_is_built_with_torch_ends_the_waiting(
+    waits: list[int], tmp_path: Path
+) -> None:
+    guest, other = tmp_path / "guest.so", tmp_path / "other.so"
+    guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE")
+    other.write_bytes(b"\x7fELF _ZN5numpy")
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        x.neg()
+        sys.audit("import", "other", str(other), None, None, None)  # as Python does, before it
+        assert not waits
+        sys.audit("import", "guest", str(guest), None, None, None)
+        assert len(waits) == 1
+        x.abs()
+        assert len(waits) > 1
+
+
+@pytest.mark.parametrize("there", ["library", "module"])
+def test_nothing_waits_where_an_outsider_is_already(
+    there: str, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = tmp_path / "guest.so"
+    guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE")
+    if there == "library":
+        monkeypatch.setattr(outsiders, "_libraries", lambda: iter([str(guest)]))
+    else:
+        monkeypatch.setitem(sys.modules, "cupy", sys)
+    with OpCapture(mode="statistics"):
+        full(2.0).neg()
+        assert len(waits) > 0
+
+
+def test_nothing_waits_while_there_is_a_process_group(
+    waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        x.neg()
+        assert not waits
+        monkeypatch.setitem(outsiders.groups, "a group", None)
+        x.abs()
+        assert len(waits) > 0
+        monkeypatch.delitem(outsiders.groups, "a group")
+    assert outsiders.groups is torch.distributed.distributed_c10d._world.pg_map
+
+
+def test_what_is_loaded_here_is_no_outsider() -> None:
+    assert not [file for file in outsiders._libraries() if outsiders._is_guest(file)]
