@@ -1,0 +1,51 @@
+"""Kernels from outside of torch write tensors that wait: on a card, where there is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from op_tools import OpCapture
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+if not torch.cuda.is_available():
+    pytest.skip("no card here", allow_module_level=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def overwrite(to: Any, size: tl.constexpr) -> None:
+    tl.store(to + tl.arange(0, size), -100.0)
+
+
+def by_triton(tensor: torch.Tensor) -> None:
+    overwrite[(1,)](tensor, tensor.numel())
+
+
+@torch.compile
+def by_compiler(tensor: torch.Tensor) -> None:
+    tensor.sin_().mul_(0.0).sub_(100.0)
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("write", [by_triton, by_compiler])
+def test_what_waits_is_what_it_was_before_a_kernel_from_outside(
+    write: Any, native: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OP_TOOLS_NATIVE", native)
+    monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
+    x = torch.full((1024,), 2.0, device="cuda")
+    with OpCapture(mode="statistics"):
+        for _ in range(3):
+            y = x * 3
+            write(y)
+            y + 1
+    (file,) = tmp_path.glob("**/*.jsonl")
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    made = [line["outputs"][0]["max"] for line in found if line["op"].endswith(".mul")]
+    given = [line["inputs"][0]["max"] for line in found if line["op"].endswith(".add")]
+    assert (made, given) == ([6.0] * 3, [-100.0] * 3)
