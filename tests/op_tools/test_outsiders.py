@@ -1,12 +1,13 @@
-"""Tensors of torch's functions wait for each other between calls, on a device that the host does not
-see, for as long as nothing from outside of torch can write them; what is written of them is what
-they were at their call.
+"""Tensors of torch's functions wait for each other between calls, on a device that the host does
+not see, for as long as nothing from outside of torch can write them; what is written of them is
+what they were at their call.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from op_tools import OpCapture, diagnostics, kernels, outsiders
+from tests import warm
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -149,6 +151,18 @@ def test_a_module_that_is_built_with_torch_ends_the_waiting(
         assert len(waits) > 1
 
 
+def test_code_that_torchs_compiler_has_made_ends_the_waiting(waits: list[int]) -> None:
+    compilers: dict[str, Any] = {"__name__": "torch._inductor.runtime.compile_tasks"}
+    exec("def load():\n    exec('')", compilers)
+    x = full(2.0)
+    with OpCapture(mode="statistics"):
+        x.neg()
+        exec("")
+        assert not waits
+        compilers["load"]()
+        assert len(waits) == 1
+
+
 @pytest.mark.parametrize("there", ["library", "module"])
 def test_nothing_waits_where_an_outsider_is_already(
     there: str, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,5 +192,15 @@ def test_nothing_waits_while_there_is_a_process_group(
     assert outsiders.groups is torch.distributed.distributed_c10d._world.pg_map
 
 
-def test_what_is_loaded_here_is_no_outsider() -> None:
-    assert not [file for file in outsiders._libraries() if outsiders._is_guest(file)]
+ALONE = """
+import torch_dipu, op_tools
+from op_tools import kernels, outsiders
+kernels.helper()
+print([file for file in outsiders._libraries() if outsiders._is_guest(file)])
+print(outsiders.begin(print))
+"""
+
+
+def test_torch_the_device_and_the_tools_are_no_outsiders() -> None:
+    found = warm.run(["-c", ALONE], os.environ, warn="ignore")
+    assert found.stdout.split("\n") == ["[]", "True", ""], found.stderr

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from op_tools import OpCapture
+from tests.op_tools import small
 
+if small.CARD != "cuda":
+    pytest.skip("not on a card: see CONTRIBUTING.md", allow_module_level=True)
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-if not torch.cuda.is_available():
-    pytest.skip("no card here", allow_module_level=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
