@@ -30,6 +30,9 @@ ADDRESSES = frozenset(
 # Others that share memory with torch by ways that are not seen.
 SHARING = frozenset("cupy jax numba.cuda pycuda taichi tensorflow warp".split())
 
+# Libraries by which Triton launches what it has compiled.
+_LAUNCHERS = ("__triton_launcher", "cuda_utils", "hip_utils")
+
 # Built with torch, and called by its dispatcher alone.
 _OF_TORCH = frozenset("torch functorch torchaudio torchvision".split())
 
@@ -110,10 +113,14 @@ def _libraries() -> Iterator[str]:
 
 @cache
 def _is_guest(file: str) -> bool:
-    """Whether a library is one of a module that calls torch, and not torch's own or ours."""
+    """Whether a library is one of a module that calls torch or launches kernels, and not torch's
+    own or ours.
+    """
     path = Path(file)
     if path.suffix not in (".so", ".pyd") or path.name.startswith("lib"):
         return False
+    if path.name.startswith(_LAUNCHERS):
+        return True
     if not _at_home().isdisjoint(path.parts) or settings.DIPU_BUILD_DIR.get() in path.parents:
         return False
     try:

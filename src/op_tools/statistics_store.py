@@ -58,8 +58,7 @@ class StatisticsStore:
         self.hashed = hash_only or kernels.helper() is not None
         self._known: Unchanged[str] = Unchanged()
         # every call is seen, and so is every write of one, or autograd counts it
-        every, self._settles = sampled and everything, False
-        self._waits = every and kernels.helper() is None
+        self._waits = sampled and everything and kernels.helper() is None
         self._unseen = Unseen(hash_only, self.hashed, self._waits)
         self._views = None if sampled else Views(self._measured, self._unseen.gathers)
         self.gathers = self._waits or not sampled  # tensors wait for each other
@@ -74,8 +73,11 @@ class StatisticsStore:
         self.recorder = self._native(sampled)
         views = self._views if self.recorder is None else None
         self._quick = self._one if views is None else views.text
-        if every:
-            self._wait_between_calls()
+        self._alone = everything and outsiders.begin(self._disturbed)
+        if everything and not self._alone:
+            self._disturbed()
+        elif self._alone and self.recorder is not None:
+            self.recorder.trust_torch(outsiders.groups)
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -97,17 +99,13 @@ class StatisticsStore:
             ),
         )
 
-    def _wait_between_calls(self) -> None:
-        self._settles = not outsiders.begin(self._disturbed)
-        if self.recorder is not None and not self._settles:
-            self.recorder.wait_between_calls(outsiders.groups)
-
     def _disturbed(self) -> None:
-        """Writes may go unseen from now on."""
-        self._settles = True
+        """Any may be written unseen from now on, between two calls."""
+        self._alone = False
         if self.recorder is not None:
-            self.recorder.wait_no_more()
-        self.settle()
+            self.recorder.trust_nobody()
+        else:
+            self.forget_all()
 
     def before(self, given: list[Tensor], may_write: bool) -> str:
         """The statistics of a call's arguments, with commas between; from now on it may be made."""
@@ -257,8 +255,8 @@ class StatisticsStore:
             self.recorder.add(line)  # it flushes
             full = False
         else:
-            if self._waits and (self._settles or outsiders.groups):
-                self.settle()
+            if self.gathers and not (self._alone and not outsiders.groups):
+                self.forget_all()
             with self._lock:
                 self._lines.append(line)
                 full = len(self._lines) >= self._limit

@@ -163,32 +163,48 @@ def test_code_that_torchs_compiler_has_made_ends_the_waiting(waits: list[int]) -
         assert len(waits) == 1
 
 
-@pytest.mark.parametrize("there", ["library", "module"])
-def test_nothing_waits_where_an_outsider_is_already(
-    there: str, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("level", ["api", "aten"])
+@pytest.mark.parametrize("there", ["library", "launcher", "module", "compiled", "group"])
+def test_nothing_is_known_from_one_call_to_the_next_where_an_outsider_is(
+    there: str, level: Any, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guest = tmp_path / "guest.so"
-    guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE")
-    if there == "library":
+    guest = tmp_path / ("__triton_launcher.so" if there == "launcher" else "guest.so")
+    guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE" if there == "library" else b"\x7fELF")
+    if there in ("library", "launcher"):
         monkeypatch.setattr(outsiders, "_libraries", lambda: iter([str(guest)]))
-    else:
+    elif there == "module":
         monkeypatch.setitem(sys.modules, "cupy", sys)
-    with OpCapture(mode="statistics"):
-        full(2.0).neg()
-        assert len(waits) > 0
+    elif there == "compiled":
+        monkeypatch.setattr(outsiders, "_has_compiled", lambda: True)
+    else:
+        monkeypatch.setitem(outsiders.groups, "a group", None)
+    x = full(2.0)
+    address = x.data_ptr()
+    with OpCapture(mode="statistics", level=level):
+        y = x * 3
+        overwrite(address, 4)
+        (x + y).neg()
+    times, added, _ = lines(tmp_path)
+    assert [times[side][0]["max"] for side in ("inputs", "outputs")] == [2.0, 6.0]
+    assert [one["max"] for one in added["inputs"]] == [-100.0, 6.0]
 
 
-def test_nothing_waits_while_there_is_a_process_group(
-    waits: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_nothing_waits_once_there_is_a_process_group(
+    level: Any, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = full(2.0)
-    with OpCapture(mode="statistics"):
+    address = x.data_ptr()
+    with OpCapture(mode="statistics", level=level):
         x.neg()
         assert not waits
         monkeypatch.setitem(outsiders.groups, "a group", None)
-        x.abs()
+        x.neg()
         assert len(waits) > 0
+        overwrite(address, 4)
+        x.neg()
         monkeypatch.delitem(outsiders.groups, "a group")
+    assert [line["inputs"][0]["max"] for line in lines(tmp_path)] == [2.0, 2.0, -100.0]
     assert outsiders.groups is torch.distributed.distributed_c10d._world.pg_map
 
 

@@ -64,6 +64,7 @@ class Batch {
   static void put_mark(std::string& to, int64_t number);  // which stands for it in a line, until the line is taken
   class Found;
   Found found();  // what was read so far, for the one who reads
+  void trust_nobody();  // from now on it is as if sampled, and what was known is not
   static void start_all();   // of every batch: something unknown is about to run
   static void forget_all();  // besides, nothing is known: it may write any memory
 
@@ -154,6 +155,7 @@ class Batch {
   const c10::Stream& current(Hold& hold, c10::Device device) const;
   const Started* first_started();
   void start(Hold& hold);
+  void forget(Hold& hold);  // all
   void start_locked();
   void start_before(Hold& hold, c10::Device device);  // what comes next in its current stream
   void launch(Started& to);
@@ -173,7 +175,8 @@ class Batch {
   const int64_t* fill(const Asked& piece, const int64_t* row) const;
   PyObject* starter_of(c10::DeviceType type);
 
-  const bool hash_only_, sampled_;
+  const bool hash_only_;
+  std::atomic<bool> sampled_;
   py::function starter_, problem_;
   Launchers launchers_;
   std::map<c10::DeviceType, PyObject*> starters_;  // null: none, or it failed

@@ -57,9 +57,9 @@ class Recorder {
   void settle();         // tensors may be written from now on, unseen, or not: see Batch::Trust
   void settle_at_once();  // a call is about to write some
   void call_over();       // the same as `settle`, unless tensors wait for the next call
-  // From now on they do, up to a call that may write, while `groups` is empty: those of processes, whose work is not seen.
-  void wait_between_calls(py::dict groups);
-  void wait_no_more();
+  // Torch alone writes them, so that they do: until Python says otherwise, or there are `groups` of processes.
+  void trust_torch(py::dict groups);
+  void trust_nobody();
   bool settles() const { return sampled_; }  // or that does nothing: every write is seen
   void forget(Batch::Hold& hold, const at::Tensor& tensor);
   void forget(const at::Tensor& tensor) {
@@ -97,7 +97,10 @@ class Recorder {
   void wait_for_lines(std::unique_lock<std::mutex>& lock);
   void put_into_words(bool everything);  // but those that a device is still asked for
 
-  const bool hash_only_, sampled_;
+  bool is_alone();
+
+  const bool hash_only_;
+  std::atomic<bool> sampled_;
   py::function described_, flush_, problem_;
   Reach reach_;
   Unchanged<std::string> known_;
@@ -110,7 +113,7 @@ class Recorder {
   std::deque<std::pair<Raw, int64_t>> held_;  // lines that wait for a device, with a number that is above all of theirs
   std::string words_;
   std::mutex words_lock_;  // taken before the other
-  std::atomic<bool> deferring_{false}, waits_{false};
+  std::atomic<bool> deferring_{false}, alone_{false};
   PyObject* groups_ = nullptr;
   std::atomic<int> far_{-1};  // a device that the host does not see, and that reduces: the one that was asked for last
 };

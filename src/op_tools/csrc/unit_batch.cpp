@@ -71,9 +71,19 @@ void Batch::forget_all() {
   if (at_work) return;
   for (const auto& batch : living()) {
     Hold hold(*batch);
-    batch->start(hold);
-    batch->oldest_ = batch->next_;
+    batch->forget(hold);
   }
+}
+
+void Batch::forget(Hold& hold) {
+  start(hold);
+  oldest_ = next_;
+}
+
+void Batch::trust_nobody() {
+  Hold hold(*this);
+  forget(hold);
+  sampled_ = true;
 }
 
 bool Batch::trusted() { return trusting > 0; }

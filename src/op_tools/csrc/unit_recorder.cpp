@@ -166,6 +166,7 @@ void Recorder::warm(Warm& to, const at::Tensor& tensor) {
 }
 
 void Recorder::settle() {
+  is_alone();
   if (!Batch::trusted()) settle_at_once();
 }
 
@@ -174,17 +175,25 @@ void Recorder::settle_at_once() {
 }
 
 void Recorder::call_over() {
-  if (!waits_.load(std::memory_order_relaxed) || PyDict_GET_SIZE(groups_) > 0) settle();
+  if (!is_alone()) settle();
 }
 
-void Recorder::wait_between_calls(py::dict groups) {
+bool Recorder::is_alone() {
+  if (!alone_.load(std::memory_order_relaxed)) return false;
+  if (PyDict_GET_SIZE(groups_) == 0) return true;
+  trust_nobody();
+  return false;
+}
+
+void Recorder::trust_torch(py::dict groups) {
   groups_ = groups.release().ptr();
-  waits_ = true;
+  alone_ = true;
 }
 
-void Recorder::wait_no_more() {
-  waits_ = false;
-  batch_->start();
+void Recorder::trust_nobody() {
+  alone_ = false;
+  sampled_ = true;
+  batch_->trust_nobody();
 }
 
 template <typename Put>
@@ -324,8 +333,8 @@ void bind_recorder(py::module_& m) {
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", [](Recorder& self, const at::Tensor& tensor) { self.forget(tensor); }, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
-      .def("wait_between_calls", &Recorder::wait_between_calls)
-      .def("wait_no_more", &Recorder::wait_no_more, py::call_guard<py::gil_scoped_release>())
+      .def("trust_torch", &Recorder::trust_torch)
+      .def("trust_nobody", &Recorder::trust_nobody, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
       .def("work", &Recorder::work)
       .def("stop_work", &Recorder::stop_work, py::call_guard<py::gil_scoped_release>())
