@@ -23,6 +23,7 @@ from op_tools import (
     kernels,
     late,
     names,
+    outsiders,
     recording,
     results,
     statistics,
@@ -89,6 +90,8 @@ class PackedStore:
         self._spool = Spool(path, self._problem, self._packer or self._waiting, _filling)
         self._lock = threading.Lock()
         self._closed = False
+        if everything and not outsiders.begin(self._disturbed):
+            self._disturbed()
         about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
         self._text(ABOUT, 0, 0, json.dumps(about).encode())
 
@@ -249,6 +252,14 @@ class PackedStore:
         else:
             self._sent.forget_all()
 
+    def _disturbed(self) -> None:
+        """The same from now on, between two calls: values are looked at before they are known."""
+        if self._packer is not None:
+            self._packer.trust_nobody()
+        else:
+            self._known.trust_nobody()
+            self._sent.trust_nobody()
+
     def write(self, part: Part) -> None:
         """A part of a call whose tensors were taken, behind the values in it."""
         if self._is_over():
@@ -296,6 +307,7 @@ class PackedStore:
 
     def close(self) -> None:
         """Waits until everything is written."""
+        outsiders.end(self._disturbed)
         if os.getpid() == self._pid:
             self._closed = True
             self._spool.close()

@@ -155,6 +155,10 @@ class Unchanged(Generic[T]):
         self._sweep_at = SWEEP
         self._lock = threading.Lock()
 
+    def trust_nobody(self) -> None:
+        """Not every kernel is seen any more; what was kept without a look at it is like none."""
+        self._sampled = True
+
     def key(self, tensor: Tensor) -> Any:
         """Its place, the memory first; None: it has none, or nothing counts its writes."""
         return key_of(tensor)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from op_tools import OpCapture, diagnostics, kernels, outsiders
+from op_tools.replay import load_cases
 from tests import warm
 
 
@@ -206,6 +207,25 @@ def test_nothing_waits_once_there_is_a_process_group(
         monkeypatch.delitem(outsiders.groups, "a group")
     assert [line["inputs"][0]["max"] for line in lines(tmp_path)] == [2.0, 2.0, -100.0]
     assert outsiders.groups is torch.distributed.distributed_c10d._world.pg_map
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_values_that_an_outsider_has_written_are_captured_again(
+    level: Any, when: str, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outsiders, "_has_compiled", lambda: when == "before")
+    x = full(2.0)
+    address = x.data_ptr()
+    with OpCapture(format="packed", level=level):
+        y = x * 3
+        if when == "meanwhile":
+            sys.audit("import", "cupy", None, None, None, None)
+        overwrite(address, 4)
+        x + y
+    times, added = (case.load() for case in load_cases(tmp_path / "op_tools_results"))
+    seen = [one.max().item() for one in (times.args[0], *added.args)]
+    assert seen == [2.0, -100.0, 6.0]
 
 
 ALONE = """

@@ -57,6 +57,7 @@ class Packer {
   At take(py::object store, py::handle arena, uint64_t end, int64_t step, py::handle tensor);
   void forget(const std::vector<at::Tensor>& tensors);
   void forget_all();  // that a device has copied
+  void trust_nobody();  // see Sent
   void settle(uint64_t stop) { sent_.settle(stop, std::nullopt); }
   void land(uint64_t stop, const at::Tensor& host, const at::Tensor& landing, size_t from, size_t to);
   uint64_t first() { return sent_.first(); }

@@ -116,6 +116,8 @@ class Unchanged {
  public:
   Unchanged(bool sampled, Reach& reach) : sampled_(sampled), reach_(reach) {}
 
+  void trust_nobody() { sampled_ = true; }  // what was kept without a sample is like none
+
   std::optional<T> find(const at::Tensor& tensor) {
     std::optional<T> found;
     if (const auto place = place_of(tensor)) use(*place, tensor, [&](const T& made) { return found = made, true; });
@@ -228,7 +230,7 @@ class Unchanged {
 
   static constexpr size_t kSweep = 1024;  // so many pieces of memory later, those that were freed are forgotten
   static constexpr size_t kFew = 16;
-  const bool sampled_;
+  std::atomic<bool> sampled_;
   Reach& reach_;
   ska::flat_hash_map<const void*, std::unique_ptr<Memory>, AddressHash> known_;
   std::vector<std::unique_ptr<Memory>> spare_;  // used again

@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 
@@ -59,6 +60,7 @@ class Sent {
   bool launches(const at::Tensor& tensor);  // a kernel for them, in a stream of which no graph is captured
   void forget(const at::Tensor& tensor);
   void forget_all();
+  void trust_nobody();  // no count of writes is believed from now on
 
   // Page-locked memory for what the file gets of one that has a `near` one: of these places in it.
   struct Landing {
@@ -100,8 +102,8 @@ class Sent {
   void turn_over(int64_t step);
   void done(const Late& late, const char* head);
 
-  const bool sampled_;
-  const uint64_t trusted_;
+  std::atomic<bool> sampled_;
+  std::atomic<uint64_t> trusted_;
   std::unordered_map<Place, std::shared_ptr<Entry>, PlaceHash> entries_;
   std::unordered_map<const void*, uint64_t> written_;  // memory, and the number when it was written last
   uint64_t number_ = 0, turn_ = 0;

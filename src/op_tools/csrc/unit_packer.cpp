@@ -315,6 +315,11 @@ void Packer::forget(const std::vector<at::Tensor>& tensors) {
 
 void Packer::forget_all() { sent_.forget_all(); }
 
+void Packer::trust_nobody() {
+  known_.trust_nobody();
+  sent_.trust_nobody();
+}
+
 // The same for memory that has a `near` one: a part of it, which lies in `landing` from then on.
 void Packer::land(uint64_t stop, const at::Tensor& host, const at::Tensor& landing, size_t from, size_t to) {
   sent_.settle(stop, Sent::Landing{static_cast<char*>(landing.data_ptr()), static_cast<char*>(host.data_ptr()), from, to, landing});
@@ -330,6 +335,7 @@ void bind_packer(py::module_& m) {
       .def("take", py::overload_cast<py::object, py::handle, uint64_t, int64_t, py::handle>(&Packer::take))
       .def("forget", &Packer::forget)
       .def("forget_all", &Packer::forget_all)
+      .def("trust_nobody", &Packer::trust_nobody)
       .def("settle", &Packer::settle, free)
       .def("land", &Packer::land, free)
       .def("clear", &Packer::clear, free)

@@ -193,6 +193,7 @@ void Recorder::trust_torch(py::dict groups) {
 void Recorder::trust_nobody() {
   alone_ = false;
   sampled_ = true;
+  known_.trust_nobody();
   batch_->trust_nobody();
 }
 

@@ -282,4 +282,9 @@ void Sent::forget_all() {
   written_.clear();
 }
 
+void Sent::trust_nobody() {
+  sampled_ = true, trusted_ = 0;
+  forget_all();
+}
+
 }  // namespace op_tools
