@@ -148,9 +148,8 @@ const c10::Stream& Batch::current(Hold& hold, c10::Device device) const {
 }
 
 inline Batch::Piece& Batch::add(const at::Tensor& tensor, Kind kind, int parts, const c10::Stream& stream, Apart& apart) {
-  if ((stream_ && *stream_ != stream) || numbers_.full()) start_locked();
-  if (numbers_.full()) numbers_.turn();
-  stream_ = stream;
+  if (!stream_ || *stream_ != stream) start_locked(), stream_ = stream;
+  if (numbers_.full()) start_locked(), numbers_.turn();
   const int64_t number = next_.load(std::memory_order_relaxed);
   next_.store(number + 1, std::memory_order_relaxed);
   if (number % kChunk == 0) known_.push_back(chunk_ != nullptr ? std::move(chunk_) : std::make_unique<Chunk>());

@@ -49,18 +49,21 @@ void Batch::close_gaps() {
 }
 
 void Batch::tabulate(int64_t* row, int64_t* gaps) const {
-  const auto add = [&](int64_t address, int64_t size, int64_t kind) { *row++ = address, *row++ = size, *row++ = kind; };
+  const auto add = [&](uint64_t address, uint64_t size, uint64_t kind) {
+    row[0] = static_cast<int64_t>(address), row[1] = static_cast<int64_t>(size), row[2] = static_cast<int64_t>(kind);
+    row += kGiven;
+  };
+  const int more = hash_only_ ? kHashOnly : 0;
   for (const auto& piece : waiting_) {
     if (piece.rows == 0) continue;
-    const auto width = static_cast<int64_t>(width_of(piece.kind));
-    const auto size = static_cast<int64_t>(piece.count) * width, whole = size / 8 * 8;
-    const int64_t from = reinterpret_cast<int64_t>(piece.gaps ? reinterpret_cast<const uint8_t*>(gaps) : piece.data);
-    const int64_t kind = static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0);
-    const auto part = [&](int64_t at, int64_t bytes) {
+    const uint64_t width = width_of(piece.kind), size = piece.count * width, whole = size / 8 * 8;
+    const auto from = reinterpret_cast<uint64_t>(piece.gaps ? reinterpret_cast<const uint8_t*>(gaps) : piece.data);
+    const auto kind = static_cast<uint64_t>(static_cast<int>(piece.kind) + more);
+    const auto part = [&](uint64_t at, uint64_t bytes) {
       if (piece.gaps) add(from, bytes, kind + kGaps + (at / width << kFirst));
       else add(from + at, bytes, kind);
     };
-    for (int64_t at = 0; at < whole; at += kPiece) part(at, std::min(kPiece, whole - at));
+    for (uint64_t at = 0; at < whole; at += kPiece) part(at, std::min<uint64_t>(kPiece, whole - at));
     if (size % 8) part(whole, size % 8);
     if (piece.gaps) gaps = described(gaps, piece);
   }
