@@ -7,14 +7,17 @@ tensors, or it works by the address of their memory, which a program has to ask 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import mmap
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed
 
 from deeplink import settings
@@ -28,7 +31,7 @@ ADDRESSES = frozenset(
 )
 
 # Others that share memory with torch by ways that are not seen.
-SHARING = frozenset("cupy jax numba.cuda pycuda taichi tensorflow warp".split())
+SHARING = frozenset("cupy jax jaxlib numba.cuda pycuda taichi tensorflow warp".split())
 
 # Libraries by which Triton launches what it has compiled.
 _LAUNCHERS = ("__triton_launcher", "cuda_utils", "hip_utils")
@@ -38,7 +41,7 @@ _OF_TORCH = frozenset("torch functorch torchaudio torchvision".split())
 
 Told = Callable[[], None]
 _told: list[Told] = []
-_hearing = False
+_undo: list[tuple[Any, str, Any, Any]] = []
 
 # by name; while there is one, what it does to tensors is not seen
 groups: dict[Any, Any] = (
@@ -48,13 +51,11 @@ groups: dict[Any, Any] = (
 
 def begin(told: Told) -> bool:
     """Whether torch is alone; if it is, `told` is called when that ends, before `end(told)`."""
-    global _hearing
-    if not _hearing:
-        sys.addaudithook(_heard)
-        _hearing = True
     sharing = any(name in sys.modules for name in SHARING)
     if groups or sharing or _has_compiled() or any(map(_is_guest, _libraries())):
         return False
+    if not _told:
+        _listen()
     _told.append(told)
     return True
 
@@ -63,6 +64,8 @@ def end(told: Told) -> None:
     """Nobody is to be told any more."""
     if told in _told:
         _told.remove(told)
+    if not _told:
+        _listen_no_more()
 
 
 def met(name: str) -> None:
@@ -72,33 +75,62 @@ def met(name: str) -> None:
 
 
 def _tell() -> None:
-    while _told:
-        _told.pop()()
-
-
-def _heard(event: str, args: tuple[Any, ...]) -> None:
-    """What Python tells before it loads a module, the library of one, or code that was compiled."""
-    if not _told or event not in ("import", "exec"):
-        return
     try:
-        if _is_import_of_other(*args[:2]) if event == "import" else _is_compilers():
-            _tell()
+        while _told:
+            _told.pop()()
+        _listen_no_more()
     except Exception as error:  # a tool must not kill the program that it watches
         diagnostics.add("op_tools", "outsiders", error)
 
 
-def _is_import_of_other(name: str, file: str | None) -> bool:
-    return name in SHARING or (file is not None and _is_guest(str(file)))
+# What comes later: Python loads every library of a module by one method, and one function of
+# torch's is the way to its compiler. (An audit hook of Python's would be told of both, but also of
+# each frame that a tool looks at, thousands of times in a step.)
 
 
-def _is_compilers() -> bool:
-    """Whether it is torch.compile that runs code, which launches kernels of its own."""
-    return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch._inductor.")
+def _listen() -> None:
+    for owner, name, wrapped in (
+        (ExtensionFileLoader, "create_module", _before_library),
+        (torch, "compile", _before_compiler),
+    ):
+        plain = vars(owner)[name]
+        ours = wrapped(plain)
+        _undo.append((owner, name, plain, ours))
+        setattr(owner, name, ours)
+
+
+def _listen_no_more() -> None:
+    while _undo:
+        owner, name, plain, ours = _undo.pop()
+        if vars(owner)[name] is ours:
+            setattr(owner, name, plain)
+
+
+def _before_library(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> Any:
+        names = {spec.name.rsplit(".", count)[0] for count in range(spec.name.count(".") + 1)}
+        if not SHARING.isdisjoint(names) or _is_guest(str(spec.origin)):
+            _tell()
+        return plain(loader, spec)
+
+    return create_module
+
+
+def _before_compiler(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        _tell()
+        return plain(*args, **kwargs)
+
+    return compile
 
 
 def _has_compiled() -> bool:
-    cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
-    return cache is not None and bool(getattr(cache, "modules", True))
+    """Whether torch.compile was asked for anything: what it makes launches kernels of its own."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    backends = getattr(frames, "cached_backends", {})
+    return any(backend is not None for backend in backends.values())
 
 
 def _libraries() -> Iterator[str]:

@@ -9,6 +9,8 @@ import ctypes
 import json
 import os
 import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -135,33 +137,49 @@ def test_each_way_to_an_address_is_known(
         assert len(starts) > before
 
 
-def test_a_module_that_is_built_with_torch_ends_the_waiting(
-    waits: list[int], tmp_path: Path
+def load(file: Path, name: str) -> None:
+    """As Python loads the library of a module; this one is none."""
+    spec = spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+    assert spec is not None
+    with pytest.raises(ImportError):
+        module_from_spec(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "ends"),
+    [
+        ("numbers_of", b"_ZN5numpy", False),
+        ("guest", b"_ZN3c1010TensorImplE", True),
+        ("cupy._core.core", b"", True),
+        ("__triton_launcher", b"", True),
+    ],
+)
+def test_a_module_of_an_outsiders_ends_the_waiting(
+    name: str, of: bytes, ends: bool, waits: list[int], tmp_path: Path
 ) -> None:
-    guest, other = tmp_path / "guest.so", tmp_path / "other.so"
-    guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE")
-    other.write_bytes(b"\x7fELF _ZN5numpy")
+    file = tmp_path / f"{name}.so"
+    file.write_bytes(b"\x7fELF " + of)
+    plain = ExtensionFileLoader.create_module
     x = full(2.0)
     with OpCapture(mode="statistics"):
         x.neg()
-        sys.audit("import", "other", str(other), None, None, None)  # as Python does, before it
-        assert not waits
-        sys.audit("import", "guest", str(guest), None, None, None)
-        assert len(waits) == 1
-        x.abs()
-        assert len(waits) > 1
+        load(file, name)
+        assert len(waits) == ends
+        x.neg()
+        assert len(waits) == 2 * ends
+    assert ExtensionFileLoader.create_module is plain
 
 
-def test_code_that_torchs_compiler_has_made_ends_the_waiting(waits: list[int]) -> None:
-    compilers: dict[str, Any] = {"__name__": "torch._inductor.runtime.compile_tasks"}
-    exec("def load():\n    exec('')", compilers)
-    x = full(2.0)
+def test_torchs_compiler_ends_the_waiting(waits: list[int]) -> None:
+    plain, x = torch.compile, full(2.0)
     with OpCapture(mode="statistics"):
         x.neg()
-        exec("")
         assert not waits
-        compilers["load"]()
+        torch.compile(lambda one: one.mul_(2), backend="eager")
         assert len(waits) == 1
+        x.neg()
+        assert len(waits) == 2
+    assert torch.compile is plain
 
 
 @pytest.mark.parametrize("level", ["api", "aten"])
@@ -220,7 +238,7 @@ def test_values_that_an_outsider_has_written_are_captured_again(
     with OpCapture(format="packed", level=level):
         y = x * 3
         if when == "meanwhile":
-            sys.audit("import", "cupy", None, None, None, None)
+            torch.compile(lambda one: one, backend="eager")
         overwrite(address, 4)
         x + y
     times, added = (case.load() for case in load_cases(tmp_path / "op_tools_results"))
