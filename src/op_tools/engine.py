@@ -399,6 +399,7 @@ def _forget() -> None:
     if _tools:
         _forked = local.busy = True  # whatever mode the parent had passes everything on
     _tools = []
+    outsiders.forget()
     _undecide()
 
 

@@ -68,6 +68,12 @@ def end(told: Told) -> None:
         _listen_no_more()
 
 
+def forget() -> None:
+    """In a forked child: nothing of its parent's is to be touched there."""
+    _told.clear()
+    _listen_no_more()
+
+
 def met(name: str) -> None:
     """A function of torch's is about to be called, for the first time since tools changed."""
     if not ADDRESSES.isdisjoint(name.split(".")):

@@ -197,6 +197,7 @@ class Batch {
   std::unique_ptr<Chunk> chunk_;              // the next one, made by who has time
   int64_t first_ = 0;
   std::atomic<int64_t> next_{0};
+  const int forks_;  // when it was made
   std::mutex mutex_, starters_mutex_, reading_;
 };
 

@@ -7,6 +7,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Device.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 
 namespace op_tools {
@@ -22,6 +24,13 @@ thread_local int trusting = 0;
 std::mutex all_mutex;
 std::vector<std::weak_ptr<Batch>> all;
 
+// How many forks lie between the first process and this one: what waited in a parent is the parent's.
+int forks() {
+  static std::atomic<int> count{0};
+  static const int heard = pthread_atfork(nullptr, nullptr, [] { count++; });
+  return heard == 0 ? count.load(std::memory_order_relaxed) : 0;
+}
+
 }  // namespace
 
 bool batch_at_work() { return at_work; }
@@ -32,7 +41,7 @@ AtWork::~AtWork() { at_work = before_; }
 
 Batch::Batch(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem)
     : hash_only_(hash_only), sampled_(sampled), starter_(std::move(starter)), problem_(std::move(problem)), launchers_(std::move(launcher)),
-      numbers_(!sampled) {}
+      numbers_(!sampled), forks_(forks()) {}
 
 std::shared_ptr<Batch> Batch::make(bool hash_only, bool sampled, py::function starter, py::function launcher, py::function problem) {
   std::shared_ptr<Batch> made(new Batch(hash_only, sampled, std::move(starter), std::move(launcher), std::move(problem)));
@@ -227,7 +236,7 @@ void Batch::start(Hold& hold) {
 }
 
 void Batch::start_locked() {
-  if (waiting_.empty()) return;
+  if (waiting_.empty() || forks() != forks_) return;
   bytes_ = 0;
   below_ = next_;
   AtWork guard;
