@@ -336,6 +336,7 @@ def _before_backward() -> bool | None:
     """
     if local.busy:
         return None
+    gradients.begin()
     return _has_level("api") and watching.push_function_mode(_function_mode)
 
 

@@ -163,6 +163,8 @@ class Group:
 
 # who hears of gradients besides, natively, and is to be told of the end of a backward pass
 elsewhere: list[Callable[[], None]] = []
+# who is to be told of its start: it adds to gradients that the program has
+beforehand: list[Callable[[], None]] = []
 _groups: dict[int, Group] = {}
 _lock = threading.Lock()
 
@@ -243,6 +245,12 @@ def count_down(group: Group) -> None:
     if over:
         group.sums.clear()
         group.done(group.gradients)
+
+
+def begin() -> None:
+    """Before a backward pass."""
+    for told in beforehand:
+        told()
 
 
 def finish() -> None:

@@ -78,6 +78,7 @@ class StatisticsStore:
             self._disturbed()
         elif self._alone and self.recorder is not None:
             self.recorder.trust_torch(outsiders.groups)
+        gradients.beforehand.append(self.settle)
 
     def _native(self, sampled: bool) -> Any:
         """What does the same natively, on memory that the host reaches; None: nothing does."""
@@ -155,6 +156,8 @@ class StatisticsStore:
     def settle(self) -> None:
         """Any may be written from now on."""
         self._unseen.start()
+        if self.recorder is not None:
+            self.recorder.settle()
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """The line of a call: its arguments were measured before it, which may write them."""
@@ -319,6 +322,7 @@ class StatisticsStore:
         self.flush()
         self._file.close()
         outsiders.end(self._disturbed)
+        gradients.beforehand.remove(self.settle)
         if self._waits:
             gradients.elsewhere.remove(self.settle)
             self._waits = False

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from op_tools import OpCapture, diagnostics, kernels, outsiders
+from op_tools import OpCapture, diagnostics, gradients, kernels, outsiders
 from op_tools.replay import load_cases
 from tests import warm
 
@@ -86,6 +86,21 @@ def test_what_waits_is_read_before_a_call_by_python(starts: list[int], tmp_path:
     first, second, *_ = lines(tmp_path)
     assert [line["inputs"][0]["max"] for line in (first, second)] == [0.0, 0.0]
     assert not diagnostics.problems("OpCapture")
+
+
+def test_what_waits_is_read_before_a_backward_pass_adds_to_it(
+    waits: list[int], tmp_path: Path
+) -> None:
+    x = full(2.0).requires_grad_()
+    optimizer = torch.optim.SGD([x], lr=0.1)
+    with OpCapture(mode="statistics"):
+        for _ in range(3):
+            (x * 3).sum().backward()
+            optimizer.zero_grad(set_to_none=False)
+    cleared = [line for line in lines(tmp_path) if "zero_" in line["op"]]
+    shown = [line["outputs"] or [*line["mutated"].values()] for line in cleared]
+    assert [one["max"] for (one,) in shown] == [0.0] * 3
+    assert not gradients.beforehand
 
 
 def test_another_stream_waits_for_what_it_is_to_write(waits: list[int], tmp_path: Path) -> None:

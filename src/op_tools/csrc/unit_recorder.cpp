@@ -334,6 +334,7 @@ void bind_recorder(py::module_& m) {
       .def("reaches", &Recorder::reaches, py::call_guard<py::gil_scoped_release>())
       .def("forget", [](Recorder& self, const at::Tensor& tensor) { self.forget(tensor); }, py::call_guard<py::gil_scoped_release>())
       .def("add", [](Recorder& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
+      .def("settle", &Recorder::settle_at_once, py::call_guard<py::gil_scoped_release>())
       .def("trust_torch", &Recorder::trust_torch)
       .def("trust_nobody", &Recorder::trust_nobody, py::call_guard<py::gil_scoped_release>())
       .def("take", &Recorder::take)
