@@ -336,7 +336,7 @@ def _before_backward() -> bool | None:
     """
     if local.busy:
         return None
-    gradients.begin()
+    _tell_gradients(gradients.begin)
     return _has_level("api") and watching.push_function_mode(_function_mode)
 
 
@@ -345,9 +345,15 @@ def _after_backward(added: bool | None) -> None:
         return
     if added:
         watching.set_function_mode(_function_mode, False)
+    _tell_gradients(gradients.finish)
+
+
+def _tell_gradients(told: Callable[[], None]) -> None:
     local.busy = True
     try:
-        gradients.finish()
+        told()
+    except Exception as error:  # a tool must not kill the program that it watches
+        diagnostics.add("op_tools", "backward", error)
     finally:
         local.busy = False
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from op_tools import OpCapture, diagnostics, gradients, kernels, outsiders
+from op_tools import OpCapture, OpObserve, diagnostics, gradients, kernels, outsiders
 from op_tools.replay import load_cases
 from tests import warm
 
@@ -101,6 +101,21 @@ def test_what_waits_is_read_before_a_backward_pass_adds_to_it(
     shown = [line["outputs"] or [*line["mutated"].values()] for line in cleared]
     assert [one["max"] for (one,) in shown] == [0.0] * 3
     assert not gradients.beforehand
+
+
+@pytest.mark.parametrize("when", ["beforehand", "elsewhere"])
+def test_a_backward_pass_goes_on_where_a_tool_fails_around_it(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(gradients, when, [*getattr(gradients, when), fails])
+    x = full(2.0).requires_grad_()
+    with OpObserve(ops=""):
+        (x * 3).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3.0] * 4
+    assert "no space left" in diagnostics.problems("op_tools")[0].message
 
 
 def test_another_stream_waits_for_what_it_is_to_write(waits: list[int], tmp_path: Path) -> None:
