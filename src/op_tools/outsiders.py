@@ -81,12 +81,12 @@ def met(name: str) -> None:
 
 
 def _tell() -> None:
-    try:
-        while _told:
+    while _told:
+        try:
             _told.pop()()
-        _listen_no_more()
-    except Exception as error:  # a tool must not kill the program that it watches
-        diagnostics.add("op_tools", "outsiders", error)
+        except Exception as error:  # a tool must not kill the program that it watches
+            diagnostics.add("op_tools", "outsiders", error)
+    _listen_no_more()
 
 
 # What comes later: Python loads every library of a module by one method, and one function of
@@ -162,7 +162,10 @@ def _is_guest(file: str) -> bool:
     if not _at_home().isdisjoint(path.parts) or settings.DIPU_BUILD_DIR.get() in path.parents:
         return False
     try:
-        with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as held:
+        with (
+            path.open("rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as held,
+        ):
             return held.find(b"N3c10") >= 0  # a name of C++'s in the namespace c10
     except (OSError, ValueError):  # it is gone, or empty
         return True

@@ -155,6 +155,8 @@ class StatisticsStore:
 
     def settle(self) -> None:
         """Any may be written from now on."""
+        if os.getpid() != self._pid:  # what waits is the parent's
+            return
         self._unseen.start()
         if self.recorder is not None:
             self.recorder.settle()
@@ -258,7 +260,7 @@ class StatisticsStore:
             self.recorder.add(line)  # it flushes
             full = False
         else:
-            if self.gathers and not (self._alone and not outsiders.groups):
+            if self.gathers and (outsiders.groups or not self._alone):
                 self.forget_all()
             with self._lock:
                 self._lines.append(line)

@@ -200,6 +200,18 @@ def test_a_module_of_an_outsiders_ends_the_waiting(
     assert ExtensionFileLoader.create_module is plain
 
 
+def test_all_are_told_where_one_of_them_fails() -> None:
+    def fails() -> None:
+        raise OSError("no space left")
+
+    told: list[str] = []
+    first, last = lambda: told.append("first"), lambda: told.append("last")
+    assert all(outsiders.begin(one) for one in (first, fails, last))
+    outsiders.met("torch.Tensor.data_ptr")
+    assert told == ["last", "first"]
+    assert "no space left" in diagnostics.problems("op_tools")[0].message
+
+
 def test_torchs_compiler_ends_the_waiting(waits: list[int]) -> None:
     plain, x = torch.compile, full(2.0)
     with OpCapture(mode="statistics"):
