@@ -270,9 +270,10 @@ def _folders() -> tuple[str, ...]:
         for folder in libraries
         for part in ("threading.py", "contextlib.py", "functools.py", "concurrent", "runpy.py")
     )
-    torch_folder = str(Path(torch.__file__).resolve().parent)
+    torch_file = Path(torch.__file__)  # an environment may be reached through a symbolic link
+    torch_folders = {str(torch_file.parent), str(torch_file.resolve().parent)}
     own = (str(folder / package) for folder in ours for package in packages)
-    return (torch_folder, *own, *python)
+    return (*torch_folders, *own, *python)
 
 
 _INTERNAL = _folders()

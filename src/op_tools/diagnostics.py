@@ -24,6 +24,7 @@ class Problem:
     message: str
     trace: str
     count: int = 0
+    reported: int = 0  # of them
 
 
 def add(tool: str, op: str, error: BaseException) -> None:
@@ -42,6 +43,18 @@ def problems(tool: str | None = None) -> list[Problem]:
     with _lock:
         found = [p for p in _problems.values() if tool is None or p.tool in (tool, "op_tools")]
     return sorted(found, key=lambda problem: -problem.count)
+
+
+def report(tool: str) -> list[tuple[Problem, int]]:
+    """A tool's errors that were not reported yet, and how often each came; the most frequent first.
+    From then on they count as reported.
+    """
+    found = problems(tool)
+    with _lock:
+        fresh = [(p, p.count - p.reported) for p in found if p.count > p.reported]
+        for problem, _ in fresh:
+            problem.reported = problem.count
+    return sorted(fresh, key=lambda pair: -pair[1])
 
 
 def skipped() -> dict[str, int]:

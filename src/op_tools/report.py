@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,6 +171,8 @@ def _over(text: str) -> None:
 
 # The summary at the end.
 
+ERRORS = 5  # kinds of a tool's errors that are shown
+
 
 def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     """What a tool did; why, when it did nothing; what went wrong inside it."""
@@ -183,16 +186,20 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     unmatched = [e for e in started.ops.unmatched if e != ".*"]
     if unmatched and started.applied:
         out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
-    for problem in diagnostics.problems(name)[:5]:
+    errors = diagnostics.report(name)
+    for problem, count in errors[:ERRORS]:
+        times = "once" if count == 1 else f"{count} times"
         out.print(
-            f"{name}: inside the tool, {problem.count} times on {problem.op} (the program went "
-            f"on): {problem.message}",
+            f"{name}: error inside the tool, {times} on {problem.op} (the program went on): "
+            f"{problem.message}",
             soft_wrap=True,
         )
+    if len(errors) > ERRORS:
+        out.print(f"{name}: and {len(errors) - ERRORS} other kinds of errors", soft_wrap=True)
 
 
 def why_nothing(tool: Tool, started: Started) -> str:
-    """The likeliest reason that a tool saw no call."""
+    """The likeliest reason that a tool worked on no call."""
     from op_tools.filters import unknown
 
     options = started.options
@@ -203,13 +210,20 @@ def why_nothing(tool: Tool, started: Started) -> str:
         return f"Not known to torch: {', '.join(strange)}."
     if started.ops.unmatched == list(options.ops):
         return f"No operator that was called is in the list {','.join(options.ops)}."
-    if not options.select.is_all:
-        return f"The selection left nothing: {options.select}."
-    if diagnostics.skipped():
-        reasons = ", ".join(f"{count} x {text}" for text, count in diagnostics.skipped().items())
+    if started.refused:
+        reasons = ", ".join(f"{count} because {text}" for text, count in started.refused.items())
+        return f"Calls were left out: {reasons}."
+    skipped = Counter(diagnostics.skipped()) - Counter(started.skipped)
+    if skipped:
+        reasons = ", ".join(f"{count} x {text}" for text, count in skipped.items())
         return f"Calls that cannot be looked into: {reasons}."
-    where = ",".join(options.devices) or "any device but the CPU"
-    return f"No call was made on {where}; for the CPU say OP_TOOLS_DEVICES=cpu."
+    watched = ",".join(options.devices) or "every device but the CPU"
+    if not started.elsewhere:
+        if started.disabled.matched:
+            return f"Left out by OP_{tool.key}_DISABLE_LIST: {', '.join(started.disabled.matched)}."
+        return f"No call was made; the tool watches {watched}."
+    found = ",".join(sorted(started.elsewhere))
+    return f"Calls were made on {found}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={found}"
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import torch
 
-from op_tools import endings, engine, names, report
+from op_tools import diagnostics, endings, engine, names, report
 from op_tools.call import Call, Level
 from op_tools.filters import Names, Selection, Selector
 from op_tools.interception import Plan
 from op_tools.options import Options, options_for
+
+# Why a tool left a call out.
+CONDITION_FALSE = "the condition was false"
+CONDITION_RAISED = "the condition raised an error"
+NOT_SELECTED = "the selection left them out"
 
 
 @dataclass
@@ -26,6 +32,9 @@ class Started:
     disabled: Names
     selector: Selector
     applied: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # calls left out, by reason
+    elsewhere: set[str] = field(default_factory=set)  # kinds of devices that it does not watch
+    skipped: dict[str, int] = field(default_factory=diagnostics.skipped)  # before it started
 
 
 class Tool:
@@ -150,16 +159,29 @@ class Tool:
         started = self._active
         if started is None or device is None or device.type == "meta":
             return False
-        if started.options.devices:
-            return device.type in started.options.devices
-        return device.type != "cpu"
+        asked = started.options.devices
+        found = device.type in map(_kind, asked) if asked else device.type != "cpu"
+        if not found:
+            started.elsewhere.add(device.type)
+        return found
 
     def selects(self, call: Call) -> bool:
         """Whether this call, of an operator that it wants, is one to work on."""
-        if self._condition is not None and not self._condition(*call.args, **call.kwargs):
-            report.announce(self, call.name, False)
-            return False
-        return self.started.selector(call)
+        started = self.started
+        if self._condition is not None:
+            try:
+                reason = "" if self._condition(*call.args, **call.kwargs) else CONDITION_FALSE
+            except Exception as error:  # a tool must not end the program
+                diagnostics.add(type(self).__name__, call.name, error)
+                reason = CONDITION_RAISED
+            if reason:
+                started.refused[reason] += 1
+                report.announce(self, call.name, False)
+                return False
+        selected = started.selector(call)
+        if not selected:
+            started.refused[NOT_SELECTED] += 1
+        return selected
 
     @property
     def records(self) -> bool:
@@ -192,6 +214,14 @@ class Tool:
 
     def finish(self, started: Started) -> None:
         """At the stop: write and show what was found."""
+
+
+def _kind(name: str) -> str:
+    """The type of a device that is asked for by name: under ditorch, dipu's is cuda."""
+    try:
+        return torch.device(name).type
+    except RuntimeError:  # no such device: `why_nothing` reports it
+        return name
 
 
 class Observer(Tool):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from deeplink.errors import SettingError
 from deeplink.settings import split_list
 from op_tools import filters, names
 from op_tools.filters import Names, Selection, Steps
+from tests import warm
 from tests.op_tools.test_engine import Watcher, vector
 
 
@@ -149,8 +151,9 @@ def test_unknown_names_come_with_the_nearest() -> None:
         ({"ops": ""}, "OP_FALLBACK_LIST is empty"),
         ({"ops": "torch.lineer"}, "did you mean"),
         ({"ops": "torch.tan"}, "No operator that was called is in the list torch.tan"),
-        ({"devices": ["xpu"]}, "No call was made on xpu"),
-        ({"select": Selection(steps=Steps.parse("7"))}, "The selection left nothing"),
+        ({"devices": ["xpu"]}, "Calls were made on dipu; the tool watches xpu. Hint: OP_TOOLS_DEV"),
+        ({"select": Selection(steps=Steps.parse("7"))}, "because the selection left them out"),
+        ({"condition": lambda *a, **k: False}, "left out: 2 because the condition was false"),
     ],
 )
 def test_nothing_seen_says_why(
@@ -159,6 +162,19 @@ def test_nothing_seen_says_why(
     with op_tools.OpFallback(**options):  # type: ignore[arg-type]
         torch.sin(vector())
     assert reason in capsys.readouterr().out
+
+
+def test_a_tools_errors_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def condition(x: torch.Tensor) -> bool:
+        raise ValueError("no such column")
+
+    for times in (2, 0, 1):
+        with op_tools.OpFallback(ops="torch.sin", condition=condition):
+            for _ in range(times):
+                torch.sin(vector())
+        output = capsys.readouterr().out
+        told = {0: "", 1: "once on torch.sin", 2: "2 times on torch.sin"}[times]
+        assert told in output and ("no such column" in output) is bool(times)
 
 
 def test_entries_that_never_matched_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,3 +197,14 @@ def test_every_function_that_torch_offers_is_met_by_the_name_it_is_offered_under
 
 def test_mm_is_not_called_by_the_name_of_a_sparse_product() -> None:
     assert names.name_of(torch.mm) == "torch.mm"
+
+
+def test_a_devices_own_name_is_watched_where_it_is_called_cuda() -> None:
+    program = """
+import torch, ditorch, op_tools
+with op_tools.OpFallback(devices=["dipu"]) as tool:
+    torch.sin(torch.ones(2, device="cuda"))
+assert tool.hits["torch.sin"] == 1
+"""
+    done = warm.run(["-c", program], os.environ, warn="ignore")
+    assert done.returncode == 0, done.stderr
