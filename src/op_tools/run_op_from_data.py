@@ -1,8 +1,18 @@
-"""`run_op_from_data`: captured calls made again, timed, and checked; one bad case stops none."""
+"""`run_op_from_data`: replay captured calls, time them, and check them; one bad case stops none."""
 
 from __future__ import annotations
 
+import os
 import sys
+
+if __name__ == "__main__" and not __package__:
+    # `python op_tools/run_op_from_data.py` puts this folder first on sys.path: `statistics.py` and
+    # other modules of this package would shadow the standard library. Put its parent there.
+    _folder = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.realpath(path) != _folder]
+    if os.path.dirname(_folder) not in map(os.path.realpath, sys.path):
+        sys.path.insert(0, os.path.dirname(_folder))
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

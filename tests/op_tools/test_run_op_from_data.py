@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from op_tools import OpCapture, run_op_from_data
 from op_tools.replay import load_cases
 from op_tools.run_op_from_data import Plan, arguments, run_case, worst_first
+from tests import warm
 
 ROOT = Path("op_tools_results")
 
@@ -205,6 +207,23 @@ def test_the_oldest_way_to_set_a_flag() -> None:
         *("x", "--only_run_forward", "--run_times", "3")
     ]
     assert arguments(["x", "--acc_check", "False"]) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--run_times 10",
+        "--run_times 3 --only_run_forward True",
+        "--acc_check --run_times 1",
+        "--run_times 3 --sync_time_measure",
+        "--run_times 3 --only_run_forward --sync_time_measure",
+    ],
+)
+def test_the_file_runs_as_a_script(captures: Path, flags: str) -> None:
+    script = str(run_op_from_data.__file__)
+    done = warm.run([script, str(captures), *flags.split()], os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "3 cases: 1 not comparable, 2 ok" in done.stdout
 
 
 def test_the_order_is_the_worst_first(captures: Path) -> None:
