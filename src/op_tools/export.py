@@ -11,8 +11,10 @@ from torch import Tensor
 from op_tools import names
 from op_tools.call import tensors
 from op_tools.host import mapped
-from op_tools.store import Drawing, Opaque, Recorded
-from op_tools.trusted import ReplayError, function_of, writes
+from op_tools.store import Device, Drawing, Opaque, Recorded, device_type
+from op_tools.trusted import UPLOADS, ReplayError, function_of, writes
+
+_HOST = ("cpu", "meta")  # kinds of devices that every machine has
 
 TEMPLATE = '''"""@NAME@, as it was captured@WHERE@.
 
@@ -121,11 +123,17 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
     script = Path(path).with_suffix(".py")
     function_of(recorded, torch.device("cpu"))  # refuses what is no operator
     given: list[Tensor] = []
-    args = [_code(value, given) for value in recorded.args]
-    args += [f"{key}={_keyword(key, value, given)}" for key, value in recorded.kwargs.items()]
-    header = recorded.header
     name = recorded.name
+    to_device = names.last(name) in UPLOADS
+    values = (recorded.args[0], Device("cuda")) if to_device else recorded.args
+    args = [_code(value, given) for value in values]
+    if names.last(name) == "to" and isinstance((*values, None)[1], (str, int)):
+        args[1] = _keyword("device", values[1], given)
+    if not to_device:
+        args += [f"{key}={_keyword(key, value, given)}" for key, value in recorded.kwargs.items()]
+    header = recorded.header
     function = f"torch.ops.{name}" if name.startswith("aten.") else name
+    function = "torch.Tensor.to" if to_device else function
     where = f": call {header.get('id', '')}" + (f", {header['site']}" if header.get("site") else "")
     # a leaf may not be written in place
     through = "leaf.clone() if leaf.requires_grad else leaf"
@@ -221,7 +229,7 @@ def _modes(recorded: Recorded) -> str:
 
 
 def _keyword(key: str, value: Any, given: list[Tensor]) -> str:
-    if key == "device" and isinstance(value, (str, int)) and value != "cpu":
+    if key == "device" and isinstance(value, (str, int)) and device_type(value) not in _HOST:
         return "DEVICE"
     return _code(value, given)
 
@@ -234,8 +242,9 @@ def _code(value: Any, given: list[Tensor]) -> str:
 
     if isinstance(value, Tensor):
         return _tensor(value, given)
-    if isinstance(value, torch.device):
-        return "torch.device('cpu')" if value.type == "cpu" else "torch.device(DEVICE)"
+    if isinstance(value, (torch.device, Device)):
+        kind = device_type(value)
+        return f"torch.device({kind!r})" if kind in _HOST else "torch.device(DEVICE)"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return str(value)
     if isinstance(value, slice):

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,10 +148,33 @@ def _shown(value: Any) -> Any:
 
 def read_file(path: Path) -> dict[str, Any]:
     """What one of the four files holds, decoded; files of the published op_tools as well."""
-    raw = torch.load(path, map_location="cpu", weights_only=True)
+    raw = _load(path)
     if not isinstance(raw, dict) or "args" not in raw:
         raise ValueError(f"{path} holds no captured call")
     return {key: value if key == "call" else store.decode(value) for key, value in raw.items()}
+
+
+_OF_TORCH, _OURS = b"ctorch\ndevice\n", b"cop_tools.store\nDevice\n"  # pickled names of classes
+
+
+def _load(path: Path) -> Any:
+    """What a file holds, not decoded."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except RuntimeError as error:
+        if "start of device string" not in str(error):
+            raise
+    # The published tool pickles a torch.device, which torch refuses where that device is missing.
+    # Read a copy of the file in which the class is store.Device.
+    portable = io.BytesIO()
+    with zipfile.ZipFile(path) as given, zipfile.ZipFile(portable, "w") as made:
+        for entry in given.infolist():
+            data = given.read(entry)
+            is_pickle = entry.filename.endswith("/data.pkl")
+            made.writestr(entry.filename, data.replace(_OF_TORCH, _OURS) if is_pickle else data)
+    portable.seek(0)
+    with torch.serialization.safe_globals([store.Device]):
+        return torch.load(portable, map_location="cpu", weights_only=True)
 
 
 def read(folder: Path) -> Recorded:
@@ -177,7 +202,9 @@ def read(folder: Path) -> Recorded:
         frozenset(output.get("written", ())),
         gradients["grad_inputs"] if ours else None,
         gradients["grad_outputs"],
-        _complete(parts["grad_inputs"]) if ours and gradients["grad_inputs"] else True,
+        bool(_load(parts["grad_inputs"]).get("complete", True))
+        if ours and gradients["grad_inputs"]
+        else True,
     )
 
 
@@ -186,10 +213,6 @@ def _gradients(data: dict[str, Any]) -> list[Tensor | None]:
     if len(args) == 1 and isinstance(args[0], (list, tuple)):  # as the published tool writes them
         args = args[0]
     return [item if isinstance(item, Tensor) else None for item in args]
-
-
-def _complete(path: Path) -> bool:
-    return bool(torch.load(path, map_location="cpu", weights_only=True).get("complete", True))
 
 
 def find(root: Path) -> Iterator[Path]:

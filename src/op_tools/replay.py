@@ -18,12 +18,12 @@ from torch import Tensor
 
 from deeplink import settings, vendor
 from deeplink.compare import Difference, compare
-from op_tools import folders, interception, names
+from op_tools import folders, interception, names, store
 from op_tools.archive import SUFFIX, Archive
 from op_tools.call import tensors
 from op_tools.host import mapped
 from op_tools.snapshot import rebuild, values
-from op_tools.store import Drawing, Opaque, Recorded
+from op_tools.store import Device, Drawing, Opaque, Recorded
 from op_tools.trusted import ReplayError, function_of, writes
 
 Against = Literal["captured", "cpu", "float64"]
@@ -92,7 +92,7 @@ def replay(
     may be called. The backward pass runs from the captured gradients of the results.
     """
     recorded = case.load() if isinstance(case, Case) else case
-    target = torch.device(device) if device is not None else home(recorded)
+    target = target_device(str(device)) if device is not None else home(recorded)
     call = Prepared(recorded, target, dtype, trust, backward)
     return call.run()
 
@@ -131,8 +131,10 @@ class Prepared:
         with torch.no_grad():
             self.args, self.kwargs = mapped((recorded.args, recorded.kwargs), self._value)
         self._given = [self._made[id(tensor)] for tensor in was]
-        if "device" in self.kwargs and isinstance(self.kwargs["device"], (str, int)):
-            self.kwargs["device"] = self.device
+        if isinstance(self.kwargs.get("device"), (str, int)):
+            self.kwargs["device"] = self._place(self.kwargs["device"])
+        if names.last(recorded.name) == "to" and isinstance((*self.args, None)[1], (str, int)):
+            self.args = (self.args[0], self._place(self.args[1]), *self.args[2:])
 
     def run(self) -> Replayed:
         """Forward, and backward where gradients were captured."""
@@ -177,13 +179,17 @@ class Prepared:
     def _value(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._tensor(value)
-        if isinstance(value, torch.device):
-            return value if value.type in ("cpu", "meta") else self.device
+        if isinstance(value, (torch.device, Device)):
+            return self._place(value)
         if isinstance(value, torch.dtype) and self.dtype is not None and value.is_floating_point:
             return self.dtype
         if isinstance(value, Drawing):
             return self._generator(value)
         return value
+
+    def _place(self, named: torch.device | str | int) -> Any:
+        """A captured device argument, where this replay runs: only the host stays the host."""
+        return named if store.device_type(named) in ("cpu", "meta") else self.device
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """On the device, with its strides; one that lay on the CPU beside others stays there."""
@@ -214,7 +220,7 @@ class Prepared:
 
     def _generator(self, drawing: Drawing) -> torch.Generator:
         made = torch.Generator(self.device)
-        if torch.device(drawing.device).type == self.device.type:
+        if store.device_type(drawing.device) == self.device.type:
             made.set_state(drawing.state)
         return made
 
@@ -277,12 +283,35 @@ def _random_state(device: torch.device) -> tuple[bytes, ...]:
 
 
 def home(recorded: Recorded) -> torch.device:
-    """The device of a capture when this machine has it, else the one that is chosen here."""
+    """The device of a capture where this machine has it, else the chosen vendor's device."""
     was = str(recorded.header.get("device") or "")
-    kind = was.partition(":")[0]
-    if was and _usable(kind):
-        return torch.device(was)
+    kind = store.device_type(was)
+    for name in (was, kind):
+        if name and not _problem(name):
+            return torch.device(name)
     return default_device(kind)
+
+
+@cache
+def target_device(asked: str) -> torch.device:
+    """The device that a user names for a replay; ReplayError when this machine does not have it.
+
+    "cuda" is the chosen vendor's device where there is no CUDA, as ditorch has it.
+    """
+    kind, colon, index = asked.partition(":")
+    chosen = default_device(kind)
+    name = asked
+    if kind == "cuda" != chosen.type and _problem(kind):
+        name = chosen.type + (colon + index if chosen.type != "cpu" else "")
+    problem = _problem(name)
+    if not problem:
+        return torch.device(name)
+    rows = [row.vendor for row in vendor.discover() if row.vendor and row.status == "available"]
+    allowed = sorted({"cpu", "cuda", *(row.device for row in rows)})
+    raise ReplayError(
+        f"device {asked!r} cannot be used: {problem}; allowed: {', '.join(allowed)}.",
+        "`deeplink doctor` shows the devices of this machine.",
+    )
 
 
 @cache
@@ -290,19 +319,23 @@ def default_device(kind: str = "") -> torch.device:
     """The device of the vendor that has this kind, else of the one that is chosen."""
     rows = [row.vendor for row in vendor.discover() if row.vendor and row.status == "available"]
     chosen = next((v for v in rows if v.device == kind), None) or vendor.choose().vendor
-    if chosen.device_module and not _usable(chosen.device):
+    if chosen.device_module and _problem(chosen.device):
         importlib.import_module(chosen.device_module)
     return torch.device(chosen.device)
 
 
-def _usable(kind: str) -> bool:
-    if kind == "cpu":
-        return True
+def _problem(name: str) -> str:
+    """Why this process cannot compute on a device; empty: it can."""
+    if name == "cpu":
+        return ""
+    if store.device_type(name) == "meta":
+        return "tensors of 'meta' have no values"
     try:
-        torch.empty(0, device=kind)
-    except (RuntimeError, AssertionError, NotImplementedError):  # no such device in this process
-        return False
-    return True
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, LookupError, ImportError) as error:
+        text = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        return "torch has no device of this name" if "device string" in text else text
+    return ""
 
 
 # The verdict.
@@ -360,5 +393,5 @@ def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -
 
 __all__ = [
     "Case", "Prepared", "ReplayError", "Replayed", "default_device", "differences", "home",
-    "load_cases", "reference", "replay",
+    "load_cases", "reference", "replay", "target_device",
 ]  # fmt: skip

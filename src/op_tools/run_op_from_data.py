@@ -38,11 +38,11 @@ from op_tools.replay import (
     Prepared,
     Replayed,
     ReplayError,
-    default_device,
     differences,
     home,
     load_cases,
     reference,
+    target_device,
 )
 from op_tools.replay_report import (
     BAD,
@@ -257,7 +257,7 @@ def run_op_from_data(
     try:
         cases = load_cases(directory)
         if device is not None:
-            default_device(device.partition(":")[0])
+            plan = replace(plan, device=_chosen(device))
     except (DeeplinkError, ValueError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -279,6 +279,14 @@ def run_op_from_data(
     if export_to is not None:
         _export(export_to, cases, outcomes)
     raise typer.Exit(int(any(outcome.status in BAD for outcome in outcomes)))
+
+
+def _chosen(asked: str) -> str:
+    """The device for --device, checked once before any case runs."""
+    found = str(target_device(asked))
+    if found != asked:
+        report.say(f"run_op_from_data: torch has no {asked} here: {found} represents it")
+    return found
 
 
 def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:

@@ -76,6 +76,27 @@ class Opaque(str):
     __slots__ = ()
 
 
+class Device(str):
+    """The name of a device that this process does not have, such as "npu:0"."""
+
+    __slots__ = ()
+
+    def __new__(cls, kind: str, index: int | None = None) -> Device:  # as torch.device is made
+        return super().__new__(cls, kind if index is None else f"{kind}:{index}")
+
+
+def device_type(device: str | int | torch.device) -> str:
+    """The type of a device: "npu" of "npu:0". The device need not exist in this process."""
+    return str(device).partition(":")[0]
+
+
+def _device(name: str) -> torch.device | Device:
+    try:
+        return torch.device(name)
+    except RuntimeError:  # captured on another machine
+        return Device(name)
+
+
 class Drawing:
     """A generator of random numbers: its device and its state before the call."""
 
@@ -89,7 +110,7 @@ class Drawing:
 _VALUES: tuple[tuple[str, type, Callable[[Any], Any], Callable[[Any], Any]], ...] = (
     ("complex", complex, lambda v: [v.real, v.imag], lambda v: complex(*v)),
     ("dtype", torch.dtype, lambda v: _word(v), lambda v: _of_torch(v, torch.dtype)),
-    ("device", torch.device, str, torch.device),
+    ("device", torch.device, str, _device),
     ("layout", torch.layout, lambda v: _word(v), lambda v: _of_torch(v, torch.layout)),
     (
         "memory_format",
@@ -103,7 +124,8 @@ _VALUES: tuple[tuple[str, type, Callable[[Any], Any], Callable[[Any], Any]], ...
     ("bytes", bytes, lambda v: v.hex(), bytes.fromhex),
 )
 _DECODERS = {kind: back for kind, _, _, back in _VALUES}
-_NATIVE = (complex, bytes, torch.dtype, torch.device, torch.Size, torch.layout)  # of torch.load
+# Types that a weights-only torch.load reads. It cannot read a torch.device of another machine.
+_NATIVE = (complex, bytes, torch.dtype, torch.Size, torch.layout)
 
 
 def _word(value: object) -> str:
@@ -120,7 +142,7 @@ def _of_torch(word: str, kind: type) -> Any:
 def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> Any:
     """A plain structure, with `leaf` in the place of each tensor.
 
-    `native` leaves alone what a weights-only `torch.load` knows: tuples, dtypes, devices, ….
+    `native` leaves alone what a weights-only `torch.load` reads on any machine: tuples, dtypes, ….
     """
 
     def walk(item: Any) -> Any:
@@ -316,4 +338,7 @@ def load(path: str | Path) -> Any:
     return folders.read(where) if where.is_dir() else folders.read_file(where)
 
 
-__all__ = ["Drawing", "Opaque", "Part", "Recorded", "Unsupported", "decode", "encode", "load"]
+__all__ = [
+    "Device", "Drawing", "Opaque", "Part", "Recorded", "Unsupported", "decode", "device_type",
+    "encode", "load",
+]  # fmt: skip

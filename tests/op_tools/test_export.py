@@ -35,6 +35,15 @@ def captured(name: str) -> Recorded:
     return next(call for call in found if call.name == name)
 
 
+@pytest.mark.parametrize("name", ["to", "cuda"])
+def test_a_device_by_name_is_that_of_the_script(name: str, tmp_path: Path) -> None:
+    args = (torch.ones(2), "npu:0") if name == "to" else (torch.ones(2), 0)
+    header = {"id": 1, "name": f"torch.Tensor.{name}", "device": "npu:0"}
+    export(Recorded(header, args, {}, ["npu:0"], torch.ones(2), True), tmp_path / "repro.py")
+    said = run(tmp_path / "repro.py", "cpu")
+    assert said == (0, f"torch.Tensor.{name}: as it was captured\n")
+
+
 def test_forward_and_backward(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(3, 4, device="dipu", requires_grad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from op_tools import OpCapture
 from op_tools.replay import Case, ReplayError, differences, load_cases, reference, replay
 from op_tools.store import Recorded
+from tests import warm
 
 HEADER = {"id": 1, "name": "", "time": "", "level": "api", "device": "dipu:0"}
 
@@ -178,11 +180,62 @@ def test_an_unknown_operator_has_a_suggestion() -> None:
         replay(recorded("torch.nn.functional.linera"), "cpu")
 
 
+def test_a_device_argument_is_mapped_on_a_machine_without_that_device(form: str) -> None:
+    device = torch.device("dipu:1")
+    with OpCapture(format=form):
+        torch.zeros(2, device=device)
+        torch.ones(2, device="dipu").to(device, torch.float64)
+        torch.ones(2, device="dipu").to("dipu:1")
+        torch.ones(2, device="dipu").to(device="cpu")
+    without = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "DEEPLINK_VENDOR": "cpu"}
+    words = ["-m", "op_tools.run_op_from_data", "op_tools_results", "--run_times", "1"]
+    done = warm.run(words, without)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "7 cases: 7 ok; 7 bit by bit" in done.stdout
+
+
+def test_only_the_host_stays_the_host_in_a_device_argument(form: str) -> None:
+    with OpCapture(format=form, ops="torch.Tensor.to"):
+        torch.ones(2, device="dipu").to("dipu:0", torch.float64)
+        torch.ones(2, device="dipu").to(device="cpu")
+    there, back = sorted(cases(), key=lambda case: case.load().header["id"])
+    assert replay(there, "dipu:1").result.device == torch.device("dipu:1")
+    assert replay(back, "dipu:1").result.device == torch.device("cpu")
+
+
 def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="no captured call at"):
         load_cases(tmp_path)
     with pytest.raises(ReplayError, match="there is nothing at"):
         load_cases(tmp_path / "none")
+
+
+class Pickled:
+    """Pickled as a torch.device of another machine is."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.device, ("npu", 0)
+
+
+def test_a_device_that_the_published_tool_pickled_is_mapped(tmp_path: Path) -> None:
+    held = {"name": "torch.Tensor.to", "args": (torch.ones(2), Pickled()), "kwargs": {}}
+    torch.save({**held, "identifier": "7"}, tmp_path / "input.pth")
+    (case,) = load_cases(tmp_path)
+    assert case.load().args[1] == "npu:0"
+    assert replay(case, "dipu").result.device.type == "dipu"
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("nope", "torch has no device of this name"),
+        ("dipu:99", "invalid device ordinal 99"),
+        ("meta", "tensors of 'meta' have no values"),
+    ],
+)
+def test_a_device_that_is_not_here_is_refused(device: str, why: str) -> None:
+    with pytest.raises(ReplayError, match=f"device '{device}' cannot be used: .*{why}"):
+        replay(recorded("torch.neg", torch.ones(2)), device)
 
 
 def test_captures_of_the_published_tool_are_read(tmp_path: Path) -> None:

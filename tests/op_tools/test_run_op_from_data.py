@@ -202,6 +202,29 @@ def test_a_path_without_captures_is_an_error(capsys: pytest.CaptureFixture[str])
     assert "there is nothing at nowhere" in capsys.readouterr().err
 
 
+def test_cuda_is_the_chosen_device_where_torch_has_no_cuda(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--device", "cuda", "--run_times", "1", "--json", "out.json")
+    assert command(str(captures / "torch.Tensor.exp"), *words) == 0
+    assert "torch has no cuda here: dipu represents it" in capsys.readouterr().out
+    (outcome,) = json.loads(Path("out.json").read_text())
+    assert (outcome["status"], outcome["device"]) == ("ok", "dipu")
+
+
+def test_a_device_that_is_not_here_is_one_error(
+    captures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(str(captures), "--device", "nope") == 2
+    said = capsys.readouterr()
+    assert "dir: " not in said.out
+    assert said.err == (
+        "device 'nope' cannot be used: torch has no device of this name; "
+        "allowed: cpu, cuda, dipu.\n"
+        "Hint: `deeplink doctor` shows the devices of this machine.\n"
+    )
+
+
 def test_the_oldest_way_to_set_a_flag() -> None:
     assert arguments(["x", "--only_run_forward", "True", "--run_times", "3"]) == [
         *("x", "--only_run_forward", "--run_times", "3")
