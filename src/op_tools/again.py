@@ -17,6 +17,7 @@ from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import bulk, host, kernels, names, watching
 from op_tools.call import PLAIN, Call, tensor_list
+from op_tools.memory import Overlap
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
@@ -109,6 +110,7 @@ class Again:
     narrow: dict[int, torch.dtype] = field(
         default_factory=dict
     )  # of a wide copy, by its id: its type
+    overlaps: Sequence[Overlap] = ()  # of the call's arguments, by their places
 
     def type_of(self, argument: Tensor) -> torch.dtype:
         """The type that an argument had in the call."""
@@ -174,6 +176,7 @@ class Again:
         together: dict[int, Tensor] = {}  # casts that were made together
         # the latter writes its statistics, and does not say so
         may_write = self.writes or "batch_norm" in self.call.name
+        views: dict[int, Tensor] = {}  # of arguments that overlap, by the argument
 
         def stand_in(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -182,7 +185,11 @@ class Again:
                     leaf = self._leaf(value, types, grad) if leaf is None else leaf
                     leaves[id(value)] = leaf
                     shared = leaf.requires_grad or leaf.data_ptr() == value.data_ptr()
-                    used[id(value)] = leaf.clone() if may_write and shared else leaf
+                    if id(value) in views:
+                        used[id(value)] = leaf.clone()
+                        used[id(value)].data = views[id(value)]
+                    else:
+                        used[id(value)] = leaf.clone() if may_write and shared else leaf
                     counts[id(value)] = used[id(value)]._version
                 return used[id(value)]
             if isinstance(value, torch.dtype):
@@ -190,6 +197,9 @@ class Again:
             return self.place if isinstance(value, torch.device) else value
 
         own = [(t, id(t)) for t in self.call.given]
+        if may_write:
+            for overlap in self.overlaps:
+                views |= self._views(overlap, types)
         if self.place is not HOST and len(own) >= bulk.MANY and not grad and self.rounded is None:
             given = list({at: t for t, at in own}.values())
             together = dict(zip(map(id, given), bulk.copies(given, types), strict=True))
@@ -252,6 +262,17 @@ class Again:
         if grad and id(value) in self.requires and wanted in FORMATS:
             leaf.requires_grad_()
         return leaf
+
+    def _views(self, overlap: Overlap, types: Types) -> dict[int, Tensor]:
+        """Arguments that overlap, as views of one piece of memory, by the id of the argument."""
+        members = [self.call.given[place] for place in overlap.places]
+        with torch.no_grad():
+            values = [self._leaf(member, types, False) for member in members]
+            memory = values[0].new_zeros(overlap.length)
+            views = [memory.as_strided(*view) for view in overlap.views]
+            for view, value in zip(views, values, strict=True):
+                view.copy_(value)
+        return dict(zip(map(id, members), views, strict=True))
 
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:
         with torch.no_grad():

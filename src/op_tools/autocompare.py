@@ -172,7 +172,9 @@ class OpAutoCompare(Observer):
             return Before(call, wanted, versions, given, [], False, random, there, reread, False)
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
-        return Before(kept, requires, versions, given, guards, False, random, there, reread)
+        state = Before(kept, requires, versions, given, guards, False, random, there, reread)
+        state.overlaps = memory.overlaps(call.given)
+        return state
 
     def _after(self, call: Call, state: Before, result: Any) -> None:
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
@@ -204,6 +206,7 @@ class OpAutoCompare(Observer):
         if state.in_place:
             autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
             again = again_of(state.call, state.requires, wrote, autocast, types)
+            again.overlaps = state.overlaps
         else:  # hot path: neither autocast nor another type
             again = Again(state.call, state.requires, wrote, reference.WIDE)
         again.precision = exactness.now(call)

@@ -180,10 +180,21 @@ def type_of(call: Call) -> torch.dtype | None:
     # leaves are written where no graph is made
     if not lists or not look(lists, _writes(call)):
         return None
+    if _writes(call) and _overlap(lists):
+        return None
     dtype, device = lists[0][0].dtype, lists[0][0].device
     if device != call.device or dtype not in FORMATS or dtype.is_complex:
         return None
     return None if dtype == torch.float64 else dtype
+
+
+def _overlap(lists: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether a tensor of the first list begins where another tensor of any list begins."""
+    begins = [tensor.data_ptr() for tensor in lists[0] if tensor.numel()]
+    written = set(begins)
+    if len(written) < len(begins):
+        return True
+    return any(tensor.data_ptr() in written for some in lists[1:] for tensor in some)
 
 
 def _alike(lists: Sequence[Sequence[Tensor]], leaves: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ class Before:
     on_device: bool = False  # the copies lie on the device, which is asked first
     reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
     in_place: bool = True  # it may write its arguments: `call` has copies of them
+    overlaps: Sequence[memory.Overlap] = ()  # arguments that overlap in memory
 
 
 class Rereads:

@@ -54,6 +54,8 @@ _CHOICES = frozenset("_fused_sdp_choice _nested_tensor_from_mask_left_aligned".s
 _NO_VALUES = frozenset(
     "numpy pin_memory __iter__ set_ swap_tensors resize_ resize_as_ data".split()
 )
+# Copies of arguments carry no tangent.
+_TANGENTS = frozenset({"_unpack_dual"})
 _OTHER_PROCESSES = ("torch.distributed", "c10d", "_c10d_functional", "torch._C._distributed")
 # Of these a call draws nothing when it is not training, or when p is 0.
 _MAY_DRAW = frozenset(
@@ -90,6 +92,8 @@ def _unfit_name(name: str) -> str:
         return "it chooses an implementation, which differs between devices"
     if word in _NO_VALUES:
         return "it returns no values that could be compared"
+    if word in _TANGENTS:
+        return "it reads a tangent of forward-mode differentiation"
     return "it talks to other processes" if name.startswith(_OTHER_PROCESSES) else ""
 
 

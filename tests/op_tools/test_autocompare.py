@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -248,6 +249,70 @@ def test_what_is_not_compared_has_a_reason(made: Callable[[], Tensor], reason: s
         made()
     assert any(reason in why for why, _ in tool.skipped), tool.skipped
     healthy(tool)
+
+
+def _multiplied_by_itself() -> None:
+    x = on_device(16)
+    x.mul_(x.detach())
+
+
+def _part_added_to_itself() -> None:
+    x = on_device(16)
+    x.view(-1)[1:].add_(x.view(-1)[1:])
+
+
+def _views_that_interleave() -> None:
+    x = on_device(16)
+    x[::2].add_(x[1::2])
+
+
+def _leaf_and_its_values() -> None:
+    x = leaf(16)
+    with torch.no_grad():
+        x.sub_(x.detach(), alpha=0.5)
+
+
+def _views_in_the_graph() -> None:
+    x = leaf(16) * 2
+    x.add_(x.view(-1))
+    x.sum().backward()
+
+
+def _lists_of_the_same_values() -> None:
+    x = on_device(16)
+    torch._foreach_mul_([x], [x.detach()])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *(_multiplied_by_itself, _part_added_to_itself, _views_that_interleave),
+        *(_leaf_and_its_values, _views_in_the_graph, _lists_of_the_same_values),
+    ],
+)
+def test_arguments_that_overlap_in_memory_are_not_reported(made: Callable[[], None]) -> None:
+    with OpAutoCompare() as tool:
+        made()
+    healthy(tool)
+    assert any("input[1]" in row["name"] for row in rows())
+
+
+def test_a_wrong_in_place_result_is_reported_where_arguments_overlap() -> None:
+    x = on_device(16)
+    with torch.dipu.quirk("nan", "mul_"), OpAutoCompare() as tool:
+        x.mul_(x.detach())
+    assert ("torch.Tensor.mul_", "output") in {(f.name, f.item) for f in tool.failures}
+
+
+def test_tangents_are_not_compared() -> None:
+    with OpAutoCompare() as tool, forward_ad.dual_level():
+        # forward_ad.make_dual() compiles decompositions first, which takes long
+        dual = torch._make_dual(on_device(4), on_device(4), level=0)
+        assert forward_ad.unpack_dual(dual * 2).tangent is not None
+    healthy(tool)
+    assert ("it reads a tangent of forward-mode differentiation", "torch._unpack_dual") in (
+        tool.skipped
+    )
 
 
 def test_what_the_cpu_cannot_do_is_said() -> None:

@@ -159,8 +159,30 @@ def test_conformance_results_are_a_matrix(tmp_path: Path) -> None:
         ("add", "bfloat16", "F", 1),
         ("add", "float32", "A", 0),
     ]
-    assert content.findings[0].title == "1 of 2 conformance cases are wrong"
+    assert content.findings[0].title == "1 of 2 conformance cases failed"
     assert content.rows[0].note == "off by far"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "title"),
+    [
+        (["passed", "passed", "skipped"], "2 conformance cases passed, 1 skipped"),
+        (["passed", "failed", "skipped"], "1 of 2 conformance cases failed, 1 skipped"),
+        (["skipped", "skipped"], "no conformance case ran, 2 skipped"),
+    ],
+)
+def test_skipped_conformance_cases_are_not_counted_as_passed(
+    tmp_path: Path, statuses: list[str], title: str
+) -> None:
+    rows = [
+        {"case": f"add/float32/{number}", "status": status, "reason": "no float32"}
+        for number, status in enumerate(statuses)
+    ]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    content = readers.read(tmp_path)
+    assert content.findings[0].title == title
+    assert f"{statuses.count('skipped')} skipped: no float32" in content.findings[0].lines
+    assert sum(cell.count for cell in content.cells) == len(statuses) - statuses.count("skipped")
 
 
 def test_the_classic_table_of_a_comparison_is_enough(tmp_path: Path) -> None:

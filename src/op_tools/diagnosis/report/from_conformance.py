@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,13 @@ ORDER = {"A": 0, "B": 1, "F": 2}
 def results(file: Path, content: Content) -> None:
     """results.jsonl: a row for each case that is wrong, a cell for each op in a type."""
     cases: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    reasons: Counter[str] = Counter()
     for found in lines_of(file):
         if "case" not in found or "status" not in found:
             return  # somebody else's
+        if found["status"] == "skipped":
+            reasons[str(found.get("reason") or "no reason given")] += 1
+            continue
         words: list[str] = str(found["case"]).split("/")
         op, dtype = words[0], words[1] if len(words) > 1 else ""
         cases[op, dtype].append(found)
@@ -31,13 +35,19 @@ def results(file: Path, content: Content) -> None:
         content.rows += [_row(op, dtype, row) for row in bad]
     wrong = sum(cell.wrong for cell in content.cells)
     count = sum(cell.count for cell in content.cells)
+    skipped = f", {reasons.total()} skipped" if reasons else ""
+    why = tuple(f"{number} skipped: {reason}" for reason, number in reasons.most_common(3))
     if wrong:
         ops = sorted({cell.op for cell in content.cells if cell.wrong})
         named = ", ".join(ops[:12]) + (f" and {len(ops) - 12} more" if len(ops) > 12 else "")
-        title = f"{wrong} of {count} conformance cases are wrong"
-        content.findings.append(Finding("bad", title, (named,)))
+        title = f"{wrong} of {count} conformance cases failed{skipped}"
+        content.findings.append(Finding("bad", title, (named, *why)))
     elif count:
-        content.findings.append(Finding("good", f"{count} conformance cases are right"))
+        title = f"{count} conformance cases passed{skipped}"
+        content.findings.append(Finding("good", title, why))
+    elif reasons:
+        title = f"no conformance case ran{skipped}"
+        content.findings.append(Finding("warn", title, why))
 
 
 def _row(op: str, dtype: str, found: dict[str, Any]) -> Row:
