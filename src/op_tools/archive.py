@@ -1,8 +1,9 @@
 """An archive of captured calls: what it consists of, and how it is read.
 
-The file is a row of records: a head of 64 bytes, then what it is about, padded to 64 bytes. A
-head holds the length and a checksum of what follows, so a reader knows how far the file is whole.
+The file is a row of records: a header of 64 bytes, then its data, padded to 64 bytes. A header
+holds the length and a checksum of the data, so a reader finds damage and the next whole record.
 A record is the values of a tensor (raw bytes) or a part of a call (JSON). Nothing in it can run.
+The first record describes the file. When the file is closed, its totals are written there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,34 +46,103 @@ class _Found:
 
 
 class Archive:
-    """An archive for reading: the calls that are whole, and how much of its end is not."""
+    """An archive for reading: its whole calls, and in `problem` what of it cannot be read."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self._map: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            self._size = os.fstat(file.fileno()).st_size
+            self._map: Any = (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._size else b""
+            )
         self._calls: OrderedDict[int, list[_Found]] = OrderedDict()
-        self.whole = self._scan()
-        self.lost = size - self.whole  # bytes after the last whole record
+        self.parts_read = 0  # whole records of calls
+        self.damaged: set[int] = set()  # ids of calls that are left out
+        self.lost = 0  # bytes that belong to no whole record
+        self.whole = 0  # bytes before the first one that is lost
+        self._scan()
 
-    def _scan(self) -> int:
-        at, size = 0, len(self._map)
-        while at + HEAD.size <= size:
-            magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
-            start = at + HEAD.size
-            if magic != MAGIC or start + length > size or kind not in (ABOUT, VALUES, CALL):
-                break
-            if at == 0 and kind != ABOUT:
-                break
-            if kind == CALL:
-                if zlib.crc32(memoryview(self._map)[start : start + length]) != hashed:
-                    break
-                self._calls.setdefault(call, []).append(_Found(part, start, length, hashed))
-            at = min(size, start + length + -length % ALIGN)
-        if at == 0:
+    def _scan(self) -> None:
+        at, head = 0, self._head(0)
+        if head is None or head[0] != ABOUT:
             raise ValueError(f"{self.path} is no archive of captured calls")
-        return at
+        while at < self._size:
+            if head is None:
+                self.whole = self.whole if self.lost else at
+                begun, (at, head) = at, self._next(at)
+                self.lost += at - begun
+                continue
+            kind, part, length, hashed, call = head
+            if kind == CALL:
+                self._add(part, at + HEAD.size, length, hashed, call)
+            at = min(self._size, at + HEAD.size + length + -length % ALIGN)
+            head = self._head(at)
+        self.whole = self.whole if self.lost else at
+        for call in [call for call, found in self._calls.items() if found[0].part]:
+            self.damaged.add(call)  # its arguments are gone
+        for call in self.damaged:
+            self._calls.pop(call, None)
+
+    def _add(self, part: int, start: int, length: int, hashed: int, call: int) -> None:
+        if part < len(PARTS) and self._crc(start, length) == hashed:
+            self._calls.setdefault(call, []).append(_Found(part, start, length, hashed))
+            self.parts_read += 1
+        else:
+            self.damaged.add(call)
+
+    def _crc(self, start: int, length: int) -> int:
+        return zlib.crc32(memoryview(self._map)[start : start + length])
+
+    def _head(self, at: int) -> tuple[int, int, int, int, int] | None:
+        """kind, part, length, hash and call of the record there; None: there is no whole one."""
+        if at + HEAD.size > self._size:
+            return None
+        magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
+        known = magic == MAGIC and kind in (ABOUT, VALUES, CALL)
+        fits = at + HEAD.size + length <= self._size
+        return (kind, part, length, hashed, call) if known and fits else None
+
+    def _next(self, at: int) -> tuple[int, tuple[int, int, int, int, int] | None]:
+        """Place and head of the first whole record behind damaged bytes, else the file's end."""
+        found = at
+        while (found := self._map.find(MAGIC, found + 1)) != -1:
+            head = self._head(found) if found % ALIGN == 0 else None
+            if head is not None:
+                return found, head
+        return self._size, None
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the file says of itself. Once it was closed: `bytes`, and `calls` and `parts`."""
+        head = self._head(0)
+        assert head is not None  # checked by _scan
+        start, length = HEAD.size, head[2]
+        if self._crc(start, length) != head[3]:
+            return {}
+        found: dict[str, Any] = json.loads(self._map[start : start + length])
+        return found
+
+    @property
+    def problem(self) -> str:
+        """What of the file cannot be read, for people; empty: all that was written can be."""
+        cut = max(0, self.about.get("bytes", 0) - self._size)
+        calls, parts = self.about.get("calls"), self.about.get("parts", 0)
+        missing = len(self.damaged) if calls is None else max(0, calls - len(self))
+        where = []
+        if self.lost:
+            where.append(f"{self.lost} bytes from {self.whole} on belong to no whole record")
+        if cut:
+            where.append(f"the last {cut} of {cut + self._size} bytes are gone")
+        if missing:
+            text = f"{missing} of {missing + len(self)} calls are missing or damaged"
+        elif self.parts_read < parts:
+            count = parts - self.parts_read
+            text = f"{count} results or gradients of its calls are missing or damaged"
+        elif where:
+            text = "it is not whole"
+        else:
+            return ""
+        return f"{text} ({'; '.join(where)})" if where else text
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -42,6 +42,8 @@ _ZEROS = bytes(ALIGN)
 _NUMBERS = {kind: number for number, kind in enumerate(PARTS)}
 Place = tuple[int, int]  # where the bytes of a tensor are, and how many
 NOWHERE: Place = 0, 0
+ABOUT_BYTES = 256  # of the data of the first record
+COUNTED = 1 << 30  # bytes of an archive whose calls are counted at its end, which reads all headers
 
 
 def _aside(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,8 +94,8 @@ class PackedStore:
         self._closed = False
         if everything and not outsiders.begin(self._disturbed):
             self._disturbed()
-        about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
-        self._text(ABOUT, 0, 0, json.dumps(about).encode())
+        self._about = {"op_tools": 1, "pid": self._pid, "torch": torch.__version__, "time": stamp}
+        self._text(ABOUT, 0, 0, self._description())
 
     @property
     def whole(self) -> bool:
@@ -305,12 +307,29 @@ class PackedStore:
             self._spool.advance(size)
             results.budget.spend(size)
 
+    def _description(self, **totals: int) -> bytes:
+        """The data of the first record, padded with spaces: `_finish` rewrites it in place."""
+        return json.dumps({**self._about, **totals}).encode().ljust(ABOUT_BYTES)
+
+    def _finish(self) -> None:
+        """Writes the totals into the first record, for a reader of a file that was cut."""
+        totals = {"bytes": self._spool.end}
+        if self._spool.end <= COUNTED:
+            held = Archive(self.place)
+            totals.update(calls=len(held), parts=held.parts_read)
+        data = self._description(**totals)
+        head = HEAD.pack(MAGIC, ABOUT, 0, len(data), zlib.crc32(data), 0)
+        with self.place.open("r+b") as file:
+            file.write(head + data)
+
     def close(self) -> None:
         """Waits until everything is written."""
         outsiders.end(self._disturbed)
         if os.getpid() == self._pid:
-            self._closed = True
+            already, self._closed = self._closed, True
             self._spool.close()
+            if not already and not self.failed:
+                self._finish()
             if self._packer is not None:
                 self._spend()
                 self._packer.release()

@@ -37,9 +37,12 @@ class Case:
     name: str = field(default="", compare=False)
     archive: Archive | None = field(default=None, repr=False, compare=False)
     call: int = 0
+    problem: str = field(default="", repr=False, compare=False)  # why it cannot be read
 
     def load(self) -> Recorded:
-        """The call with its tensors, on the CPU."""
+        """The call with its tensors, on the CPU; ReplayError where it cannot be read."""
+        if self.problem:
+            raise ReplayError(self.problem)
         return self.archive.load(self.call) if self.archive else folders.read(Path(self.where))
 
 
@@ -73,9 +76,16 @@ def load_cases(path: str | Path) -> list[Case]:
 
 
 def _archived(file: Path) -> Iterator[Case]:
-    archive = Archive(file)
+    """The calls of an archive, and a case that cannot be read for what is missing or damaged."""
+    try:
+        archive = Archive(file)
+    except ValueError as error:
+        yield Case(str(file), problem=str(error))
+        return
     for call in archive:
         yield Case(f"{file}#{call}", archive.header(call)["name"], archive, call)
+    if archive.problem:
+        yield Case(str(file), problem=archive.problem)
 
 
 def replay(

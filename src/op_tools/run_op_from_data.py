@@ -290,11 +290,18 @@ def _chosen(asked: str) -> str:
 
 
 def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
-    ordered = sorted(worst_first(outcomes), key=lambda o: o.status == "not comparable")
-    first = ordered[0].where
-    case = next(case for case in cases if case.where == first)
-    data = export(case.load(), path)
-    report.say(f"{path} and {data.name} written: {first}")
+    """Writes the worst case that can be a script."""
+    by_place = {case.where: case for case in cases}
+    problems = []
+    for outcome in sorted(worst_first(outcomes), key=lambda o: o.status == "not comparable"):
+        try:
+            data = export(by_place[outcome.where].load(), path)
+        except Exception as error:  # a file may be damaged in any way
+            problems.append(f"{outcome.where}: {error}")
+            continue
+        report.say(f"{path} and {data.name} written: {outcome.where}")
+        return
+    report.say(f"--export {path}: no case can be a script. {problems[0]}")
 
 
 def arguments(given: Sequence[str]) -> list[str]:

@@ -394,6 +394,42 @@ def test_a_file_cut_anywhere_is_whole_up_to_there(cut: int) -> None:
     assert held.lost < len(data)
 
 
+def thirty_calls() -> tuple[Path, bytes]:
+    x = torch.ones(4, 4, device="dipu")
+    with OpCapture(format="packed"):
+        for i in range(30):
+            x.mul(i)
+    path = archive().path
+    return path, path.read_bytes()
+
+
+def test_a_closed_archive_that_was_cut_says_how_many_calls_are_missing() -> None:
+    path, data = thirty_calls()
+    assert Archive(path).problem == ""
+    cut = data.index(b'"id":', len(data) * 2 // 3)
+    path.write_bytes(data[:cut])
+    held = Archive(path)
+    assert 0 < len(held) < 30
+    assert held.problem.startswith(f"{30 - len(held)} of 30 calls are missing or damaged (")
+    assert f"the last {len(data) - cut} of {len(data)} bytes are gone)" in held.problem
+
+
+def test_an_archive_that_was_cut_between_two_records_is_not_whole() -> None:
+    path, data = thirty_calls()
+    path.write_bytes(data[: data.rindex(b"OPC1")])
+    assert "missing or damaged" in Archive(path).problem
+
+
+@pytest.mark.parametrize("place", [b"OPC1", b'"name":"torch.Tensor.mul"'])
+def test_calls_behind_a_damaged_place_are_read(place: bytes) -> None:
+    path, data = thirty_calls()
+    at = data.index(place, len(data) // 2)
+    path.write_bytes(data[:at] + bytes(16) + data[at + 16 :])
+    held = Archive(path)
+    assert len(held) >= 29 and "missing or damaged" in held.problem
+    assert [held.load(call).args[1] for call in held][-1] == 29
+
+
 def test_a_damaged_byte_is_told() -> None:
     with OpCapture(format="packed"):
         torch.ones(4, 4, device="dipu").neg()

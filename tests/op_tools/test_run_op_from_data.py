@@ -197,6 +197,22 @@ def test_an_archive(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 cases: 3 ok; 3 bit by bit" in capsys.readouterr().out
 
 
+def test_missing_calls_of_an_archive_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with OpCapture(format="packed"):
+        for i in range(10):
+            torch.ones(3, device="dipu").mul(i)
+    (file,) = ROOT.rglob("*.opcap")
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    words = ("--run_times", "1", "--json", "out.json", "--export", "worst.py")
+    assert command(str(file), *words) == 1
+    bad, *rest = json.loads(Path("out.json").read_text())
+    assert (bad["status"], bad["where"]) == ("error", str(file))
+    assert bad["message"].startswith(f"{20 - len(rest)} of 20 calls are missing or damaged")
+    assert rest and {outcome["status"] for outcome in rest} <= {"ok", "ran"}
+    assert "worst.py and worst.pt written" in capsys.readouterr().out
+
+
 def test_a_path_without_captures_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("nowhere") == 2
     assert "there is nothing at nowhere" in capsys.readouterr().err

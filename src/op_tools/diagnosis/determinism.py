@@ -74,6 +74,11 @@ class Repetition:
             if found is not None and (first is None or found.number < first.number):
                 first = found
         self.found["calls"], self.found["differing"] = calls, differing
+        problems = [*a.problems, *b.problems]
+        if first is None and problems:
+            text = f"{calls} calls of the two runs are the same, bit for bit, but not all was read"
+            self.found["verdict"] = f"{text}: {'; '.join(problems)}."
+            return
         if first is None:
             self.found["status"] = "same"
             self.found["verdict"] = f"The two runs are the same, bit for bit: {calls} calls."

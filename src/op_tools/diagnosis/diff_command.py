@@ -18,7 +18,7 @@ EPILOG = """
 A run is what `deeplink run --capture --level aten train.py` wrote: a folder or a file of it, of one
 process or of many ranks; OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics small.
 Status: 0 the same, or rounding; 1 they diverge, or a collective is wrong; 2 they have nothing in
-common, or cannot be read.
+common, or a part of them cannot be read.
 
 examples:
   {command} run_gpu run_npu
@@ -41,7 +41,9 @@ def diff(command: str, line: Sequence[str]) -> int:
         return 2
     console().print(f"everything: {given.json}", soft_wrap=True)
     wrong = any(row["status"] == "wrong" for row in found["collectives"])
-    return max(STATUS.get(found["status"], 2), int(wrong))
+    status = max(STATUS.get(found["status"], 2), int(wrong))
+    unread = found["a"]["problems"] or found["b"]["problems"]
+    return 2 if unread and not status else status
 
 
 def show(found: Diff) -> None:
@@ -98,6 +100,8 @@ def _show_rest(found: Diff) -> None:
     out.print(f"{counts}; {size}", soft_wrap=True)
     style = {"diverges": "bold red", "same": "green", "rounding": "green"}
     shown = "bold red" if "wrong" in statuses else style.get(found["status"], "bold yellow")
+    if shown == "green" and (found["a"]["problems"] or found["b"]["problems"]):
+        shown = "bold yellow"
     out.print(found["verdict"], style=shown, soft_wrap=True)
 
 

@@ -294,6 +294,9 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
         for side in ("a", "b")
         if found[side]["missing_ranks"]
     )
+    for side in ("a", "b"):
+        if found[side]["problems"]:
+            missing += f" Not all of {side.upper()} was read: {found[side]['problems'][0]}."
     wrong = [row for row in found["collectives"] if row["status"] == "wrong"]
     for row in wrong[:1]:
         missing += f" {row['op']} #{row['number']} of run {row['run'].upper()}: {row['message']}."

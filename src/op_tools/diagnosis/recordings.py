@@ -101,7 +101,7 @@ def read(path: str | Path) -> Recording:
     worlds: set[int] = set()
     for file in _files(root):
         try:
-            entries = list(_archived(file) if file.suffix == SUFFIX else _lines(file))
+            entries = _archived(file, made) if file.suffix == SUFFIX else _lines(file, made)
         except (OSError, ValueError) as error:
             made.problems.append(f"{file}: {error}")
             continue
@@ -147,15 +147,18 @@ def _with_rank(entry: Entry, rank: int) -> Entry:
 # Statistics.
 
 
-def _lines(file: Path) -> Iterator[Entry]:
+def _lines(file: Path, made: Recording) -> list[Entry]:
+    found = []
     with file.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
-                return  # the last one, not whole
+                made.problems.append(f"{file}: its last line, {number}, is not whole")
+                break
             row = json.loads(line)
             if "outputs" in row:
                 wrote = row.get("mutated", {})
-                yield _entry(row, row["inputs"], [*row["outputs"], *wrote.values()])
+                found.append(_entry(row, row["inputs"], [*row["outputs"], *wrote.values()]))
+    return found
 
 
 def _entry(row: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> Entry:
@@ -185,8 +188,14 @@ def _statistics(row: dict[str, Any]) -> Value:
 # Archives.
 
 
-def _archived(file: Path) -> Iterator[Entry]:
+def _archived(file: Path, made: Recording) -> list[Entry]:
     archive = Archive(file)
+    if archive.problem:
+        made.problems.append(f"{file}: {archive.problem}")
+    return list(_calls(archive))
+
+
+def _calls(archive: Archive) -> Iterator[Entry]:
     for call in archive:
         parts = archive.parts(call)
         if not parts.keys() >= {"input", "output"}:

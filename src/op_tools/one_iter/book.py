@@ -130,6 +130,11 @@ class Book:
             self.about = self._archive.load(ABOUT).kwargs
         except (ValueError, KeyError) as error:
             raise OneIterError(f"{self.place} is no record of an iteration: {error}.") from None
+        if self._archive.problem:
+            raise OneIterError(
+                f"{self.place} cannot be compared with: {self._archive.problem}.",
+                "record it once more: deeplink one-iter record --to DIR train.py …",
+            )
         headers = (self._archive.header(call) for call in self._archive if call != ABOUT)
         self.entries = {header["id"]: _entry(header) for header in headers}
         self.by_key = {entry.key: entry for entry in self.entries.values()}

@@ -107,6 +107,20 @@ def test_an_archive_that_ends_in_the_middle_is_read_as_far_as_it_goes(
         assert 0 < found["b"]["calls"] < whole.calls + (share > 0.9)
 
 
+def test_a_run_that_is_not_whole_is_not_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = recorded(tmp_path / "a", monkeypatch)
+    (file,) = (tmp_path / "a").rglob("*.opcap")
+    data = file.read_bytes()
+    (tmp_path / "b.opcap").write_bytes(data[: len(data) // 2])
+    line = [str(tmp_path / "a"), str(tmp_path / "b.opcap"), "--json", str(tmp_path / "x.json")]
+    assert command.main("diff", line) == 2
+    found = formats.read(tmp_path / "x.json")
+    assert f"of {whole.calls} calls are missing or damaged" in found["b"]["problems"][0]
+    assert "Not all of B was read" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_command_writes_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,8 +185,8 @@ def archive(file: Path, content: Content) -> None:
         if content.clock == "calls":
             row.start, row.took = at + place, 1.0
         content.rows.append(row)
-    if found.lost:
-        content.problems.append(f"{file.name}: its last {found.lost} bytes are no whole record")
+    if found.problem:
+        content.problems.append(f"{file.name}: {found.problem}")
 
 
 def folders(run: Path, content: Content) -> None:
