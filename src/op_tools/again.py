@@ -78,7 +78,7 @@ def gradients_of(runs: Sequence[tuple[Run, Sequence[Tensor | None]]]) -> list[li
         found = _engine.run_backward(
             tuple(results), tuple(flown), True, False, tuple(leaves), True, accumulate_grad=False
         )
-    by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
+    by_leaf = {id(leaf): host.dense(grad) for leaf, grad in zip(leaves, found, strict=True)}
     return [[by_leaf.pop(id(leaf), None) for leaf in run.leaves] for run, _ in runs]
 
 

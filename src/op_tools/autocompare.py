@@ -335,7 +335,7 @@ class OpAutoCompare(Observer):
             show_call(taken, items)
 
     def _backward(self, taken: Taken, found: gradients.Gradients) -> None:
-        given = found.outputs, found.inputs
+        given = found.outputs, [host.dense(gradient) for gradient in found.inputs]
         try:
             items = None
             if taken.run is None:

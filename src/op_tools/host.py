@@ -136,6 +136,13 @@ def host_copy(tensor: Tensor) -> Tensor:
     return flat.clone() if flat.device.type == "cpu" else flat.cpu()
 
 
+def dense(tensor: Any) -> Any:
+    """A sparse tensor, as the gradient of an embedding may be, with all its zeros."""
+    if isinstance(tensor, Tensor) and (tensor.is_sparse or tensor.is_sparse_csr):
+        return tensor.to_dense()
+    return tensor
+
+
 def is_undisturbed(device: torch.device) -> bool:
     """Whether neither autocast nor hooks of the program on saved tensors are in force."""
     is_on = torch.is_autocast_enabled

@@ -315,6 +315,16 @@ def test_tangents_are_not_compared() -> None:
     )
 
 
+def test_sparse_gradients_are_compared() -> None:
+    embedding = nn.Embedding(11, 8, sparse=True).to("dipu")
+    words = on_device(1).new_tensor([1, 1, 2, 5], dtype=torch.int64)
+    with OpAutoCompare() as tool:
+        (embedding(words) * 3).sum().backward()
+    healthy(tool)
+    names = [row["name"] for row in rows()]
+    assert any(name.startswith("torch.nn.functional.embedding grad") for name in names)
+
+
 def test_what_the_cpu_cannot_do_is_said() -> None:
     class Particular(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -113,6 +113,9 @@ SPARSE: dict[str, Function] = {
     "coo mm": lambda t: torch.sparse.mm(t.relu().to_sparse(), t),
     "coo add": lambda t: (t.relu().to_sparse() + t.relu().to_sparse()).to_dense(),
     "coo times number": lambda t: (t.relu().to_sparse() * 2).to_dense(),
+    "coo emptied, then added to": lambda t: (
+        t.relu().to_sparse().zero_().add_(t.relu().to_sparse())._values()
+    ),
     "coo sum": lambda t: torch.sparse.sum(t.relu().to_sparse()),
     "csr to dense": lambda t: t.relu().to_sparse_csr().to_dense(),
     "csr parts": lambda t: (

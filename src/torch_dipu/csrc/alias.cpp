@@ -84,20 +84,23 @@ void write_back_geometry(const at::Tensor& host, const at::Tensor& device) {
   if (C10_UNLIKELY(host.is_neg() != device.is_neg())) to->_set_neg(host.is_neg());
 }
 
-void write_back(const at::Tensor& host, const at::Tensor& device) {  // hot path
-  auto* from = host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  auto* to = device.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+void write_back_storage(c10::StorageImpl* from, c10::StorageImpl* to) {  // hot path
   const void* expected = to->data() == nullptr ? nullptr : to_host(to->data());
-  if (C10_UNLIKELY(from->data() != expected)) {
-    const size_t bytes = from->nbytes();
-    auto data = adopt_redirected(from);
-    if (data.get() == nullptr) {
-      data = allocate(bytes, device.device().index());
-      if (bytes > 0) device_allocator()->copy_data(data.get(), from->data(), bytes);
-    }
-    to->set_data_ptr_noswap(std::move(data));
-    to->set_nbytes(bytes);
+  if (C10_LIKELY(from->data() == expected)) return;
+  const size_t bytes = from->nbytes();
+  auto data = adopt_redirected(from);
+  if (data.get() == nullptr) {
+    data = allocate(bytes, to->device().index());
+    if (bytes > 0) device_allocator()->copy_data(data.get(), from->data(), bytes);
   }
+  to->set_data_ptr_noswap(std::move(data));
+  to->set_nbytes(bytes);
+}
+
+void write_back(const at::Tensor& host, const at::Tensor& device) {  // hot path
+  write_back_storage(
+      host.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+      device.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   write_back_geometry(host, device);
 }
 

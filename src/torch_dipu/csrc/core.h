@@ -107,6 +107,8 @@ at::Tensor adopt_host(const at::Tensor& host_result, int device);
 at::Tensor device_view(c10::Storage device_storage, const at::Tensor& like);
 at::Tensor host_view(c10::Storage host_storage, const at::Tensor& like);
 void copy_geometry(const at::Tensor& from, c10::TensorImpl* to);
+// The storage half of write_back: `to` gets the memory that a kernel gave to `from`.
+void write_back_storage(c10::StorageImpl* from, c10::StorageImpl* to);
 // A host kernel may have resized, re-strided or flipped the lazy bits of what it wrote.
 void write_back(const at::Tensor& host, const at::Tensor& device);
 void write_back_geometry(const at::Tensor& host, const at::Tensor& device);

@@ -54,6 +54,7 @@ class HostCall {
   bool reachable_ = true, saw_host_tensor_ = false;
   c10::SmallVector<Moved, 6> moved_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> copied_;  // device storage -> its host copy
+  c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> members_;  // host storage of a sparse argument's member -> device storage
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> made_;    // host storage -> new device storage
 
   void see_device(const at::Tensor& t) {
@@ -71,7 +72,7 @@ class HostCall {
     if (C10_UNLIKELY(sparse_ && is_sparse_layout(t))) {
       return convert_sparse(t, c10::Device(c10::DeviceType::CPU), [this](const at::Tensor& member) {
         auto host = host_of(member);
-        made_.emplace_back(host.storage().unsafeGetStorageImpl(), member.storage());
+        members_.emplace_back(host.storage().unsafeGetStorageImpl(), member.storage());
         return host;
       });
     }
@@ -188,12 +189,18 @@ class HostCall {
     if (C10_LIKELY(reachable_)) dipu::write_back(m.host, m.device);
     else copy_back(m.host, m.device);
   }
+  // A kernel may resize a member of a sparse argument: the host storage then has other memory.
+  void write_back_member(c10::StorageImpl* host, c10::StorageImpl* device) {
+    if (reachable_) write_back_storage(host, device);
+    else copy_back_storage(host, device);
+  }
   static void copy_back(const at::Tensor& host, const at::Tensor& device) {
-    auto* from = host.storage().unsafeGetStorageImpl();
-    auto* to = device.storage().unsafeGetStorageImpl();
+    copy_back_storage(host.storage().unsafeGetStorageImpl(), device.storage().unsafeGetStorageImpl());
+    write_back_geometry(host, device);
+  }
+  static void copy_back_storage(const c10::StorageImpl* from, c10::StorageImpl* to) {
     if (from->nbytes() != to->nbytes()) resize_storage(to, from->nbytes());
     if (from->nbytes() > 0) device_allocator()->copy_data(to->mutable_data(), from->data(), from->nbytes());
-    write_back_geometry(host, device);
   }
 
   at::Tensor to_device(const at::Tensor& t) {
@@ -205,6 +212,11 @@ class HostCall {
     }
     auto* storage = t.storage().unsafeGetStorageImpl();
     for (auto& m : moved_) if (m.host_storage == storage) return device_view(m.device.storage(), t);
+    for (auto& [host, device] : members_) {
+      if (host != storage) continue;
+      write_back_member(host, device.unsafeGetStorageImpl());
+      return device_view(device, t);
+    }
     for (auto& [host, device] : made_) if (host == storage) return device_view(device, t);
     auto result = adopt_host(t, device_);
     made_.emplace_back(storage, result.storage());
