@@ -35,6 +35,7 @@ COLUMNS = (
     *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
     *("max_relative_diff", "atol", "rtol", "error_info"),
 )
+_EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SHOWN = 20  # rows of the summary
 EXPLAINED = 5  # of them, in words
 
@@ -265,6 +266,24 @@ def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
     return rows + report.tensor_rows(f"{call.name} outputs", result)
 
 
+def show_forward(taken: Taken, items: Sequence[Item]) -> None:
+    """The verdicts on a call; with OP_TOOLS_VERBOSE, its arguments and results too."""
+    if report.verbose():
+        show_call(taken, items)
+    else:
+        report.say(_items(taken.call, items))
+
+
+def show_backward(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
+    """The verdicts on the gradients of a call; with OP_TOOLS_VERBOSE, the gradients too."""
+    if not items:
+        return
+    if report.verbose():
+        show_gradients(taken, found, items)
+    else:
+        report.say(_items(taken.call, items))
+
+
 def show_call(taken: Taken, items: Sequence[Item]) -> None:
     """Both sides of a call, and what the comparison gave."""
     call = taken.call
@@ -311,7 +330,18 @@ def _there(row: tuple[object, ...], device: str) -> tuple[object, ...]:
 
 
 def _items(call: Call, items: Sequence[Item]) -> str:
-    return report.grid(COLUMNS[1:], [row(call, item) for item in items])
+    return _grid([COLUMNS, *((str(call.id), *map(str, row(call, item))) for item in items)], 1)
+
+
+def _grid(rows: Sequence[Sequence[str]], first: int = 0) -> str:
+    """Lines of the file as the classic table, from a column on."""
+    header, *body = [[*line[first:_EXTRA], *line[_EXTRA + 1 :]] for line in rows]
+    name, numbers = header.index("name"), ("max_abs_diff", "max_relative_diff", "atol", "rtol")
+    for line in body:
+        line[name] = line[name].ljust(30)
+        for at in map(header.index, numbers):
+            line[at] = f"{float(line[at]):.9f}" if line[at] else ""
+    return report.grid(header, body)
 
 
 # The summary.
@@ -326,7 +356,8 @@ def show_summary(
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
     if tool.items and report.verbose():
-        report.show_file(path)
+        with path.open(newline="", encoding="utf-8") as file:
+            report.say(_grid(list(csv.reader(file))))
     if failures:
         _show_failures(failures)
     if tool.skipped:

@@ -146,6 +146,16 @@ class Prepared:
         if names.last(recorded.name) == "to" and isinstance((*self.args, None)[1], (str, int)):
             self.args = (self.args[0], self._place(self.args[1]), *self.args[2:])
 
+    @property
+    def given(self) -> list[Tensor]:
+        """The tensors among the arguments as they are at this moment: a call may write them."""
+        return self._given
+
+    @property
+    def wanted(self) -> frozenset[int]:
+        """The ids of the arguments whose gradients are computed."""
+        return frozenset(self._leaves)
+
     def run(self) -> Replayed:
         """Forward, and backward where gradients were captured."""
         state = _random_state(self.device)
