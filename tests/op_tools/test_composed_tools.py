@@ -21,7 +21,7 @@ from op_tools import diagnostics
 from tests.op_tools import small
 from tests.op_tools.training_programs import Program, differences
 
-QUICK, SLOW = 30, 500
+QUICK, SLOW = 30, 501
 
 Tool = Callable[[], AbstractContextManager[Any]]
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, cast
 
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from op_tools import looks, names
 
@@ -75,9 +76,14 @@ class _Graph:
 
 
 def origin(loss: Tensor, parameters: Mapping[int, str]) -> Origin | None:
-    """Who made the loss NaN or Inf; None: there is no graph. `parameters`: names by id."""
+    """Find what made the loss NaN or Inf; None without a graph. `parameters`: names by id."""
     if loss.grad_fn is None:
         return None
+    with _disable_current_modes():  # torch hands a dispatch mode saved numbers as Python floats
+        return _origin(loss, parameters)
+
+
+def _origin(loss: Tensor, parameters: Mapping[int, str]) -> Origin:
     graph = _read(loss)
     is_nan = math.isnan(float(loss.detach().abs().max()))
     judge, kind = (math.isnan, "NaN") if is_nan else (math.isinf, "Inf")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import torch_dipu  # noqa: F401
 from op_tools.diagnosis import graph
@@ -85,3 +86,12 @@ def test_what_checkpointing_has_put_away_stays_there() -> None:
     assert len(runs) == 1
     loss.backward()
     assert len(runs) == 2
+
+
+def test_numbers_among_saved_tensors_are_read_under_a_dispatch_mode() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    loss = (weight.sum() * 2.0).exp() * math.inf
+    with FlopCounterMode(display=False):
+        made = graph.origin(loss, {})
+    assert made is not None
+    assert made.kind == "Inf"
