@@ -38,8 +38,10 @@ def _show_backends(name: str) -> None:
     """Which names torch.compile knows of ours, and whether their compilers are there."""
     if name:
         find(name)  # says which name was meant
-    rows = [row for row in installed() if name in ("", row[0])]
+    rows = installed(name)
     console().print(table("Backends of torch.compile", ("backend", "compiler"), rows))
+    if any(text.startswith("not loaded") for _, text in rows):
+        console().print("Hint: `deeplink compile-report --backends NAME` loads one and shows it.")
 
 
 if __name__ == "__main__":

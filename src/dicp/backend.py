@@ -137,16 +137,24 @@ def find(name: str) -> Backend:
     return backend
 
 
-def installed() -> list[tuple[str, str]]:
-    """The names of dicp's backends, and the version of each compiler or what it lacks."""
+def installed(named: str = "") -> list[tuple[str, str]]:
+    """The names of the backends, and the version of each compiler or what it lacks; or of one.
+
+    A backend of a distribution that does not require deeplink is loaded only where it is named:
+    loading it may import another compiler.
+    """
     rows = []
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda p: p.name):
-        if not _ours(point.dist):  # another's: loading it would import its compiler
+        if named and point.name != named:
+            continue
+        if not named and not _ours(point.dist):
+            owner = point.dist.name if point.dist is not None else "an unknown distribution"
+            rows.append((point.name, f"not loaded: {owner} does not require deeplink"))
             continue
         try:
             backend = find(point.name)
         except NoBackendError:  # a function that chooses one of them
-            rows.append((point.name, point.value))
+            rows.append((point.name, f"not a dicp Backend: {point.value}"))
             continue
         try:
             rows.append((backend.label, backend.version()))

@@ -6,14 +6,14 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, fx
+from torch import fx
 
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError, MissingCompilerError
-from dicp import work
+from dicp import torch_internals, work
 from dicp.backend import Backend, find
 from dicp.dynamo_bridge import report
-from dicp.dynamo_bridge.compile_fx import compile_fx, measured, say_once, wants_gradients
+from dicp.dynamo_bridge.compile_fx import compile_fx, measured, wants_gradients
 
 
 def dicp(
@@ -30,7 +30,7 @@ def dicp(
     by all that serve, and the first calls decide.
     """
     training = wants_gradients(example_inputs)
-    found, why = serving(_devices(example_inputs), training)
+    found, why = serving(torch_internals.device_types(example_inputs), training)
     if mode == "max-autotune" and not training and len(found) > 1:
         return _best(gm, example_inputs, found, options or {})
     mode = None if mode == "max-autotune" else mode  # there is nothing to choose from
@@ -40,12 +40,12 @@ def dicp(
         try:
             made = compile_fx(gm, example_inputs, backend, options=options, mode=mode)
         except MissingCompilerError as error:
-            say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
+            report.say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
         else:
-            say_once(f"dicp: {backend.label}; {why}")
+            report.say_once(f"dicp: {backend.label}; {why}")
             return made
         why = "the next of those that serve"
-    say_once(f"dicp: eager; {why}")
+    report.say_once(f"dicp: eager; {why}")
     return gm.forward
 
 
@@ -65,7 +65,9 @@ def _best(
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
     """What each of the backends made of a graph, in turn, until one of them has won."""
-    say_once(f"dicp: {', '.join(b.label for b in backends)}; the first calls show the fastest")
+    report.say_once(
+        f"dicp: {', '.join(b.label for b in backends)}; the first calls show the fastest"
+    )
     candidates = {}
     for backend in backends:
         own = fx.GraphModule(gm, copy.deepcopy(gm.graph))  # some write into the graph they get
@@ -73,7 +75,7 @@ def _best(
             given = {**options, "measure": False}
             candidates[backend.label] = compile_fx(own, example_inputs, backend, options=given)
         except (CompileError, MissingCompilerError) as error:
-            say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
+            report.say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
     if not candidates:
         return gm.forward
     return measured(candidates, gm.forward, report.begin("dicp", "inference"))
@@ -106,7 +108,3 @@ def _why_not(name: str, backend: Backend, devices: set[str], training: bool) -> 
     if not devices <= set(backend.devices):
         return f"{name} runs on {'/'.join(backend.devices)}"
     return ""
-
-
-def _devices(inputs: Sequence[Any]) -> set[str]:
-    return {x.device.type for x in inputs if isinstance(x, Tensor)}

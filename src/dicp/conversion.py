@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from deeplink.errors import DeeplinkError
 
 Target = Callable[..., Any]  # an OpOverload, or a Python function such as operator.mul
 Conversion = Callable[..., Any]  # (emitter, node, *args, **kwargs) -> value, or values
+
+
+# Graphs spell every view as `reshape`: a conversion of another spelling serves it, too.
+SPELLINGS: dict[Target, tuple[Target, ...]] = {
+    torch.ops.aten.reshape.default: (
+        torch.ops.aten.view.default,
+        torch.ops.aten._unsafe_view.default,
+    ),
+}
 
 
 class NotTaken(DeeplinkError):
@@ -52,8 +61,13 @@ class Conversions:
         return register
 
     def get(self, target: Any) -> Conversion | None:
-        """The function for a target; taking one of several results needs none."""
-        return _getitem if target is operator.getitem else self._table.get(target)
+        """The function for a target, or for another spelling of it; taking one of several results
+        needs none.
+        """
+        if target is operator.getitem:
+            return _getitem
+        names = (target, *SPELLINGS.get(target, ()))
+        return next((self._table[name] for name in names if name in self._table), None)
 
     def why_not(
         self, emitter: Any, node: fx.Node, finish: Callable[[], Any] = lambda: None
@@ -108,3 +122,12 @@ def _flat(targets: Iterable[Any]) -> Iterator[Target]:
             yield from _flat(target)
         else:
             yield target
+
+
+def averages(size: int, count: int) -> Tensor:
+    """The weights [count, size] of an adaptive average pool from `size` to `count` pixels."""
+    weights = torch.zeros(count, size, dtype=torch.float64)
+    for row in range(count):
+        first, last = row * size // count, -(-(row + 1) * size // count)
+        weights[row, first:last] = 1 / (last - first)
+    return weights

@@ -63,5 +63,7 @@ def _insiders(target: Target) -> list[str]:
     modules = ("torch", "torchgen", "functorch", "torch_dipu", "deeplink", "ditorch")
     names = {*modules, vendor.device_module.partition(".")[0]}
     names |= {module.rpartition(".")[0] for module in own}
-    found = (importlib.util.find_spec(name) for name in sorted(names) if name in sys.modules)
+    loaded = {name for name in names if name in sys.modules}
+    # compilers and fused operators choose by the device; a program may import them later
+    found = (importlib.util.find_spec(name) for name in sorted(loaded | {"dicp", "dlinfer"}))
     return [f"{Path(spec.origin).parent}/" for spec in found if spec and spec.origin]

@@ -13,7 +13,7 @@ from deeplink import settings
 from deeplink.errors import MissingCompilerError, NoBackendError
 from deeplink_vendors.cuda import graph
 from dicp import Backend, choice, work
-from dicp.dynamo_bridge import compile_fx
+from dicp.dynamo_bridge import report
 from tests.dicp import toy
 
 
@@ -60,7 +60,7 @@ def test_the_first_that_is_installed_and_serves(
 def test_it_says_once_what_it_chose(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_fx, "_said", set[str]())
+    monkeypatch.setattr(report, "_said", set[str]())
     model: Any = torch.compile(nn.Linear(2, 2), backend=choice.dicp)
     with torch.no_grad(), caplog.at_level(logging.WARNING, "dicp"):
         model(torch.ones(1, 2))

@@ -249,3 +249,29 @@ def test_an_unknown_backend_or_option_is_told_with_what_was_meant() -> None:
     with pytest.raises(SettingError, match="did you mean 'verify'"):
         compile_fx(gm, [], toy.make(), options={"verfy": True})
     assert issubclass(CompileError, RuntimeError)
+
+
+@pytest.mark.parametrize("target", [torch.ops.aten.view, torch.ops.aten._unsafe_view])
+def test_a_conversion_for_another_spelling_of_reshape_serves_it(target: Any) -> None:
+    backend = toy.make("add")
+
+    @backend.conversions.register_conversion([target.default, target])
+    def view(emitter: Any, node: fx.Node, x: Any, size: Any) -> Any:
+        return emitter.op("reshape", [x, size], {})
+
+    x = torch.randn(2, 3)
+    result = run(backend, lambda x: (x + x).view(3, 2) + 1, x)
+    torch.testing.assert_close(result, (x + x).view(3, 2) + 1)
+    assert ops_of(backend) == ["add", "reshape", "add"]
+    assert report.RECORDS[-1].eager == []
+
+
+def test_a_graph_of_which_nothing_is_compiled_is_reported_at_the_first_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = toy.make("mul", name="nosingraph")
+    run(backend, torch.sin, torch.ones(2))
+    assert (
+        "nosingraph compiled 0 of 1 operators of a graph, which runs eagerly; "
+        "aten.sin.default: no conversion. Hint: `deeplink compile-report`" in caplog.text
+    )

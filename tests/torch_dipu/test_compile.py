@@ -157,7 +157,45 @@ def test_a_graph_compiler_of_the_host_serves_the_device_where_it_says_so(
             torch.testing.assert_close(compiled(x).cpu(), model(x).cpu())
         reasons.append([row["reason"] for row in report.RECORDS[-1].eager])
     torch.compiler.reset()  # what is compiled holds its weights
-    assert reasons == [[], ["on dipu, and toygraph is not"]]
+    assert reasons == [[], ["its tensors are on dipu; toygraph runs on cpu"]]
+
+
+@pytest.mark.parametrize(
+    "backend", ["onnxrtgraph", "openvinograph", "ascendgraph", "topsgraph", "inductorgraph"]
+)
+def test_a_named_backend_compiles_for_the_device(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the manual of DICP writes it: by the name of the backend, tensors on the device."""
+    monkeypatch.setenv("DICP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("DICP_MEASURE", "0")
+    args = [torch.randn(s) for s in ((5, 3), (5, 2), (2, 3))]
+    torch.compiler.reset()
+    compiled = torch.compile(torch.ops.aten.addmm.default, backend=backend, dynamic=False)
+    result = compiled(*(t.to("dipu") for t in args))
+    torch.compiler.reset()
+    assert result.device.type == "dipu"
+    torch.testing.assert_close(result.cpu(), torch.addmm(*args))
+    record = report.RECORDS[-1]
+    assert (record.backend.split()[0], record.nodes, record.taken) == (backend, 1, 1)
+
+
+def test_a_named_backend_trains_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DICP_CACHE_DIR", str(tmp_path))
+    results = []
+    for device in ("cpu", "dipu"):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
+        run = torch.compile(model, backend="ascendgraph") if device == "dipu" else model
+        run(torch.randn(3, 4).to(device)).sum().backward()
+        results.append([p.grad.cpu() for p in model.parameters() if p.grad is not None])
+    torch.compiler.reset()
+    assert [record.kind for record in report.RECORDS[-2:]] == ["forward", "backward"]
+    assert all(record.taken for record in report.RECORDS[-2:])
+    torch.testing.assert_close(results[1], results[0])
 
 
 def test_dispatch_modes_see_the_ops() -> None:

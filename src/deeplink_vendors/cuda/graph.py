@@ -32,6 +32,12 @@ def compile_whole(
     calls = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
     record.nodes = record.taken = len(calls)
     record.parts = 1
+    others = torch_internals.device_types(inputs) - set(backend.devices)
+    if others:
+        compiled = torch_internals.plain_inductor(gm, inputs)
+        record.decision = f"torch's own inductor on {'/'.join(sorted(others))}"
+        report.write()
+        return compiled
     given = patches(inputs, training, options)
     if _device(inputs) == "cpu" and not training:
         compiled = _packed(gm, inputs, given, options, record)

@@ -50,12 +50,12 @@ def _compiled(
         return backend.whole(gm, example_inputs, chosen)  # type: ignore[no-any-return]
     backend.version()  # says what is missing before any work is done
     if wants_gradients(example_inputs) and not backend.training:
-        say_once(
+        report.say_once(
             f"{backend.label} compiles inference only, and gradients are wanted here: eager. "
             "Call the model under torch.no_grad() for inference."
         )
-        report.begin(backend.label, "training").decision = "eager: it compiles inference only"
-        report.write()
+        record = report.begin(backend.label, "training")
+        record.decide("eager: it compiles inference only", stays_eager=True)
         return gm.forward
     weights = torch_internals.parameters(gm) if chosen.freeze else {}
     record = report.begin(backend.label, "inference")
@@ -79,12 +79,11 @@ def _untraceable(
     """Eager, as one graph: torch would break the program at every frame and try each again."""
     training = wants_gradients(example_inputs)
     record = report.RECORDS[-1]
-    record.decision = f"eager: torch cannot trace {error}"
-    say_once(
+    record.decide(f"eager: torch cannot trace {error}", stays_eager=True)
+    report.say_once(
         f"{backend.label}: a graph of {record.nodes} operators stays eager; torch cannot trace "
         f"{error}{' in its forward or backward' if training else ''}"
     )
-    report.write()
     ask = options.measure
 
     def run(*args: Any) -> Any:
@@ -129,6 +128,7 @@ def _settled(
     record: report.Record,
 ) -> Callable[..., Any]:
     report.write()
+    report.warn_if_eager(record)
     if record.kind != "inference" or not options.measure or options.verify or backend.simulated:
         return compiled
     return measured({"compiled": compiled}, eager, record)
@@ -141,20 +141,20 @@ def measured(
 ) -> Callable[..., Any]:
     """The best of what was compiled of a graph and eager, as its first calls show."""
 
-    def tell(text: str) -> None:
-        record.decision = text
-        report.write()
+    def tell(text: str, winner: str) -> None:
+        record.decide(text, stays_eager=winner == "eager")
         log.info("%s: graph %d runs by %s", record.backend, record.number, text)
 
     def decided(inner: Decision) -> bool:
         def whole(call: Decision) -> None:
-            tell(f"{call}, with torch.compile's own part; the graph alone: {inner}")
+            told = f"{call}, with torch.compile's own part; the graph alone: {inner}"
+            tell(told, call.winner)
 
         took = inner.seconds.get(inner.winner, shortcut.SHORT)
         doubted = inner.winner == "eager" and not inner.final  # compiled may win yet
         if not doubted and shortcut.measure_call(whole, took):
             return True
-        tell(str(inner))
+        tell(str(inner), inner.winner)
         return False
 
     return Choice(candidates, eager, decided)
@@ -168,8 +168,7 @@ def trained(
     """
 
     def tell(text: str) -> None:
-        record.decision = text
-        report.write()
+        record.decide(text, stays_eager=True)
         log.info("%s: graph %d stays %s", record.backend, record.number, text)
 
     def decided(trial: Decision) -> None:
@@ -236,6 +235,7 @@ def _compile(
             record.kind = kind
             program = build(graph, backend, options, {}, record)
             report.write()
+            report.warn_if_eager(record)
             return boxed(program)
 
         return compile_graph
@@ -266,13 +266,3 @@ def wants_gradients(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(x, Tensor) and x.requires_grad for x in inputs
     )
-
-
-_said: set[str] = set()
-
-
-def say_once(text: str) -> None:
-    """A warning that is not repeated in this process."""
-    if text not in _said:
-        _said.add(text)
-        log.warning(text)

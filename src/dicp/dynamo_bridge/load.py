@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from deeplink import settings
 from deeplink.errors import CompileError, DeeplinkError
 from dicp.backend import Backend, Executable, Loading
-from dicp.dynamo_bridge import cache
+from dicp.dynamo_bridge import cache, report
 from dicp.dynamo_bridge.codegen import describe, emit, results_of
 from dicp.dynamo_bridge.options import Options
 from dicp.dynamo_bridge.partition import extract, reason
@@ -50,21 +50,31 @@ def shape_of(name: str, gm: fx.GraphModule, known: Constants) -> Shape:
     inputs = tuple(node.name for node in gm.graph.find_nodes(op="placeholder"))
     nodes = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
     constant = tuple(place for place in inputs if place in known)
-    return Shape(name, inputs, constant, results_of(nodes))
+    places = [*gm.graph.find_nodes(op="placeholder"), *nodes]
+    values = (node.meta.get("val") for node in places)
+    devices = {value.device.type for value in values if isinstance(value, Tensor)}
+    return Shape(name, inputs, constant, results_of(nodes), tuple(sorted(devices)))
 
 
 def open_blob(
     blob: bytes, shape: Shape, backend: Backend, cached: bool, own: Constants
 ) -> Executable:
     """The executable of a compiled partition, for these constants."""
-    if backend.through_host:
+    elsewhere = [device for device in shape.devices if device not in backend.devices]
+    if elsewhere:
         own = {place: tensor.cpu() for place, tensor in own.items()}
     folder = settings.DICP_CACHE_DIR.get() / backend.name if cached else None
     changing = tuple(place for place in shape.inputs if place not in own)
     threads = torch.get_num_threads()
     loading = Loading(shape.name, own, shape.results, changing, threads, folder)
     executable = backend.load(blob, loading)
-    return _through_host(executable, shape) if backend.through_host else executable
+    if not elsewhere:
+        return executable
+    report.say_once(
+        f"{backend.label} computes on {'/'.join(backend.devices)}: each call copies tensors from "
+        f"{'/'.join(elsewhere)} to the host and the results back"
+    )
+    return _through_host(executable, shape)
 
 
 class _Maker:

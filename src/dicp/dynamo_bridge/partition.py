@@ -14,6 +14,8 @@ from dicp.backend import Backend
 from dicp.dynamo_bridge.canonical import VIEWS
 from dicp.dynamo_bridge.specialize import at_example, is_dynamic
 
+NO_WORK = "nothing to compute in its partition"  # a reason that is no gap of the backend
+
 
 @dataclass(frozen=True)
 class Split:
@@ -36,7 +38,7 @@ def split(gm: fx.GraphModule, backend: Backend) -> Split:
     regions = _regions(gm, eager)
     for (_, taken), nodes in regions.items():
         if taken and all(_moves_only(node) for node in nodes):
-            eager |= dict.fromkeys(nodes, "nothing to compute in its partition")
+            eager |= dict.fromkeys(nodes, NO_WORK)
     return _rebuild(gm, _regions(gm, eager), eager)
 
 
@@ -48,7 +50,8 @@ def reason(node: fx.Node, backend: Backend) -> str | None:
         return "no conversion"
     elsewhere = _devices(node) - set(backend.devices)
     if elsewhere and not backend.through_host:
-        return f"on {'/'.join(sorted(elsewhere))}, and {backend.name} is not"
+        runs = "/".join(backend.devices)
+        return f"its tensors are on {'/'.join(sorted(elsewhere))}; {backend.name} runs on {runs}"
     return backend.supports(node)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -17,7 +18,9 @@ from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
 from dicp.dynamo_bridge.codegen import user_line
-from dicp.dynamo_bridge.partition import Split
+from dicp.dynamo_bridge.partition import NO_WORK, Split
+
+log = logging.getLogger("dicp")
 
 KEPT = 20  # reports of processes
 
@@ -38,6 +41,12 @@ class Record:
     eager: list[dict[str, Any]] = field(default_factory=list)
     refreshed: int = 0
     decision: str = ""  # what runs it, and why, where that was measured
+    stays_eager: bool = False  # nothing that was compiled of it runs
+
+    def decide(self, text: str, stays_eager: bool) -> None:
+        """Set what runs the graph and why, and write the report."""
+        self.decision, self.stays_eager = text, stays_eager
+        write()
 
 
 RECORDS: list[Record] = []
@@ -60,6 +69,27 @@ def count(record: Record, whole: Split) -> None:
         {"op": op, "reason": why, "count": number, "line": lines[op, why]}
         for (op, why), number in reasons.most_common()
     ]
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Log a warning that is not repeated in this process."""
+    if text not in _said:
+        _said.add(text)
+        log.warning(text)
+
+
+def warn_if_eager(record: Record) -> None:
+    """Log once per backend and reason that no operator of a graph was compiled."""
+    gaps = [row for row in record.eager if row["reason"] != NO_WORK]
+    if gaps and not record.taken:
+        say_once(
+            f"{record.backend} compiled 0 of {record.nodes} operators of a graph, which runs "
+            f"eagerly; {gaps[0]['op']}: {gaps[0]['reason']}. Hint: `deeplink compile-report` lists "
+            "every operator and its reason."
+        )
 
 
 def _calls(gm: fx.GraphModule) -> int:
@@ -114,8 +144,8 @@ def show(records: Iterable[Record]) -> None:
             r.backend,
             r.kind,
             str(r.nodes),
-            str(r.taken),
-            str(r.parts),
+            str(0 if r.stays_eager else r.taken),
+            str(0 if r.stays_eager else r.parts),
             str(r.cached),
             f"{sum(r.seconds.values()):.2f}",
             r.decision or (f"refreshed {r.refreshed} times" if r.refreshed else ""),

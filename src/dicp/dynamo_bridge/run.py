@@ -28,6 +28,7 @@ class Shape:
     inputs: tuple[str, ...]
     constant: tuple[str, ...]  # those of the inputs that are constants
     results: tuple[Result, ...]
+    devices: tuple[str, ...] = ("cpu",)  # device types of its inputs and results
 
     def own(self, constants: Constants) -> Constants:
         """Its own among the constants of the whole graph."""

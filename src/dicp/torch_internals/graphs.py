@@ -54,6 +54,11 @@ def parameters(gm: fx.GraphModule) -> dict[int, Tensor]:
     return found
 
 
+def device_types(inputs: Sequence[Any]) -> set[str]:
+    """The types of the devices of tensors; a device that represents CUDA has its own name here."""
+    return {x.device.type for x in inputs if isinstance(x, Tensor)}
+
+
 def fix_numbers(gm: fx.GraphModule) -> None:
     """Has dynamo trace anew with the floats that modules hold (eps) as constants, with guards.
 

@@ -59,6 +59,16 @@ def inductor(
         return compile_fx(gm, list(inputs), config_patches=given, **more)  # type: ignore[return-value]
 
 
+def plain_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What `torch.compile(backend="inductor")` makes of a graph: vendors' runtimes hook in there.
+
+    Read from torch 2.13.
+    """
+    call: Any = torch._TorchCompileInductorWrapper(None, None, None)
+    made: Callable[..., Any] = call(gm, list(inputs))
+    return made
+
+
 @contextlib.contextmanager
 def _recorded_by(graphs: Callable[..., Any] | None) -> Iterator[None]:
     """Inductor's CUDA graphs are made by this function; dynamo compiles one graph at a time, here

@@ -47,5 +47,6 @@ backend = Backend(
     dynamic="native",
     training=True,
     simulated=True,
+    through_host=True,  # the simulation computes on the CPU
     options={"measure": False},  # a simulation is never faster
 )

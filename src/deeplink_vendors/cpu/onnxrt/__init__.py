@@ -31,4 +31,5 @@ backend = Backend(
     apart=apart,
     passes=(tidy,),
     dynamic="native",
+    through_host=True,
 )

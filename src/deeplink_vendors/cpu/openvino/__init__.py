@@ -64,5 +64,6 @@ backend = Backend(
     apart=apart,
     passes=(tidy,),
     dynamic="native",
+    through_host=True,
     fastest=frozenset({work.CONVOLUTIONS}),
 )

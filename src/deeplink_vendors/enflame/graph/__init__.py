@@ -47,5 +47,6 @@ backend = Backend(
     dynamic="specialize",
     training=True,
     simulated=True,
+    through_host=True,  # the simulation computes on the CPU
     options={"measure": False},  # a simulation is never faster
 )
