@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 
 from deeplink import settings
 from deeplink import vendor as vendors
+from deeplink.errors import VendorUnavailable
 from deeplink.vendor import LAST_RESORT, Vendor
 
 
@@ -17,5 +19,26 @@ def chosen() -> Vendor:
     if found.name == LAST_RESORT and not settings.DEEPLINK_VENDOR.get():
         found = vendors.choose("cpu").vendor
     if found.device_module:  # brings the device to torch
+        importlib.import_module(found.device_module)
+    return found
+
+
+def chosen_chip(kinds: Mapping[str, str]) -> Vendor:
+    """The vendor that serves a framework's device types of chips (device type -> vendor): the one
+    that is asked for, else the first chip that is available.
+    """
+    if settings.DEEPLINK_VENDOR.get():
+        return chosen()
+    rows = {row.name: row for row in vendors.discover()}
+    chips = [rows[name] for name in kinds.values() if name in rows]
+    found = next((row.vendor for row in chips if row.status == "available"), None)
+    if found is None:
+        states = "; ".join(f"{row.name} {row.status} ({row.reason})" for row in chips)
+        raise VendorUnavailable(
+            f"no chip of device types {', '.join(map(repr, kinds))} is available: {states}.",
+            f"{settings.DEEPLINK_VENDOR.name}=reference serves them on the reference device, "
+            f"{settings.DEEPLINK_VENDOR.name}=cpu on the CPU.",
+        )
+    if found.device_module:
         importlib.import_module(found.device_module)
     return found

@@ -1,7 +1,11 @@
 """LMDeploy's device type "dlinfer": what it refuses, what it checks, and what it leaves alone."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import torch
 from deeplink.errors import DeeplinkError
 from dlinfer import fused
 from dlinfer.framework import lmdeploy as adaptor
+from tests.dlinfer.serving import tiny
 
 pytestmark = [
     pytest.mark.frameworks,
@@ -91,3 +96,90 @@ def test_a_model_of_latent_attention_is_told() -> None:
 
     with pytest.raises(DeeplinkError, match=r"latent attention \(DeepSeek\): device type"):
         deepseek_v2.flash_mla_available()
+
+
+@pytest.fixture
+def chips(monkeypatch: pytest.MonkeyPatch) -> Iterator[adaptor.Registered]:
+    monkeypatch.setenv("DEEPLINK_VENDOR", "cpu")
+    found = adaptor.register_chips()
+    yield found
+    found.undo()
+
+
+@pytest.mark.usefixtures("chips")
+@pytest.mark.parametrize("kind", ["ascend", "maca", "camb"])
+def test_the_device_type_of_a_chip_is_served_by_the_vendor_that_is_asked_for(kind: str) -> None:
+    from lmdeploy.pytorch.backends.selector import get_backend
+
+    assert get_backend(kind).get_name() == "dlinfer"
+    assert get_backend(kind).device == "cpu"
+    with pytest.raises(DeeplinkError, match=f"tp=2: device type '{kind}' serves from one device"):
+        _config(device_type=kind, tp=2)
+
+
+def test_a_config_made_before_the_chips_are_registered_is_refused_by_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from lmdeploy.pytorch.engine.config_builder import ConfigBuilder
+
+    config = _config(device_type="ascend", tp=2)
+    monkeypatch.setenv("DEEPLINK_VENDOR", "cpu")
+    found = adaptor.register_chips()
+    try:
+        with pytest.raises(DeeplinkError, match="tp=2: device type 'ascend'"):
+            ConfigBuilder.build_dist_config(config)
+    finally:
+        found.undo()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_chip_that_is_absent_is_not_replaced_unasked() -> None:
+    from lmdeploy.pytorch.backends.selector import get_backend
+
+    with pytest.raises(
+        DeeplinkError, match="'ascend' is the chip of vendor 'ascend'; this process"
+    ):
+        get_backend("ascend")
+
+
+SNIPPET = """
+import sys
+import lmdeploy
+from lmdeploy import PytorchEngineConfig
+if __name__ == "__main__":
+    pipe = lmdeploy.pipeline(sys.argv[1],
+                            backend_config = PytorchEngineConfig(tp=1,
+                            cache_max_entry_count=0.4, device_type=sys.argv[2]))
+    question = ["Shanghai is", "Please introduce China", "How are you?"]
+    response = pipe(question, request_output_len=256, do_preprocess=False)
+    for idx, r in enumerate(response):
+        print(f"Q: {question[idx]}")
+        print(f"A: {r.text!r}")
+        print()
+"""
+
+
+def _snippet(folder: Path, kind: str, vendor: str) -> subprocess.CompletedProcess[str]:
+    here = tiny.make("llama", folder)
+    script = folder / "snippet.py"
+    script.write_text(SNIPPET)
+    command = [sys.executable, str(script), str(here), kind]
+    environment = {**os.environ, "DEEPLINK_VENDOR": vendor}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendor"), [("ascend", "reference"), ("maca", "cpu"), ("camb", "cpu")]
+)
+def test_the_documents_snippet_runs(kind: str, vendor: str, tmp_path: Path) -> None:
+    done = _snippet(tmp_path, kind, vendor)
+    assert done.returncode == 0, done.stderr
+    answers = [line for line in done.stdout.splitlines() if line.startswith("A: ")]
+    assert len(answers) == 3 and all(len(answer) > 10 for answer in answers)
+
+
+def test_the_documents_snippet_names_the_missing_chip(tmp_path: Path) -> None:
+    done = _snippet(tmp_path, "ascend", "")
+    assert done.returncode == 1
+    assert "ascend unavailable (torch_npu is not installed)" in done.stderr
+    assert "Hint: DEEPLINK_VENDOR=reference serves them on the reference device" in done.stderr

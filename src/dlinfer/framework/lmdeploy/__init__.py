@@ -1,4 +1,5 @@
-"""LMDeploy with a device type of ours: `PytorchEngineConfig(device_type="dlinfer")`.
+"""LMDeploy on dlinfer's ops: `PytorchEngineConfig(device_type="dlinfer")`, or "ascend", "maca" and
+"camb", for which LMDeploy imports `dlinfer.framework.lmdeploy_ext`.
 
 LMDeploy has no place for one, so a few of its functions are changed, and nothing outside it; what,
 is in `sites`. One process serves one kind of device: LMDeploy's own device types are refused there
@@ -16,14 +17,22 @@ from typing import Any
 
 import torch
 
+from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.vendor import Vendor
-from dlinfer.framework.choice import chosen
+from dlinfer.framework.choice import chosen, chosen_chip
 from dlinfer.framework.lmdeploy import calls, device, process
 from dlinfer.framework.lmdeploy.patches import Patches
-from dlinfer.framework.lmdeploy.sites import DEVICE_TYPE, RELEASES, TESTED, Sites
+from dlinfer.framework.lmdeploy.sites import (
+    CHIPS,
+    DEVICE_TYPE,
+    RELEASES,
+    SERVED,
+    TESTED,
+    Sites,
+)
 
-__all__ = ["DEVICE_TYPE", "Registered", "register"]
+__all__ = ["DEVICE_TYPE", "Registered", "register", "register_chips"]
 
 log = logging.getLogger("dlinfer")
 
@@ -55,11 +64,21 @@ def register() -> Registered:
     """Gives LMDeploy the device type "dlinfer"; once more does nothing."""
     with _registering:
         if not _registered:
-            _registered.append(_register())
+            _registered.append(_register(chosen()))
         return _registered[0]
 
 
-def _register() -> Registered:
+def register_chips() -> Registered:
+    """Serve LMDeploy's device types "ascend", "maca" and "camb": by the chip of one of them, or by
+    the vendor that DEEPLINK_VENDOR names; an error where there is neither.
+    """
+    with _registering:
+        if not _registered:
+            _registered.append(_register(chosen_chip(CHIPS)))
+        return _registered[0]
+
+
+def _register(vendor: Vendor) -> Registered:
     release = _version()
     sites = RELEASES.get(".".join(release.split(".")[:2]))
     if sites is None:
@@ -68,7 +87,6 @@ def _register() -> Registered:
             "LMDeploy %s; dlinfer is tested with %s: its self-check decides", release, known
         )
         sites = RELEASES[TESTED[-1]]
-    vendor = chosen()
     patches = Patches("lmdeploy")
     try:
         _patch(patches, sites, vendor)
@@ -97,7 +115,10 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
     patches.replace(sites.selector, functools.partial(_selecting, vendor))
     patches.replace(sites.batch_size, lambda stock: lambda kind: _batch(stock, kind))
     patches.replace(sites.bfloat16, lambda stock: lambda kind=TORCH: _bfloat16(stock, kind))
-    patches.replace(sites.dtype, _in_float32)
+    patches.replace(sites.dtype, functools.partial(_in_float32, vendor))
+    dist = patches.found(sites.dist).__func__
+    owner, _, name = sites.dist.rpartition(".")
+    patches.set(patches.found(owner), name, staticmethod(functools.partial(_refusing, dist)))
     patches.wrap(f"{sites.dispatcher}.__init__", _dispatching)
     _offer_device(patches, sites)
     patches.set(patches.found(sites.process), "_mp_proc", staticmethod(process.engine))
@@ -109,6 +130,7 @@ def _patch(patches: Patches, sites: Sites, vendor: Vendor) -> None:
     for name in sites.words:
         patches.word(name, TORCH, vendor.device)
     patches.replace(sites.latent, lambda stock: lambda: _no_latent_cache())
+    patches.wrap(sites.checker, functools.partial(_checking, vendor.device))
     patches.replace(sites.to_device, functools.partial(_moving, vendor.device))
     patches.replace(sites.memory, lambda stock: lambda device_id=None: device.memory(vendor.device))
 
@@ -125,6 +147,8 @@ def _accepting(stock: Any) -> Any:
     """The check of an engine's config."""
 
     def __post_init__(self: Any) -> None:
+        if self.device_type in CHIPS:
+            _refuse(self)
         if self.device_type != DEVICE_TYPE:
             try:
                 stock(self)
@@ -148,11 +172,19 @@ def _accepting(stock: Any) -> Any:
     return __post_init__
 
 
+def _refusing(stock: Any, engine_config: Any) -> Any:
+    """Refuse what is not served of a config that was made before LMDeploy imported dlinfer."""
+    if engine_config.device_type in CHIPS:
+        _refuse(engine_config)
+    return stock(engine_config)
+
+
 def _refuse(config: Any) -> None:
     """What the device type does not do, told before LMDeploy starts."""
+    kind = config.device_type
     if config.dtype not in DTYPES:
         raise DeeplinkError(
-            f"dtype {config.dtype!r}: device type {DEVICE_TYPE!r} serves {', '.join(DTYPES)}."
+            f"dtype {config.dtype!r}: device type {kind!r} serves {', '.join(DTYPES)}."
         )
     held = config.num_gpu_blocks * config.block_size
     if held and config.session_len and held < config.session_len:
@@ -161,10 +193,10 @@ def _refuse(config: Any) -> None:
     spread = {name: getattr(config, name) for name in ("tp", "dp", "ep")}
     if any(count > 1 for count in spread.values()):
         asked = ", ".join(f"{name}={count}" for name, count in spread.items() if count > 1)
-        raise DeeplinkError(f"{asked}: device type {DEVICE_TYPE!r} serves from one device.")
+        raise DeeplinkError(f"{asked}: device type {kind!r} serves from one device.")
     if int(config.quant_policy) > 0:
         raise DeeplinkError(
-            f"quant_policy={int(config.quant_policy)}: device type {DEVICE_TYPE!r} keeps keys and "
+            f"quant_policy={int(config.quant_policy)}: device type {kind!r} keeps keys and "
             "values as the model computes them.",
             "leave quant_policy out.",
         )
@@ -184,7 +216,8 @@ def _selecting(vendor: Vendor, stock: Any) -> Any:
     def _get_backend() -> Any:
         devices: Any = importlib.import_module("lmdeploy.pytorch.devices")
         kind = devices.get_device_manager().current_context().device_type
-        if kind == DEVICE_TYPE:
+        if kind in SERVED:
+            _check_chip(kind, vendor)
             return _backend(vendor)
         if vendor.device != TORCH:
             raise DeeplinkError(
@@ -196,6 +229,16 @@ def _selecting(vendor: Vendor, stock: Any) -> Any:
     return _get_backend
 
 
+def _check_chip(kind: str, vendor: Vendor) -> None:
+    """An error where a device type names a chip and another vendor, not asked for, would serve."""
+    if kind in CHIPS and vendor.name != CHIPS[kind] and not settings.DEEPLINK_VENDOR.get():
+        raise DeeplinkError(
+            f"device type {kind!r} is the chip of vendor {CHIPS[kind]!r}; this process serves from "
+            f"vendor {vendor.name!r}.",
+            f"DEEPLINK_VENDOR={vendor.name} serves device type {kind!r} from {vendor.label}.",
+        )
+
+
 @functools.cache
 def _backend(vendor: Vendor) -> Any:
     from dlinfer.framework.lmdeploy.backend import Backend  # needs the framework
@@ -204,21 +247,24 @@ def _backend(vendor: Vendor) -> Any:
 
 
 def _batch(stock: Any, kind: str) -> int:
-    return BATCH if kind == DEVICE_TYPE else int(stock(kind))
+    return BATCH if kind in SERVED else int(stock(kind))
 
 
 def _bfloat16(stock: Any, kind: str) -> bool:
-    return kind == DEVICE_TYPE or bool(stock(kind))
+    return kind in SERVED or bool(stock(kind))
 
 
-def _in_float32(stock: Any) -> Any:
-    """LMDeploy makes float16 of float32; here it stays, as the CPU's kernels have it."""
+def _in_float32(vendor: Vendor, stock: Any) -> Any:
+    """LMDeploy makes float16 of float32; here it stays, as the CPU's kernels have it, unless a
+    chip's own device type is served by the chip.
+    """
 
     def _update_torch_dtype(config: Any, dtype: str, device_type: str = "auto") -> Any:
         stock(config, dtype, device_type=device_type)
         text = getattr(config.hf_config, "text_config", None)
         own = getattr(config.hf_config, "dtype", None) or getattr(text, "dtype", None)
-        if device_type == DEVICE_TYPE and dtype == "auto" and str(own).endswith("float32"):
+        chip = vendor.name == CHIPS.get(device_type)
+        if device_type in SERVED and not chip and dtype == "auto" and str(own).endswith("float32"):
             config.dtype = torch.float32
         return config
 
@@ -231,6 +277,14 @@ def _dispatching(stock: Any) -> Any:
         self.device_map[DEVICE_TYPE] = "dlinfer"
 
     return __init__
+
+
+def _checking(target: str, stock: Any) -> Any:
+    def check(self: Any) -> None:
+        self.device = target if self.device == TORCH else self.device
+        stock(self)
+
+    return check
 
 
 def _moving(target: str, stock: Any) -> Any:

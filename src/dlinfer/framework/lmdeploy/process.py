@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from typing import Any
 
-from dlinfer.framework.lmdeploy.sites import DEVICE_TYPE
+from dlinfer.framework.lmdeploy.sites import CHIPS, DEVICE_TYPE
 
 
 class Condition:
@@ -33,6 +33,9 @@ def engine(shared_dict: Any, condition: Any, **named: Any) -> None:
     """What runs there: a new process does not know the device type yet."""
     home: Any = importlib.import_module("lmdeploy.pytorch.engine.mp_engine.zmq_engine")
     stock = home.ZMQMPEngine._mp_proc
-    if getattr(named.get("engine_config"), "device_type", "") == DEVICE_TYPE:
+    kind = getattr(named.get("engine_config"), "device_type", "")
+    if kind == DEVICE_TYPE:
         importlib.import_module("dlinfer.framework.lmdeploy").register()
+    elif kind in CHIPS:
+        importlib.import_module("dlinfer.framework.lmdeploy_ext")
     stock(shared_dict, Condition(condition), **named)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEVICE_TYPE = "dlinfer"
+# LMDeploy's own device types that it serves by dlinfer, and the vendor of each chip.
+CHIPS = {"ascend": "ascend", "maca": "metax", "camb": "camb"}
+SERVED = (DEVICE_TYPE, *CHIPS)
 ENGINE = "lmdeploy.pytorch.engine"
 AGENT = f"{ENGINE}.model_agent.agent"
 
@@ -32,6 +35,8 @@ class Sites:
     dispatcher: str  # its table of device types
     arguments: str  # the command line's `--device`
     latent: str  # asks CUDA for its kernels when it reads the config of a model with such attention
+    checker: str  # tries torch on `self.device`; made before LMDeploy imports dlinfer
+    dist: str  # reads how many devices a config asks for
     process: str  # the class whose `_mp_proc` is an engine in a process of its own
 
 
@@ -43,7 +48,6 @@ RELEASES: dict[str, Sites] = {
             "lmdeploy.pytorch.nn.embedding:ParallelEmbedding.create_weight",
             "lmdeploy.pytorch.models.patch:build_model_from_hf_config",
             "lmdeploy.pytorch.models.patch:add_adapters",
-            "lmdeploy.pytorch.check_env.torch:TorchChecker.__init__",
             f"{ENGINE}.cache_engine.engine:CacheEngine.allocate_gpu_cache",
             f"{ENGINE}.cache_engine.state:StateCacheEngine.__init__",
             f"{AGENT}:BaseModelAgent.__init__",
@@ -68,6 +72,8 @@ RELEASES: dict[str, Sites] = {
         dispatcher="lmdeploy.pytorch.kernels.dispatcher:FunctionDispatcher",
         arguments="lmdeploy.cli.utils:ArgumentHelper.device",
         latent="lmdeploy.pytorch.configurations.utils:flash_mla_available",
+        checker="lmdeploy.pytorch.check_env.torch:TorchChecker.check",
+        dist=f"{ENGINE}.config_builder:ConfigBuilder.build_dist_config",
         process=f"{ENGINE}.mp_engine.zmq_engine:ZMQMPEngine",
     ),
 }
