@@ -92,12 +92,24 @@ HAND: dict[Any, Callable[[Make], list[Arguments]]] = {
     aten.convolution_backward.default: lambda x: [
         (x(2, 6, 6, 7), x(2, 4, 6, 7), x(6, 4, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
          [True, True, True]),
+        (x(2, 6, 2, 11), x(2, 4, 6, 7), x(6, 2, 3, 1), None, [2, 1], [0, 2], [1, 2], False, [0, 0],
+         2, [True, True, False]),
+        (x(1, 2, 3, 3), x(1, 2, 8, 8), x(2, 2, 3, 3), [2], [3, 3], [1, 1], [1, 1], False, [0, 0], 1,
+         [True, True, True]),
+    ],
+    aten._native_batch_norm_legit_functional.default: lambda x: [
+        (x(2, 3, 4, 5), x(3), x(3), x(3), x.positive(3), True, 0.1, 1e-5),
+        (x(4, 3), None, None, x(3), x.positive(3), True, 0.25, 1e-3),
+    ],
+    aten._adaptive_avg_pool2d_backward.default: lambda x: [
+        (x(2, 3, 2, 3), x(2, 3, 5, 7)),
+        (x(3, 1, 1), x(3, 4, 4)),
     ],
     aten.avg_pool2d.default: lambda x: [
         (x(2, 3, 6, 8), [2, 2]),
         (x(2, 3, 6, 8), [3, 3], [2, 1], [1, 1], False, False),
     ],
-    aten._adaptive_avg_pool2d.default: lambda x: [(x(2, 3, 6, 8), [1, 1])],
+    aten._adaptive_avg_pool2d.default: lambda x: [(x(2, 3, 6, 8), [1, 1]), (x(2, 3, 5, 7), [2, 3])],
     aten.constant_pad_nd.default: lambda x: [(x(3, 4), [1, 2, 0, 1], 1.5), (x(3, 4), [1, 0])],
     aten.index.Tensor: lambda x: [
         (x(5, 4), [whole(5, 3)]),

@@ -19,6 +19,8 @@ FEW = (
     fused.linear.default, fused.rms_norm.default, fused.layer_norm.default, fused.rope.default,
     fused.swiglu.default, fused.sdpa.default, fused.batch_norm.default, fused.conv.default,
     aten.constant_pad_nd.default, aten.index.Tensor, aten.avg_pool2d.default, aten.rsub.Tensor,
+    aten._native_batch_norm_legit_functional.default, aten._adaptive_avg_pool2d_backward.default,
+    aten.convolution_backward.default,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from deeplink_vendors.ascend.graph.builder import Builder, Value
 from deeplink_vendors.ascend.graph.conversions import register_conversion
-from dicp.conversion import NotTaken
+from dicp.conversion import NotTaken, averages
 
 aten = torch.ops.aten
 
@@ -83,3 +83,30 @@ def max_pool2d(
         data_format="NCHW",
     )
     return [found]
+
+
+@register_conversion(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool2d_backward(b: Builder, node: fx.Node, grad: Value, x: Value) -> Value:
+    """Each pixel of the result goes back to its window: a product with weights on either side."""
+    sizes = (*x.shape[-2:], *grad.shape[-2:])
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotTaken("a size that changes")
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    rows, columns = (
+        b.const(averages(inner, outer).to(wide))
+        for inner, outer in zip(sizes[:2], sizes[2:], strict=True)
+    )
+    batch = grad.shape[:-2]
+    order = b.ints([*range(grad.dim - 2), grad.dim - 1, grad.dim - 2])
+
+    def product(left: Value, right: Value) -> Value:
+        shape = (*batch, left.shape[-2], right.shape[-1])
+        given = [left, right]
+        return b.op("BatchMatMulV2", given, [(wide, shape)], adj_x1=False, adj_x2=False)
+
+    def turned(value: Value) -> Value:
+        shape = (*batch, value.shape[-1], value.shape[-2])
+        return b.op("Transpose", [value, order], [(wide, shape)])
+
+    by_columns = turned(product(b.cast(grad, wide), columns))
+    return b.cast(turned(product(by_columns, rows)), x.dtype)

@@ -330,3 +330,72 @@ def _lower(b: Builder, scores: Value, q: Value, k: Value) -> Value:
     )
     triangle = b.op("Tril", [ones], [(torch.float32, sizes)])
     return b.op("Greater", [triangle, b.scalar(0.0, torch.float32)], [(torch.bool, sizes)])
+
+
+@register_conversion(aten._native_batch_norm_legit_functional.default)
+def batch_norm_training(
+    b: Builder,
+    node: fx.Node,
+    x: Value,
+    w: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Value]:
+    """The norm by the batch's own statistics, these, and the new running statistics.
+
+    In float32 and step by step: BNTrainingUpdate takes no bfloat16, and only images.
+    """
+    if not training:
+        raise NotTaken("a norm by running statistics that is to be trained")
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    axes = [0, *range(2, x.dim)]
+    row = (1, x.shape[1], *[1] * (x.dim - 2))
+    flat = (x.shape[1],)
+
+    def step(kind: str, left: Value, right: Value, shape: Sequence[Any]) -> Value:
+        return b.op(kind, [left, right], [(wide, shape)])
+
+    def in_row(value: Value) -> Value:
+        sizes = b.ints([1, -1, *row[2:]])
+        return b.op("Reshape", [b.cast(value, wide), sizes], [(wide, row)])
+
+    def averaged(value: Value) -> Value:
+        return b.op("ReduceMean", [value, b.ints(axes)], [(wide, row)], keep_dims=True)
+
+    def flattened(value: Value) -> Value:
+        return b.op("Reshape", [value, b.ints([-1])], [(wide, flat)])
+
+    up = b.cast(x, wide)
+    mean = averaged(up)
+    away = step("Sub", up, mean, x.shape)
+    var = averaged(step("Mul", away, away, x.shape))
+    rstd = b.op("Rsqrt", [step("Add", var, b.scalar(eps, wide), row)], [(wide, row)])
+    done = step("Mul", away, rstd, x.shape)
+    if w is not None:
+        done = step("Mul", done, in_row(w), x.shape)
+    if bias is not None:
+        done = step("Add", done, in_row(bias), x.shape)
+    count = _count(b, x, axes, wide)
+    fewer = step("Sub", count, b.scalar(1, wide), ())
+    unbiased = step("Mul", flattened(var), step("RealDiv", count, fewer, ()), flat)
+    results = [done, flattened(mean), flattened(rstd)]
+    for new, old in ((results[1], running_mean), (unbiased, running_var)):
+        fresh = step("Mul", new, b.scalar(momentum, wide), flat)
+        stale = step("Mul", b.cast(old, wide), b.scalar(1 - momentum, wide), flat)
+        results.append(step("Add", fresh, stale, flat))
+    kept = [value.dtype for value in node.meta["val"]]
+    return [b.cast(value, dtype) for value, dtype in zip(results, kept, strict=True)]
+
+
+def _count(b: Builder, x: Value, axes: Sequence[int], dtype: torch.dtype) -> Value:
+    """How many elements are along these dimensions, as a number of this type."""
+    sizes = [b.size(x, axis) for axis in axes]
+    total = b.scalar(math.prod(size for size in sizes if isinstance(size, int)), dtype)
+    for size in sizes:
+        if isinstance(size, Value):
+            total = b.op("Mul", [total, b.cast(size, dtype)], [(dtype, ())])
+    return total

@@ -157,8 +157,15 @@ def Pad(
     edge_padding_high: list[int],
     interior_padding: list[int],
 ) -> Tensor:
-    if mode or any(interior_padding):
-        raise NotImplementedError("a padding inside, or by something other than a constant")
+    if mode:
+        raise NotImplementedError("a padding by something other than a constant")
+    for dim, between in enumerate(interior_padding):
+        if between:
+            shape = list(operand.shape)
+            shape[dim] += (shape[dim] - 1) * between
+            spread = padding_value.expand(shape).clone()
+            spread[(slice(None),) * dim + (slice(None, None, between + 1),)] = operand
+            operand = spread
     pairs = list(zip(edge_padding_low, edge_padding_high, strict=True))[::-1]
     return F.pad(operand, [edge for pair in pairs for edge in pair], value=padding_value.item())
 

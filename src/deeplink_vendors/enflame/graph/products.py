@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
 from deeplink_vendors.enflame.graph.conversions import register_conversion
 from deeplink_vendors.enflame.graph.folding import averaged, centred, wider
-from deeplink_vendors.enflame.graph.shapes import cut
+from deeplink_vendors.enflame.graph.shapes import CONSTANT_PADDING, cut
 from deeplink_vendors.enflame.graph.source import Code, Source, Value, described, written
-from dicp.conversion import NotTaken
+from dicp.conversion import NotTaken, averages
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 
@@ -161,9 +161,125 @@ def avg_pool2d(
 
 @register_conversion(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool2d(b: Source, node: fx.Node, x: Value, size: Sequence[int]) -> Value:
-    if list(size) != [1, 1]:
-        raise NotTaken("to more than one pixel")
-    return b.like(node, "ReduceMean", x, True, [x.dim - 2, x.dim - 1])
+    if list(size) == [1, 1]:
+        return b.like(node, "ReduceMean", x, True, [x.dim - 2, x.dim - 1])
+    rows, columns = (averages(n, m).mT for n, m in zip(x.shape[-2:], size, strict=True))
+    return between(b, x, rows, columns)
+
+
+def between(b: Source, x: Value, rows: Tensor, columns: Tensor) -> Value:
+    """x of its last two dimensions, times `columns`, and its columns times `rows`."""
+    dtype, wide = x.dtype, wider(x.dtype)
+    order = [*range(x.dim - 2), x.dim - 1, x.dim - 2]
+    x = b.cast(x, wide)
+    for weights in (columns, rows):
+        shape = (*x.shape[:-1], weights.shape[1])
+        x = product(b, x, b.const(weights.to(wide)), False, (wide, shape))
+        x = b.call("Transpose", x, order, out=(wide, (*shape[:-2], shape[-1], shape[-2])))
+    return b.cast(x, dtype)
+
+
+@register_conversion(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool2d_backward(b: Source, node: fx.Node, grad: Value, x: Value) -> Value:
+    """Each pixel of the result goes back to its window."""
+    sizes = zip(x.shape[-2:], grad.shape[-2:], strict=True)
+    return between(b, grad, *(averages(n, m) for n, m in sizes))
+
+
+@register_conversion(aten.convolution_backward.default)
+def convolution_backward(
+    b: Source,
+    node: fx.Node,
+    grad: Value,
+    x: Value,
+    w: Value,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> list[Value | None]:
+    """By convolutions, the builder's only products of windows."""
+    if transposed or x.dim != 4:
+        raise NotTaken("a transposed convolution, or not of two dimensions")
+    steps = _both(stride, padding, dilation)
+    results: list[Value | None] = [None, None, None]
+    if mask[0]:
+        results[0] = _gradient_of_input(b, grad, x, w, steps, groups)
+    if mask[1]:
+        results[1] = _gradient_of_weight(b, grad, x, w, steps, groups)
+    if mask[2]:
+        out = (grad.dtype, (grad.shape[1],))
+        results[2] = b.call("ReduceSum", grad, False, [0, 2, 3], out=out)
+    return results
+
+
+def _gradient_of_input(
+    b: Source, grad: Value, x: Value, w: Value, steps: Sequence[Sequence[int]], groups: int
+) -> Value:
+    """The gradient with zeros between its pixels, convolved by the mirrored weight."""
+    stride, padding, dilation = steps
+    outputs, inputs, *kernel = w.shape
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    spread = _padded(b, grad, reach, reach, [s - 1 for s in stride])
+    parts = b.reshape(w, (groups, outputs // groups, inputs, *kernel))
+    shape = (groups, inputs, outputs // groups, *kernel)
+    turned = b.call("Transpose", parts, [0, 2, 1, 3, 4], out=(w.dtype, shape))
+    turned = b.reshape(turned, (groups * inputs, outputs // groups, *kernel))
+    mirrored = b.call("Reverse", turned, [2, 3], out=(w.dtype, turned.shape))
+    sizes = [n - r for n, r in zip(spread.shape[2:], reach, strict=True)]
+    out = (x.dtype, (*x.shape[:2], *sizes))
+    rest = ("NOTSET", "NCHW", [1, 1], [0, 0, 0, 0], dilation)
+    whole = b.call("Conv2D", [spread, mirrored], groups, *rest, out=out)
+    for dim, edge, size in zip((2, 3), padding, x.shape[2:], strict=True):
+        last = min(edge + size, whole.shape[dim])
+        kept = [last - edge if at == dim else n for at, n in enumerate(whole.shape)]
+        whole = cut(b, whole, dim, edge, last, 1, (x.dtype, kept))
+    missing = [size - n for size, n in zip(x.shape[2:], whole.shape[2:], strict=True)]
+    return _padded(b, whole, [0, 0], missing, [0, 0])  # pixels that no window reached
+
+
+def _gradient_of_weight(
+    b: Source, grad: Value, x: Value, w: Value, steps: Sequence[Sequence[int]], groups: int
+) -> Value:
+    """The input convolved by the gradient: the batch takes the place of the channels."""
+    stride, padding, dilation = steps
+    outputs, inputs, *kernel = w.shape
+    padded = _padded(b, x, padding, padding, [0, 0])
+    batch, _, *size = padded.shape
+    parts = b.reshape(padded, (batch, groups, inputs, *size))
+    shape = (inputs, groups, batch, *size)
+    parts = b.call("Transpose", parts, [2, 1, 0, 3, 4], out=(x.dtype, shape))
+    parts = b.reshape(parts, (inputs, groups * batch, *size))
+    shape = (outputs, batch, *grad.shape[2:])
+    turned = b.call("Transpose", grad, [1, 0, 2, 3], out=(grad.dtype, shape))
+    sizes = [
+        (n - s * (m - 1) - 1) // d + 1
+        for n, m, s, d in zip(size, grad.shape[2:], stride, dilation, strict=True)
+    ]
+    rest = ("NOTSET", "NCHW", dilation, [0, 0, 0, 0], stride)
+    out = (w.dtype, (inputs, outputs, *sizes))
+    found = b.call("Conv2D", [parts, turned], groups, *rest, out=out)
+    for dim, length in zip((2, 3), kernel, strict=True):
+        kept = [length if at == dim else n for at, n in enumerate(found.shape)]
+        found = cut(b, found, dim, 0, length, 1, (w.dtype, kept))
+    return b.call("Transpose", found, [1, 0, 2, 3], out=(w.dtype, w.shape))
+
+
+def _padded(
+    b: Source, x: Value, low: Sequence[int], high: Sequence[int], inside: Sequence[int]
+) -> Value:
+    """An image with zeros around it and between its pixels."""
+    if not any([*low, *high, *inside]):
+        return x
+    pairs = zip(x.shape[2:], low, high, inside, strict=True)
+    sizes = [before + after + n + (n - 1) * between for n, before, after, between in pairs]
+    edges = ([0, 0, *low], [0, 0, *high], [0, 0, *inside])
+    zero = b.scalar(0, x.dtype)
+    return b.call("Pad", x, zero, CONSTANT_PADDING, *edges, out=(x.dtype, (*x.shape[:2], *sizes)))
 
 
 @register_conversion(fused.batch_norm.default)
@@ -310,3 +426,49 @@ def _lower(b: Source, shape: Sequence[int]) -> Value:
         b.call("Iota", Code("hlir_builder"), dim, out=(torch.int32, square)) for dim in (0, 1)
     )
     return b.call("LessEqual", columns, rows, [], out=(torch.bool, square))
+
+
+@register_conversion(aten._native_batch_norm_legit_functional.default)
+def batch_norm_training(
+    b: Source,
+    node: fx.Node,
+    x: Value,
+    w: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Value]:
+    """The norm by the batch's own statistics, these, and the new running statistics."""
+    axes, wide = [0, *range(2, x.dim)], wider(x.dtype)
+    count = math.prod(x.shape[axis] for axis in axes)
+    if not training or count < 2:
+        raise NotTaken("a norm by running statistics that is to be trained, or of one element")
+    flat, row = (x.shape[1],), (1, x.shape[1], *[1] * (x.dim - 2))
+
+    def step(function: str, left: Value, right: Value | float, shape: Sequence[int]) -> Value:
+        by = b.scalar(right, wide)
+        return b.call(function, left, b.spread(by, shape), [], out=(wide, tuple(shape)))
+
+    def in_row(value: Value) -> Value:
+        return b.reshape(b.cast(value, wide), row)
+
+    up = b.cast(x, wide)
+    away = centred(b, up, axes)
+    var = averaged(b, b.call("Square", away, out=(wide, x.shape)), axes)
+    rstd = b.call("Rsqrt", step("Add", var, eps, row), out=(wide, row))
+    done = step("Mul", away, rstd, x.shape)
+    if w is not None:
+        done = step("Mul", done, in_row(w), x.shape)
+    if bias is not None:
+        done = step("Add", done, in_row(bias), x.shape)
+    mean = b.reshape(averaged(b, up, axes), flat)
+    unbiased = step("Mul", b.reshape(var, flat), count / (count - 1), flat)
+    results = [done, mean, b.reshape(rstd, flat)]
+    for new, old in ((mean, running_mean), (unbiased, running_var)):
+        parts = step("Mul", new, momentum, flat), step("Mul", b.cast(old, wide), 1 - momentum, flat)
+        results.append(step("Add", *parts, flat))
+    kept = [value.dtype for value in node.meta["val"]]
+    return [b.cast(value, dtype) for value, dtype in zip(results, kept, strict=True)]
