@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.backends.registry import lookup_backend
 
 import dlinfer
+from dicp.dynamo_bridge import report
 from tests.dlinfer.decoder import caches, given, layers, step
 
 # batches as a server has them: requests come and go
@@ -69,6 +70,21 @@ def test_a_compiled_step_gives_and_writes_what_the_plain_one_does(
             torch.testing.assert_close(mine, other)
     assert len(graphs.nodes) <= 4
     assert max(graphs.nodes) <= 40 * count
+
+
+@pytest.mark.parametrize(
+    "backend", ["ascendgraph", pytest.param("topsgraph", marks=pytest.mark.slow)]
+)
+def test_a_vendor_s_compiler_takes_all_but_the_cache_and_experts(backend: str) -> None:
+    torch._dynamo.reset()
+    model, plain, held = layers(1, True), caches(1, 16), caches(1, 16)
+    compiled = torch.compile(step, backend=backend, fullgraph=True, options={"cache": False})
+    with torch.no_grad():
+        found = compiled(model, held, *given(2, 3))
+        torch.testing.assert_close(found, step(model, plain, *given(2, 3)))
+    eager = {row["op"] for row in report.RECORDS[-1].eager if "dlinfer" in row["op"]}
+    assert eager == {"dlinfer.paged_decode_attention.default", "dlinfer.fused_moe.default"}
+    assert report.RECORDS[-1].taken >= 40
 
 
 def test_a_step_runs_as_it_is_where_the_device_has_no_graphs() -> None:

@@ -47,7 +47,8 @@ def reason(node: fx.Node, backend: Backend) -> str | None:
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return reason(node.args[0], backend) if node.args[0].op == "call_function" else None
     if node.target not in backend.conversions:
-        return "no conversion"
+        fused = getattr(node.target, "namespace", "") == "dlinfer"
+        return "no conversion; dlinfer's kernel runs it" if fused else "no conversion"
     elsewhere = _devices(node) - set(backend.devices)
     if elsewhere and not backend.through_host:
         runs = "/".join(backend.devices)

@@ -23,6 +23,7 @@ from deeplink_vendors.ascend.graph.graph import Graph
 from deeplink_vendors.ascend.graph.interpreter import Simulation
 from deeplink_vendors.ascend.graph.taken import supports
 from dicp import Backend, Executable, Loading
+from dicp.apart import of_dlinfer
 
 __all__ = ["backend", "register_conversion"]
 
@@ -44,6 +45,7 @@ backend = Backend(
     emitter=Builder,
     load=load,
     supports=supports,
+    apart=of_dlinfer("moe_gating", "weight_quant_matmul", "dynamic_quant"),
     dynamic="native",
     training=True,
     simulated=True,

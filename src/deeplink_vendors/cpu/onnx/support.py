@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,23 +32,6 @@ KEPT = frozenset(
     for target in conversions
     if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
 )
-# dlinfer's ops that a compiler does best with the rest of a graph; the others keep their kernels.
-APART = (
-    "rms_norm",
-    "add_rms_norm",
-    "silu_and_mul",
-    "gelu_and_mul",
-    "rotary",
-    "linear",
-    "dense_attention",
-)
-
-
-def apart() -> dict[Any, Callable[..., Any]]:
-    """dlinfer's ops in plain torch; none where nobody imported it: then no graph has any."""
-    declared = sys.modules.get("dlinfer.op")
-    ops = declared.OPS if declared else {}
-    return {ops[name].overload: ops[name].apart for name in APART if name in ops}
 
 
 def table() -> Conversions:

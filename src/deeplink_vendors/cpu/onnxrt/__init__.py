@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter
 from deeplink_vendors.cpu.onnx.passes import tidy
-from deeplink_vendors.cpu.onnx.support import KEPT, apart, supports
+from deeplink_vendors.cpu.onnx.support import KEPT, supports
 from deeplink_vendors.cpu.onnxrt.conversions import conversions
 from deeplink_vendors.cpu.packages import version_of
+from dicp.apart import of_dlinfer
 from dicp.backend import Backend, Executable, Loading
 
 
@@ -28,7 +29,7 @@ backend = Backend(
     load=load,
     supports=supports(),
     keep=KEPT,
-    apart=apart,
+    apart=of_dlinfer(),
     passes=(tidy,),
     dynamic="native",
     through_host=True,

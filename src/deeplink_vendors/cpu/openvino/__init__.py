@@ -14,10 +14,11 @@ from torch import Tensor
 from deeplink_vendors.cpu.onnx.conversion import known
 from deeplink_vendors.cpu.onnx.emitter import OnnxEmitter, Value
 from deeplink_vendors.cpu.onnx.passes import tidy
-from deeplink_vendors.cpu.onnx.support import KEPT, apart
+from deeplink_vendors.cpu.onnx.support import KEPT
 from deeplink_vendors.cpu.openvino.conversions import conversions, supports
 from deeplink_vendors.cpu.packages import version_of
 from dicp import work
+from dicp.apart import of_dlinfer
 from dicp.backend import Backend, Executable, Loading
 
 LARGE = 2.0**110  # beyond it a number is left as it is: 65537 times as much may be none
@@ -61,7 +62,7 @@ backend = Backend(
     load=load,
     supports=supports,
     keep=KEPT,
-    apart=apart,
+    apart=of_dlinfer(),
     passes=(tidy,),
     dynamic="native",
     through_host=True,

@@ -22,6 +22,7 @@ from deeplink_vendors.enflame.graph.interpreter import Simulation
 from deeplink_vendors.enflame.graph.source import Source
 from deeplink_vendors.enflame.graph.taken import supports
 from dicp import Backend, Executable, Loading
+from dicp.apart import of_dlinfer
 
 __all__ = ["backend", "register_conversion"]
 
@@ -44,6 +45,7 @@ backend = Backend(
     compile=compile_source,
     load=load,
     supports=supports,
+    apart=of_dlinfer("moe_gating", "weight_quant_matmul", "dynamic_quant"),
     dynamic="specialize",
     training=True,
     simulated=True,

@@ -1,0 +1,31 @@
+"""Fused ops of dlinfer in plain torch, for compilers that do best with them as part of a graph.
+
+The other ops of dlinfer (attention over a paged cache, writes to it, experts) keep their kernels.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+COMMON = (
+    "rms_norm",
+    "add_rms_norm",
+    "silu_and_mul",
+    "gelu_and_mul",
+    "rotary",
+    "linear",
+    "dense_attention",
+)
+
+
+def of_dlinfer(*more: str) -> Callable[[], Mapping[Any, Callable[..., Any]]]:
+    """`Backend.apart` for the common ops of dlinfer and those that are named."""
+
+    def apart() -> Mapping[Any, Callable[..., Any]]:
+        declared = sys.modules.get("dlinfer.op")  # not imported: then no graph has any of its ops
+        ops = declared.OPS if declared else {}
+        return {ops[name].overload: ops[name].apart for name in (*COMMON, *more) if name in ops}
+
+    return apart
