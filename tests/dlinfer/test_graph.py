@@ -84,7 +84,7 @@ def test_a_vendor_s_compiler_takes_all_but_the_cache_and_experts(backend: str) -
         torch.testing.assert_close(found, step(model, plain, *given(2, 3)))
     eager = {row["op"] for row in report.RECORDS[-1].eager if "dlinfer" in row["op"]}
     assert eager == {"dlinfer.paged_decode_attention.default", "dlinfer.fused_moe.default"}
-    assert report.RECORDS[-1].taken >= 40
+    assert report.RECORDS[-1].taken >= 25
 
 
 def test_a_step_runs_as_it_is_where_the_device_has_no_graphs() -> None:

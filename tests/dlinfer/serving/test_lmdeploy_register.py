@@ -180,6 +180,7 @@ def test_the_documents_snippet_runs(kind: str, vendor: str, tmp_path: Path) -> N
 
 def test_the_documents_snippet_names_the_missing_chip(tmp_path: Path) -> None:
     done = _snippet(tmp_path, "ascend", "")
+    text = done.stdout + done.stderr
     assert done.returncode == 1
-    assert "ascend unavailable (torch_npu is not installed)" in done.stderr
-    assert "Hint: DEEPLINK_VENDOR=reference serves them on the reference device" in done.stderr
+    assert "ascend unavailable (torch_npu is not installed)" in text
+    assert "Hint: DEEPLINK_VENDOR=reference serves them on the reference device" in text
