@@ -216,7 +216,7 @@ examples:
   {command} --time --trace trace.json train.py        and when: open it in ui.perfetto.dev
   {command} --autocompare train.py                    which operators are wrong
   {command} --overflow train.py                       where the first NaN comes from
-  {command} --recorder train.py                       always on: 2 % of the time
+  {command} --recorder train.py                       always on: 0.5 to 4 % of the time
   {command} --fallback torch.nn.functional.gelu train.py      without this one: is it well?
   {command} --capture --ops 'torch.nn.functional.*' --first 2 train.py
   {command} --time -m torch.distributed.run --nproc-per-node 2 train.py

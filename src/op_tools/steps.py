@@ -1,4 +1,6 @@
-"""The training step, counted from 0: one for each step of the program's first optimizer."""
+"""The training step, counted from 0: one for each step of the program's first optimizer, also for
+one that a GradScaler skips.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,11 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from op_tools import scaling
+
 _step = 0
 _first: weakref.ref[Optimizer] | None = None
-_handle: Any = None
+_undo: list[Callable[[], None]] = []
 _listeners: list[Any] = []
 _keepers: list[Callable[[int], None]] = []
 
@@ -50,18 +54,18 @@ def reset() -> None:
 
 
 def count(on: bool, listener: Callable[[int], None]) -> None:
-    """Follows the optimizers and tells `listener` of each step, or stops to."""
-    global _handle
-    if on and _handle is None:
-        _handle = register_optimizer_step_post_hook(_after_step)
+    """Count the optimizers' steps and call `listener` after each, or stop to."""
+    if on and not _undo:
+        _undo.append(register_optimizer_step_post_hook(_after_step).remove)
+        _undo.append(scaling.watch(_after_step))
         _listeners.append(listener)
-    elif not on and _handle is not None:
-        _handle.remove()
-        _handle = None
+    elif not on and _undo:
+        while _undo:
+            _undo.pop()()
         _listeners.remove(listener)
 
 
-def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _after_step(optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:
     """Of several optimizers (a GAN has two) only the first one counts."""
     global _first
     first = _first() if _first is not None else None

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import FlightRecorder, OpCapture, diagnostics, statistics
+from op_tools import FlightRecorder, OpCapture, OpFallback, diagnostics, statistics, steps
 from op_tools.diagnosis import signals, stacks
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.ring import Ring
@@ -65,9 +66,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a recorder writes; afterwards no hook of a recorder is left."""
     monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path))
-    return tmp_path
+    hooks = len(nn.modules.module._global_forward_hooks)
+    yield tmp_path
+    assert len(nn.modules.module._global_forward_hooks) == hooks
 
 
 def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> None:
@@ -352,3 +356,120 @@ def test_a_compiled_model_is_compiled_once_under_it(
         steps()
     steps()
     assert len(graphs) == 1
+
+
+class Scaled:
+    """A training with a GradScaler on the device."""
+
+    def __init__(self, fused: bool = False, divide: int = 1, **options: float) -> None:
+        torch.manual_seed(0)
+        layers = [nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)]
+        self.model = nn.Sequential(*layers).to("dipu")
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=fused)
+        self.scaler = torch.amp.GradScaler("dipu", **options)  # type: ignore[arg-type]
+        self.divide = divide
+        self.losses: list[float] = []
+
+    def step(self, times: float = 1.0) -> None:
+        loss = (self.model(torch.ones(2, 4, device="dipu")) - 1).pow(2).mean()
+        self.losses.append(loss.item())
+        scaled = self.scaler.scale(loss / self.divide)
+        scaled = scaled + 0 if self.divide > 1 else scaled  # one more node before the root
+        scaled.register_hook(lambda gradient: gradient * times)
+        self.optimizer.zero_grad()
+        scaled.backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("divide", [1, 2])
+def test_under_a_grad_scaler_every_attempt_and_its_true_loss_are_recorded(
+    fused: bool, divide: int, folder: Path
+) -> None:
+    plain = [vars(torch.amp.GradScaler)[name] for name in ("scale", "step")]
+    training = Scaled(fused, divide)
+    with FlightRecorder() as recorder:
+        for step in range(5):
+            training.step(float("inf") if step == 2 else 1.0)
+    assert (recorder.steps, recorder.skipped, recorder.events) == (5, 1, [])
+    found = [line for line in lines(folder) if "loss" in line]
+    assert [line["loss"] for line in found] == [loss / divide for loss in training.losses]
+    assert [bool(line.get("skipped")) for line in found] == [False, False, True, False, False]
+    assert "5 steps (1 skipped by the GradScaler)" in recorder.summary()
+    assert [vars(torch.amp.GradScaler)[name] for name in ("scale", "step")] == plain
+    assert diagnostics.problems("FlightRecorder") == []
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_nan_under_a_grad_scaler_is_an_event(
+    fused: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = Scaled(fused)
+    with torch.dipu.quirk("nan", "gelu", call=3), FlightRecorder() as recorder:
+        for _ in range(5):
+            training.step()
+    (event,) = recorder.events
+    assert event.startswith("nan: the loss is not finite in step 2; the first NaN is by gelu")
+    assert event.removeprefix("nan: ") in capsys.readouterr().err
+    (told,) = (line for line in lines(folder) if "event" in line)
+    assert told["next"].startswith("deeplink why-nan --steps 1- -- ")
+    title = readers.read(folder).findings[0].title
+    assert title.startswith("A NaN in the run: the loss is not finite in step 2")
+
+
+def test_of_several_backward_passes_in_a_step_one_bad_loss_is_an_event(folder: Path) -> None:
+    training = Scaled()
+    with FlightRecorder() as recorder:
+        for step in range(3):
+            for part in range(3):
+                x = torch.full((2, 4), float("nan") if (step, part) == (1, 1) else 1.0)
+                training.scaler.scale(training.model(x.to("dipu")).mean()).backward()
+            training.scaler.step(training.optimizer)
+            training.scaler.update()
+            training.optimizer.zero_grad()
+    (event,) = recorder.events
+    assert event.startswith("nan: the loss is not finite in step 1; the NaN came in from outside")
+
+
+def test_a_scale_that_grows_is_no_leap_of_the_loss(folder: Path) -> None:
+    training = Scaled(init_scale=1.0, growth_factor=16.0, growth_interval=4)
+    with FlightRecorder() as recorder:
+        for _ in range(24):
+            training.step()
+    assert training.scaler.get_scale() == 16.0**6 and recorder.events == []
+
+
+def test_a_grad_scaler_that_skips_every_step_is_an_event(folder: Path) -> None:
+    training = Scaled()
+    with FlightRecorder() as recorder:
+        for _ in range(24):
+            training.step(float("nan"))
+    (event,) = recorder.events
+    assert event.startswith("nan: the gradient of 0.weight is not finite in step 20")
+    assert "the GradScaler has skipped 20 steps in a row before it" in event
+
+
+def test_gradients_are_recorded_without_the_scale_that_a_fused_optimizer_takes_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "SHARE", 100.0)  # time enough for every gradient
+    found = []
+    for fused in (False, True):
+        training = Scaled(fused)
+        with FlightRecorder() as recorder:
+            training.step()
+            training.step()
+        text = recorder.ring.paths[0].read_text().splitlines()
+        found.append([json.loads(line).get("grads") for line in text][2])
+    assert found[0] == found[1] and len(found[0]) == 4
+
+
+def test_a_skipped_step_counts_for_the_tools() -> None:
+    training = Scaled()
+    seen = []
+    with OpFallback(ops="torch.nn.functional.gelu"):
+        for step in range(3):
+            training.step(float("inf") if step == 1 else 1.0)
+            seen.append(steps.current())
+    assert seen == [1, 2, 3]

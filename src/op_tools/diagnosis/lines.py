@@ -68,7 +68,7 @@ def first_bad(line: dict[str, Any]) -> str:
 
 def shown(line: dict[str, Any]) -> dict[str, Any]:
     """A line as it is written: without what it has not, and nan and inf as null."""
-    found = {key: value for key, value in line.items() if value != {}}
+    found = {key: value for key, value in line.items() if value != {} and value is not None}
     if "loss" in found:
         loss = line["loss"].get("loss")
         found["loss"] = loss if loss is not None and math.isfinite(loss) else None

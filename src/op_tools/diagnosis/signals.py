@@ -204,7 +204,7 @@ class Signals:
             values, count = later.values.tolist(), len(later.places)
             if not later.places:
                 for into, loss in zip(later.into, values, strict=True):
-                    into["loss"] = loss
+                    put_loss(into, loss)
                 continue
             for at, (into, name) in enumerate(later.places):
                 largest, norm = values[at], values[count + at]
@@ -214,6 +214,12 @@ class Signals:
         """The parts of lines that are still to be filled in, by identity."""
         asked = {id(part) for later in self.waiting for part in later.into}
         return asked | {id(into) for _, _, into in self.held}
+
+
+def put_loss(into: dict[str, Any], loss: float) -> None:
+    """The loss of the step's last backward pass, or the first one that is not finite."""
+    if math.isfinite(into.get("loss", 0.0)):
+        into["loss"] = loss
 
 
 def _event(device: torch.device) -> Any:
