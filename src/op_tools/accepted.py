@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,10 +54,11 @@ class Accepted:
             limits = known.largest, known.mean
         if result.shape != reference.shape:
             return None
-        largest, mean = _errors(result, reference)
+        largest, mean, size = _errors(result, reference)
         if not (largest <= limits[0] and mean <= limits[1]):  # a nan is not
             return None
-        return with_figures(equal(result, "as accepted before"), result, reference)
+        verdict = with_figures(equal(result, "as accepted before"), result, reference)
+        return replace(verdict, bound=max(verdict.max_abs, limits[0] * size))
 
     def allows(self, kind: Hashable, largest: float, mean: float) -> bool:
         """Whether errors are like accepted ones; it is not counted as a look."""
@@ -74,7 +75,7 @@ class Accepted:
         """Remembers the errors of a result that passed only after a long look."""
         if not verdict.passed or verdict.rule not in DRAWN:
             return
-        largest, mean = _errors(result, reference)
+        largest, mean, _ = _errors(result, reference)
         if not math.isfinite(largest + mean):
             return
         times = LARGER
@@ -87,7 +88,8 @@ class Accepted:
             known.largest, known.mean = limits
 
 
-def _errors(result: Tensor, reference: Tensor) -> tuple[float, float]:
+def _errors(result: Tensor, reference: Tensor) -> tuple[float, float, float]:
+    """The largest and the mean error as parts of the size of the reference, and that size."""
     largest = squares = size = 0.0
     y, r = (t.detach().reshape(-1) for t in (result, reference))
     for a, b in zip(y.split(CHUNK), r.split(CHUNK), strict=True):
@@ -98,5 +100,6 @@ def _errors(result: Tensor, reference: Tensor) -> tuple[float, float]:
         top = float(gap.abs_().max())
         largest = top if not top <= largest else largest  # a nan stays
     if not size > 0.0:
-        return math.inf, math.inf
-    return largest / math.sqrt(size / y.numel()), math.sqrt(squares / size)
+        return math.inf, math.inf, 0.0
+    typical = math.sqrt(size / y.numel())
+    return largest / typical, math.sqrt(squares / size), typical

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from deeplink import settings
+from deeplink.judge import Verdict
+from deeplink.judge.formats import is_inexact
 from deeplink.judge.verdict import name_of
 from op_tools import comparison
 from op_tools.comparison import Item, Taken
@@ -57,7 +60,16 @@ def forward(taken: Taken) -> list[Item] | None:
         return None
     inputs = zip(comparison.labels_of("input", taken.call), taken.after, strict=True)
     read = [(label, now) for label, now in inputs if now is not None]
-    return [Item(label, comparison.unchanged(t)) for label, t in (*read, *_named_results(mine))]
+    items = [Item(label, comparison.unchanged(t)) for label, t in read]
+    return items + [Item(label, _equal(t)) for label, t in _named_results(mine)]
+
+
+def _equal(result: Tensor) -> Verdict:
+    """The verdict on a result that no float64 was computed for."""
+    verdict = comparison.unchanged(result)
+    if not is_inexact(result.dtype):
+        return verdict
+    return replace(verdict, message=f"equal to the CPU's {verdict.dtype} result")
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -83,7 +95,7 @@ def backward(
             continue
         if b is None or not comparison.identical(a, b.to(a.dtype)):
             return None
-        found.append(Item(label, comparison.unchanged(a)))
+        found.append(Item(label, _equal(a)))
     return found
 
 

@@ -22,6 +22,7 @@ from op_tools.again import Again, Run
 from op_tools.call import Call, tensors
 from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
 
+VALUES = 1e-6  # absolute and relative tolerance of plain numbers
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
 
 
@@ -31,6 +32,7 @@ class Item:
 
     label: str
     verdict: Verdict
+    reference: torch.dtype | None = None  # type of the reference; None: it has none
 
 
 @dataclass
@@ -194,13 +196,13 @@ def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]
         if now is None:
             continue
         if not wrote and id(was) not in named and identical(was, now):
-            found.append(Item(label, unchanged(now)))
+            found.append(Item(label, unchanged(now), should.dtype))
             continue
         verdict = verdict_on(taken, now, should, lazy, count + place, standard)
         if not verdict.passed and not taken.again.writes:
             text = f"the argument was changed, which this operator does not do; {verdict.message}"
             verdict = replace(verdict, rule="input", message=text)
-        found.append(Item(label, verdict))
+        found.append(Item(label, verdict, should.dtype))
     return found
 
 
@@ -235,7 +237,7 @@ def _outputs(
         label = "output" if len(mine) == 1 else f"output[{number}]"
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             verdict = known.get(id(a)) or verdict_on(taken, a, b, lazy, place, standard)
-            found.append(Item(label, verdict))
+            found.append(Item(label, verdict, b.dtype))
             place += 1
         elif isinstance(a, Tensor) or isinstance(b, Tensor):
             text = f"{type(a).__name__}, expected {type(b).__name__}"
@@ -257,23 +259,51 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def _value(mine: Any, theirs: Any) -> Verdict:
-    """A plain number: equal, or within 1e-6 as in the classic tools."""
+    """A plain number: equal, or within the tolerance of the classic tools."""
     same = mine == theirs or (mine != mine and theirs != theirs)
     if not same and isinstance(mine, float) and isinstance(theirs, (int, float)):
-        same = math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=1e-6)
+        same = math.isclose(mine, theirs, rel_tol=VALUES, abs_tol=VALUES)
     text = "" if same else f"{mine!r} where {theirs!r} is right"
-    return Verdict(bool(same), "value", text, ratio=0.0 if same else math.inf)
+    ratio = 0.0 if same else math.inf
+    return Verdict(bool(same), "value", text, ratio=ratio, atol=VALUES, rtol=VALUES)
 
 
 def labels_of(word: str, call: Call) -> list[str]:
-    """`input[0]`, …: by the place among all the arguments, whatever they are."""
-    if not call.kwargs and not any(isinstance(v, (tuple, list, dict)) for v in call.args):
-        leaves = list(call.args)  # hot path
-    else:
-        leaves = list(leaves_of((call.args, call.kwargs)))
+    """A label for each tensor among the arguments: `input[0]`, … or `input` of a single argument.
+
+    The number counts all positional arguments, then the tensors among the named ones.
+    """
+    leaves = _leaves(call)
     if len(leaves) == 1:
         return [word] if isinstance(leaves[0], Tensor) else []
     return [_label(word, place) for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+
+def _leaves(call: Call) -> list[Any]:
+    if not call.kwargs and not any(isinstance(v, (tuple, list, dict)) for v in call.args):
+        return list(call.args)  # hot path
+    return [*leaves_of(call.args), *tensors(call.kwargs)]
+
+
+def with_values(call: Call, items: Sequence[Item]) -> list[Item]:
+    """The items of a call, and one for each argument that is no tensor: the classic tables have
+    them.
+    """
+    known, leaves = {item.label: item for item in items}, _leaves(call)
+    found = []
+    for place, leaf in enumerate(leaves):
+        label = "input" if len(leaves) == 1 else _label("input", place)
+        if label in known:
+            found.append(known.pop(label))
+        elif not isinstance(leaf, Tensor):
+            found.append(Item(label, _argument(leaf)))
+    return found + list(known.values())
+
+
+def _argument(value: Any) -> Verdict:
+    """Of an argument that is no tensor: the reference is given the same object."""
+    tolerance = VALUES if isinstance(value, (bool, int, float, complex)) else 0.0
+    return Verdict(True, "value", atol=tolerance, rtol=tolerance)
 
 
 @cache
@@ -298,8 +328,8 @@ def backward(
             continue
         if theirs is None:
             theirs = torch.zeros(mine.shape, dtype=torch.float64)
-        item = Item(label, verdict_on(taken, mine, theirs, lazy, place, standard))
-        found.append(item)
+        verdict = verdict_on(taken, mine, theirs, lazy, place, standard)
+        found.append(Item(label, verdict, theirs.dtype))
     return found
 
 

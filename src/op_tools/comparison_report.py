@@ -37,6 +37,7 @@ COLUMNS = (
 )
 _EXTRA = COLUMNS.index("cosine_similarity")  # a column of the file that the tables leave out
 SHOWN = 20  # rows of the summary
+UNBOUNDED = ("ascend", "ulp")  # standards that allow a share of the elements any error
 EXPLAINED = 5  # of them, in words
 
 
@@ -212,19 +213,37 @@ def _texts(
 
 
 def row(call: Call, item: Item | Right) -> tuple[object, ...]:
-    """name, allclose, cosine_similarity, … error_info; without a tolerance, atol is the bound."""
+    """name, allclose, cosine_similarity, … error_info.
+
+    Without a tolerance, atol is the error that was allowed where the difference is the largest.
+    atol and rtol are empty where the standard has no bound for a single element.
+    """
     verdict = item.verdict
     atol = verdict.bound if verdict.atol is None else verdict.atol
+    has_bound = not (verdict.passed and verdict.rule in UNBOUNDED and verdict.max_abs)
     return (
         f"{call.name} {item.label}",
         verdict.passed,
         f"{verdict.cosine:.9f}",
-        f"{verdict.max_abs:.9f}" if verdict.max_abs == 0 else f"{verdict.max_abs:.9g}",
-        f"{verdict.max_rel:.9f}" if verdict.max_rel == 0 else f"{verdict.max_rel:.9g}",
-        f"{atol:.9f}" if atol == 0 else f"{atol:.9g}",
-        f"{verdict.rtol or 0.0:.9f}",
-        verdict.message,
+        _figure(verdict.max_abs),
+        _figure(verdict.max_rel),
+        _figure(atol) if has_bound else "",
+        _figure(verdict.rtol or 0.0) if has_bound else "",
+        _error_info(item),
     )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.9g}" if value else _ZERO
+
+
+def _error_info(item: Item | Right) -> str:
+    """The types of the result and of its reference where they differ, and what the verdict says."""
+    verdict, reference = item.verdict, getattr(item, "reference", None)
+    texts = [verdict.message] if verdict.message else []
+    if reference is not None and verdict.dtype and name_of(reference) != verdict.dtype:
+        texts.insert(0, f"Inconsistent dtypes: torch.{verdict.dtype} {reference}")
+    return "; ".join(texts)
 
 
 def detail(call: Call, direction: str, item: Item | Right) -> str:

@@ -764,3 +764,30 @@ def test_a_cut_is_a_view_of_which_no_value_is_copied(
         assert copied == ["torch.Tensor.__getitem__"]
     assert tool.compared == 4
     healthy(tool)
+
+
+def test_a_row_has_the_error_against_float64_and_what_was_allowed() -> None:
+    x, y = torch.randn(32, 256).to("dipu"), torch.randn(256, 32).to("dipu")
+    with OpAutoCompare(bitwise=False, ops="torch.matmul"):
+        made = torch.matmul(x, y).cpu()
+    output = rows()[-1]
+    error = (made - (x.cpu().double() @ y.cpu().double()).float()).abs().max()
+    assert float(output["max_abs_diff"]) == pytest.approx(float(error)) != 0.0
+    assert float(output["atol"]) >= float(output["max_abs_diff"])
+    assert output["error_info"] == "Inconsistent dtypes: torch.float32 torch.float64"
+
+
+def test_a_row_says_where_no_float64_was_computed() -> None:
+    with OpAutoCompare(ops="torch.matmul"):
+        torch.matmul(on_device(8, 8), on_device(8, 8))
+    output = rows()[-1]
+    assert output["max_abs_diff"] == "0.000000000"
+    assert output["error_info"] == "equal to the CPU's float32 result"
+
+
+@pytest.mark.parametrize("standard", ["ascend", "ulp"])
+def test_a_row_has_no_tolerance_where_the_standard_has_none(standard: str) -> None:
+    with OpAutoCompare(ops="torch.matmul", standard=standard):
+        torch.matmul(on_device(32, 256), on_device(256, 32))
+    output = rows()[-1]
+    assert (output["allclose"], output["atol"], output["rtol"]) == ("True", "", "")

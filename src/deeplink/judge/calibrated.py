@@ -72,14 +72,14 @@ def judge(evidence: Evidence) -> Verdict:
         return quick
     plain = evidence.plain
     if plain is not None and _same(result, plain):
-        return _passed(evidence, "as the CPU")
+        return _passed(evidence, "as the CPU", None)
     pair = _pair(result, reference, evidence.unit)
     found = _outside(pair, None)
     if found is None:
-        return _passed(evidence, "spacing")
+        return _passed(evidence, "spacing", _allowed(pair, None))
     other = None if plain is None else _pair(plain, reference, evidence.unit)
     if other is not None and found.rule == "bound" and _as_good(pair, other, found.where):
-        return _passed(evidence, "as good as the CPU")
+        return _passed(evidence, "as good as the CPU", AS_GOOD[1] * _largest(other))
     sigma = _flat_sigma(evidence, evidence.sigma)
     if sigma is not None:
         found = _outside(pair, sigma)
@@ -87,11 +87,12 @@ def judge(evidence: Evidence) -> Verdict:
             sigma = _flat_sigma(evidence, evidence.surer, sigma)
             found = _outside(pair, sigma)
         if found is None:
-            return replace(_passed(evidence, "envelope"), share=_share(pair, sigma))
+            verdict = _passed(evidence, "envelope", _allowed(pair, sigma))
+            return replace(verdict, share=_share(pair, sigma))
     if other is not None:
         found = _excused(pair, other, sigma, found)
         if found is None:
-            return _passed(evidence, "no worse than the CPU")
+            return _passed(evidence, "no worse than the CPU", AS_BAD[1] * _largest(other))
     return _failed(evidence, pair, sigma, found)
 
 
@@ -120,7 +121,11 @@ def _quick(evidence: Evidence) -> Verdict | None:
             off += int(torch.count_nonzero(size > HALF))
     if figures.largest == 0.0:
         return equal(result)
-    return figures.on(equal(result, "spacing")) if few(result.numel(), off, squares, form) else None
+    if not few(result.numel(), off, squares, form):
+        return None
+    step = float(spacing(torch.tensor([figures.expected], dtype=torch.float64), form))
+    bound = (STEPS[form.is_half] + 0.5) * step
+    return replace(figures.on(equal(result, "spacing")), bound=bound)
 
 
 def next_to(count: int, largest: float, off: float, squares: float, form: Format) -> bool:
@@ -326,8 +331,22 @@ def _finite(values: Tensor) -> Tensor:
 # The verdict in words.
 
 
-def _passed(evidence: Evidence, rule: str) -> Verdict:
-    return with_figures(equal(evidence.result, rule), evidence.result, evidence.reference)
+def _passed(evidence: Evidence, rule: str, bound: float | None) -> Verdict:
+    """`bound`: the error that the rule allows; None: the error that there is."""
+    verdict = with_figures(equal(evidence.result, rule), evidence.result, evidence.reference)
+    return replace(verdict, bound=verdict.max_abs if bound is None else bound)
+
+
+def _allowed(pair: _Pair, sigma: Tensor | None) -> float:
+    """The bound of the element with the largest error, and half a step: `max_abs` is the difference
+    to a reference that was rounded to the result's type.
+    """
+    worst = int(_finite(pair.error.abs()).argmax())
+    return float(_bound(pair, sigma)[worst] + pair.step[worst] / 2)
+
+
+def _largest(pair: _Pair) -> float:
+    return float(_finite(pair.error.abs()).max())
 
 
 def _failed(evidence: Evidence, pair: _Pair, sigma: Tensor | None, found: _Finding) -> Verdict:

@@ -16,6 +16,8 @@ class Verdict:
     """Whether one result is right, and why not: it explains itself.
 
     `observed` is the error at `index`, `bound` what was allowed there, `ratio` one by the other.
+    Of a result that passed by the calibrated rule, `bound` is what was allowed where `max_abs` is;
+    0.0: nothing.
     `share` is, of what passed by the envelope, how much of what is allowed the errors take.
     `max_abs`, `max_rel` and `cosine` are against the reference in the result's own type, as the
     classic tables show them; `rule` is the one that failed, or that was enough to pass.
@@ -102,6 +104,7 @@ class Figures:
 
     largest: float = 0.0
     relative: float = 0.0
+    expected: float = 0.0  # the reference where the largest error is
     products: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def add(self, y: Tensor, r: Tensor) -> None:
@@ -114,6 +117,8 @@ class Figures:
             y, r, gap = y[finite], r[finite], gap[finite]
             largest = float(gap.max()) if gap.numel() else 0.0
         if largest:
+            if largest > self.largest:
+                self.expected = float(r[gap.argmax()])
             relative = float((gap / y.abs().add_(1e-6)).max())
             self.relative = max(self.relative, relative)
             self.largest = max(self.largest, largest)
@@ -129,7 +134,8 @@ class Figures:
         largest = float(gap.max())
         if not largest < math.inf or not bool((gap <= r.abs().mul_(2.0**-23)).all()):
             return False
-        self.largest = max(self.largest, largest)
+        if largest > self.largest:
+            self.largest, self.expected = largest, float(r[gap.argmax()])
         self.relative = max(self.relative, float(gap.div_(y.abs().add_(1e-6)).max()))
         return True
 
