@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from deeplink import __version__, children, flight, one_iter, operators, settings
+from deeplink import __version__, children, flight, one_iter, operators, running, settings
 from deeplink.coverage import scan
 from deeplink.doctor import Report, examine, plain, try_device
-from deeplink.errors import DeeplinkError
-from deeplink.running import FORWARDED, parse
+from deeplink.running import FORWARDED
 from deeplink.settings import InForce, Unknown
 from deeplink.table import console, table
-from deeplink.vendor import Found, Vendor, choose
+from deeplink.vendor import Found, Vendor, choose, using
 
 EXAMPLES = """
 
@@ -53,12 +52,9 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point: an error of ours is shown by its text, without a traceback."""
-    try:
+    """Run the command; an error of this project is shown by its text, with status 2."""
+    with running.errors_as_text():
         app()
-    except DeeplinkError as error:
-        console(stderr=True).print(str(error), style="red", soft_wrap=True)
-        sys.exit(1)
 
 
 def _version(wanted: bool) -> None:
@@ -82,8 +78,10 @@ def run(context: typer.Context) -> None:
 
     With --time, --autocompare and others its operators are watched; `run --help` says how.
     """
-    parse("deeplink run", context.args)  # a bad line is told here, under this name
-    _forward("run", context.args)
+    # parsed here so that an error names this command, and the vendor is set before a device loads
+    request = running.parse("deeplink run", context.args)
+    with using(request.vendor):
+        _forward("run", context.args)
 
 
 @app.command("one-iter", context_settings=FORWARDED)
@@ -92,8 +90,9 @@ def one_iteration(context: typer.Context) -> None:
 
     `one-iter record train.py` there, `one-iter compare RECORD train.py` here; --help says how.
     """
-    one_iter.parse("deeplink one-iter", context.args)  # a bad line is told here, under this name
-    _forward("one-iter", context.args)
+    request = one_iter.parse("deeplink one-iter", context.args)
+    with using(request.vendor):
+        _forward("one-iter", context.args)
 
 
 def _of_op_tools(word: str, help: str) -> None:
@@ -214,10 +213,14 @@ def doctor(
       deeplink doctor --vendor reference --json
       deeplink doctor --ops add
     """
-    if ops:
-        _show_operators(vendor, pattern, as_json)
-        return
-    show = not as_json
+    with settings.asking_for(vendor):  # an unknown name is one of the problems reported
+        if ops:
+            _show_operators(vendor, pattern, as_json)
+        else:
+            _examine(vendor, self_test, show=not as_json)
+
+
+def _examine(vendor: str, self_test: bool, show: bool) -> None:
     report = examine(vendor)
     if show:
         _show_state(report)

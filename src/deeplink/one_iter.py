@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink import settings
-from deeplink.running import Request
+from deeplink.running import Request, add_vendor
 
 EPILOG = """
 One iteration is run and the program ends after it. `record` writes what goes into each layer and
@@ -80,7 +80,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 def _options(parser: argparse.ArgumentParser, mode: str) -> argparse.ArgumentParser:
     parser.add_argument("--step", type=int, default=0, metavar="N", help="which one, from 0")
-    parser.add_argument("--vendor", metavar="NAME", help="on this vendor's device")
+    add_vendor(parser)
     if mode == "compare":
         parser.add_argument("--json", metavar="FILE", help="write what was found")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")

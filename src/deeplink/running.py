@@ -7,10 +7,15 @@ is asked for goes into the environment, so processes that the program starts are
 from __future__ import annotations
 
 import argparse
+import builtins
+import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +23,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError, SettingError
+from deeplink.table import console
 
 # A tool by its option: the word of its settings, its arguments in the help, and what it does.
 TOOLS = {
@@ -66,6 +72,11 @@ class Request:
     values: dict[str, str]  # settings
 
     @property
+    def vendor(self) -> str:
+        """The vendor of `--vendor`; "" where the option was not given."""
+        return self.values.get(settings.DEEPLINK_VENDOR.name, "")
+
+    @property
     def watched(self) -> bool:
         """Whether tools are to be started in this process."""
         asked = settings.OP_TOOLS_RUN.name in self.values
@@ -94,13 +105,13 @@ def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
     `start` starts the tools that OP_TOOLS_RUN names; without it, by the entry point of op_tools.
     """
     settings.watch_children(request.values)
-    sys.argv = [request.program, *request.arguments]
-    try:
+    with errors_as_text():
         stop = (start or _registered())() if request.watched else None
-    except DeeplinkError as error:
-        sys.exit(str(error))
     try:
-        _program(request)
+        if request.is_module:
+            execute("-m", request.program, *request.arguments)
+        else:
+            execute(request.program, *request.arguments)
     except Exception as error:
         trace = _own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
@@ -110,13 +121,49 @@ def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
             stop()
 
 
-def _program(request: Request) -> None:
-    if request.is_module:
-        sys.path.insert(0, "")
-        runpy.run_module(request.program, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(request.program).resolve().parent))
-        runpy.run_path(request.program, run_name="__main__")
+@contextmanager
+def errors_as_text() -> Iterator[None]:
+    """Show an error of this project by its text, and exit with status 2: no traceback."""
+    try:
+        yield
+    except DeeplinkError as error:
+        console(stderr=True).print(str(error), style="red", soft_wrap=True)
+        sys.exit(2)
+
+
+def execute(first: str, *rest: str) -> None:
+    """Run what `python FIRST REST` runs, a script or `-m module`, as `__main__` of this process.
+
+    `__file__`, `sys.argv` and `sys.path[0]` are those that Python itself gives the program.
+    """
+    here = os.getcwd()
+    if sys.path[:1] in ([here], [""]):  # of the `python -m` that started this process
+        del sys.path[0]
+    if first == "-m":
+        sys.argv = list(rest)
+        _put_first(here)
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [first, *rest]
+    file = os.path.join(here, first)  # not normalised: Python keeps "./" and ".." too
+    _put_first(os.path.dirname(os.path.realpath(file)))
+    loader = SourceFileLoader("__main__", file)
+    main = types.ModuleType("__main__")
+    vars(main).update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=None,
+        __file__=file,
+        __loader__=loader,
+    )
+    code = loader.source_to_code(Path(file).read_bytes(), file)
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def _put_first(folder: str) -> None:
+    if not sys.flags.safe_path:  # python -P adds no folder
+        sys.path.insert(0, folder)
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -135,7 +182,10 @@ def _is_tools(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_TOOLS_FOLDER)
 
 
-_STARTERS = (__file__, runpy.__file__, "<frozen runpy>")
+_STARTERS = (
+    *(__file__, runpy.__file__, "<frozen runpy>"),
+    *("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
+)
 _TOOLS_FOLDER = str(Path(__file__).parents[1] / "op_tools")
 
 
@@ -177,7 +227,14 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
     if given.verbose:
         values[settings.OP_TOOLS_VERBOSE.name] = "1"
     if values and not started:
-        raise SettingError(f"{', '.join(values)}: of which tool? Say --time or another one too")
+        options = [f"--{word}" for word in (*OPTIONS, "verbose") if getattr(given, word)]
+        raise SettingError(
+            f"{', '.join(options)} need{'s' * (len(options) == 1)} a tool; "
+            f"tools: {', '.join(f'--{word}' for word in (*TOOLS, 'recorder'))}.",
+            f"for example: --time {options[0]} …",
+        )
+    if given.vendor:
+        values[settings.DEEPLINK_VENDOR.name] = given.vendor
     return values
 
 
@@ -204,9 +261,16 @@ def _parser(command: str) -> argparse.ArgumentParser:
     for word, (value, setting, text) in OPTIONS.items():
         more.add_argument(f"--{word}", metavar=value, help=f"{text} ({setting.name})")
     more.add_argument("--verbose", action="store_true", help="a table for each call")
+    add_vendor(parser)
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="a script and its arguments")
     return parser
+
+
+def add_vendor(parser: argparse.ArgumentParser) -> None:
+    """Give a parser `--vendor`; its command enters `deeplink.vendor.using(given.vendor)`."""
+    text = "run on this vendor's device, as cpu (DEEPLINK_VENDOR); `deeplink doctor` lists them"
+    parser.add_argument("--vendor", default="", metavar="NAME", help=text)
 
 
 EXAMPLES = """

@@ -6,7 +6,8 @@ A vendor comes in by an entry point of the group `deeplink.vendors`, in the tree
 import difflib
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal
@@ -111,6 +112,33 @@ def choose(name: str | None = None) -> Choice:
     return _automatic(discover())
 
 
+_active: Vendor | None = None
+
+
+def active() -> Vendor | None:
+    """The vendor whose device represents CUDA in this process; None without ditorch."""
+    return _active
+
+
+def set_active(vendor: Vendor | None) -> None:
+    """Called by ditorch when it activates a vendor's device and when it undoes that."""
+    global _active
+    _active = vendor
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Choose a vendor for the block and the processes that it starts: what `--vendor NAME` means.
+
+    Enter it before anything loads a device. "" changes nothing. Raises as `choose` does when the
+    vendor is not installed or not available.
+    """
+    if name:
+        _asked(name)
+    with settings.asking_for(name):
+        yield
+
+
 def _asked(name: str) -> Vendor:
     asked = find(name)
     if asked and asked.vendor and asked.status == "available":
@@ -146,7 +174,8 @@ def _automatic(rows: list[Found]) -> Choice:
     for vendor in usable:
         if vendor.name == LAST_RESORT:
             return Choice(vendor, f"no accelerator is available{also}")
-    states = _list(f"{row.name} {row.status} ({row.reason})" for row in rows if row.reason)
+    ordered = sorted(rows, key=lambda row: row.name != LAST_RESORT)  # its reason is the cause
+    states = _list(f"{row.name} {row.status} ({row.reason})" for row in ordered if row.reason)
     raise NoVendorError(
         f"no vendor to choose: no accelerator is available and neither is {LAST_RESORT!r}; "
         f"found: {states}.",

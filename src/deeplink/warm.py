@@ -13,19 +13,17 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from deeplink import children, settings
+from deeplink import children, running, settings
 
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's own variable
 SERVER = """import sys
@@ -164,7 +162,7 @@ def _become(out: int, request: int) -> None:
             import torch
 
             torch._import_device_backends()  # as `import torch` ends
-        _execute(*asked["line"])
+        running.execute(*asked["line"])
     except SystemExit:
         raise
     except BaseException as error:
@@ -173,17 +171,3 @@ def _become(out: int, request: int) -> None:
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(1)
-
-
-def _execute(first: str, *rest: str) -> None:
-    """`python -m module …` or `python file …`."""
-    sys.argv[:] = [first, *rest]
-    if first == "-m":
-        sys.argv.pop(0)
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-        return
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__file__ = first
-    sys.path.insert(0, str(Path(first).resolve().parent))
-    exec(compile(Path(first).read_bytes(), first, "exec"), main.__dict__)

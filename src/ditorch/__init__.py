@@ -1,8 +1,13 @@
 """`import torch; import ditorch`: code written for CUDA runs on another accelerator."""
 
+import sys
+
 from ditorch.calls import DitorchWarning, Report, Unsupported, report
 from ditorch.session import activate, current, undo
 
 __all__ = ["DitorchWarning", "Report", "Unsupported", "activate", "current", "report", "undo"]
 
-activate()
+# `python -m ditorch` activates after it has read its options: `--vendor` chooses the device.
+# While Python looks for the module of `-m`, sys.argv[0] is "-m", and the rest is the module's.
+if not (sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)] in ("ditorch", "-mditorch")):
+    activate()

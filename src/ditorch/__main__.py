@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from deeplink import one_iter, running, settings
+from ditorch import session
 from ditorch.pytorch_tests.command import pytorch_tests
 
 app = typer.Typer(
@@ -24,20 +25,25 @@ def _root() -> None:
 @app.command(context_settings=running.FORWARDED)
 def run(context: typer.Context) -> None:
     """Run a script (or `-m module`) with its arguments; `run --help` says what may watch it."""
-    request = running.parse("python -m ditorch run", context.args)
-    settings.activate_children()
-    running.run(request)
+    _run(running.parse("python -m ditorch run", context.args))
 
 
 @app.command("one-iter", context_settings=running.FORWARDED)
 def one_iteration(context: typer.Context) -> None:
     """Record an iteration of a script, or compare one with a record, layer by layer."""
-    request = one_iter.parse("python -m ditorch one-iter", context.args)
-    settings.activate_children()
-    running.run(request)
+    _run(one_iter.parse("python -m ditorch one-iter", context.args))
 
 
 app.command("pytorch-tests")(pytorch_tests)
 
+
+def _run(request: running.Request) -> None:
+    settings.watch_children(request.values)  # the vendor is one of them
+    settings.activate_children()
+    session.activate(request.vendor or None)
+    running.run(request)
+
+
 if __name__ == "__main__":
-    app()
+    with running.errors_as_text():
+        app()

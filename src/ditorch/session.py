@@ -9,7 +9,7 @@ import torch
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
-from deeplink.vendor import Vendor, choose
+from deeplink.vendor import Vendor, choose, set_active
 from ditorch import (
     calls,
     cuda_namespace,
@@ -51,6 +51,7 @@ def activate(vendor: str | None = None) -> Session:
     """Makes CUDA code run on the vendor's device; again: nothing more happens."""
     global _session
     if _session is not None:
+        _refuse_another(vendor, _session.vendor)
         return _session
     choice = choose(vendor)
     session = Session(choice.vendor, choice.why)
@@ -66,6 +67,7 @@ def activate(vendor: str | None = None) -> Session:
             raise
         greeting.say(greeting.line_for(session.target, session.hook_problem))
     _session = session
+    set_active(session.vendor)
     return session
 
 
@@ -75,6 +77,7 @@ def undo() -> None:
     if _session is not None:
         _session.patches.undo()
         _session = None
+        set_active(None)
 
 
 def _apply(session: Session, target: Target) -> None:
@@ -88,6 +91,15 @@ def _apply(session: Session, target: Target) -> None:
     surface.apply(patches, target)
     distributed.apply(patches, target)
     reductions.apply(patches)
+
+
+def _refuse_another(wanted: str | None, active: Vendor) -> None:
+    if wanted and wanted != active.name:
+        raise DeeplinkError(
+            f"vendor {wanted!r} was asked for, but ditorch is active on {active.name!r} already.",
+            f"choose before the first `import ditorch`: {settings.DEEPLINK_VENDOR.name}={wanted}, "
+            "or ditorch.undo() first.",
+        )
 
 
 def _refuse_conflicts(vendor: Vendor) -> None:

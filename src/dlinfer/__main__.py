@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from deeplink.errors import DeeplinkError
-from deeplink.table import console
+from deeplink import running
+from deeplink.vendor import using
 from dlinfer.serving import SERVERS, Request, serve
 
 app = typer.Typer(
@@ -38,6 +37,7 @@ def serve_(
     ] = "transformers",
     host: Annotated[str, typer.Option(help="Who may ask: 0.0.0.0 lets everybody.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where it listens.")] = 8000,
+    vendor: Annotated[str, typer.Option(help="On this vendor's device (DEEPLINK_VENDOR).")] = "",
 ) -> None:
     """Serve a model by a framework's own OpenAI-compatible server, on dlinfer's ops.
 
@@ -53,15 +53,13 @@ def serve_(
       curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
         -d '{"model": "./Qwen2-7B", "messages": [{"role": "user", "content": "Hello"}]}'
     """
-    serve(framework, Request(model, host, port, tuple(context.args)))
+    with using(vendor):
+        serve(framework, Request(model, host, port, tuple(context.args)))
 
 
 def main() -> None:
-    try:
+    with running.errors_as_text():
         app(prog_name="deeplink")
-    except DeeplinkError as error:
-        console(stderr=True).print(str(error), style="red", soft_wrap=True)
-        sys.exit(1)
 
 
 if __name__ == "__main__":

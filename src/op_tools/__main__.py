@@ -6,7 +6,6 @@ import importlib
 import sys
 
 from deeplink import one_iter, running
-from deeplink.errors import DeeplinkError
 from op_tools.run import start
 
 HELP = """usage: python -m op_tools COMMAND …
@@ -54,7 +53,5 @@ def main(line: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
+    with running.errors_as_text():
         sys.exit(main(sys.argv[1:]))
-    except DeeplinkError as error:
-        sys.exit(str(error))

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 
 import torch
 
 from deeplink import settings
-from deeplink.errors import SettingError
-from op_tools import names
+from op_tools import spelling
 from op_tools.call import Call
 
 
 @dataclass
 class Names:
-    """A list of operators: full names, or regular expressions that match a full name.
-
-    An entry that is the whole of an aten operator without its overload matches all of them.
-    """
+    """A list of operators, in any spelling that `op_tools.spelling` reads, or patterns of names."""
 
     entries: tuple[str, ...]
     matched: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._patterns = [(entry, _pattern(entry)) for entry in self.entries]
+        self._meanings = [spelling.read(entry) for entry in self.entries]
 
     def __contains__(self, name: str) -> bool:
-        found = [entry for entry, pattern in self._patterns if _matches(entry, pattern, name)]
+        found = [meaning.entry for meaning in self._meanings if meaning.matches(name)]
         self.matched.update(found)
         return bool(found)
 
@@ -39,45 +34,6 @@ class Names:
     def unmatched(self) -> list[str]:
         """Entries that no operator has matched so far."""
         return [entry for entry in self.entries if entry not in self.matched]
-
-
-def _matches(entry: str, pattern: re.Pattern[str], name: str) -> bool:
-    if name in (entry, names.canonical(entry)):
-        return True
-    if name.startswith("aten.") and entry == name.rsplit(".", 1)[0]:
-        return True
-    return pattern.fullmatch(name) is not None
-
-
-def _pattern(entry: str) -> re.Pattern[str]:
-    try:
-        return re.compile(entry)
-    except re.error as error:
-        raise SettingError(
-            f"{entry!r} is no name of an operator and no regular expression: {error}.",
-            "write a full name such as torch.nn.functional.linear, or a pattern such as "
-            "'torch.Tensor.add.*'; for every operator, '.*'.",
-        ) from None
-
-
-def unknown(entries: Iterable[str]) -> list[str]:
-    """Of plain names, those that torch does not know, each with the nearest that it does."""
-    plain = [e for e in entries if re.fullmatch(r"[A-Za-z_][\w.]*", e)]
-    return [
-        f"{entry!r}{names.suggestion(entry)}"
-        for entry in plain
-        if entry.startswith("torch.") and not _exists(entry)
-    ]
-
-
-def _exists(entry: str) -> bool:
-    if entry in names.known():
-        return True
-    try:
-        names.resolve(entry)
-    except LookupError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -88,15 +44,7 @@ class Steps:
 
     @staticmethod
     def parse(text: str) -> Steps:
-        ranges: list[tuple[int, float]] = []
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            match = re.fullmatch(r"(\d+)(-(\d*))?", part)
-            if match is None:
-                raise ValueError(f"{part!r} is neither a step nor a range of them")
-            first = int(match[1])
-            end = first if match[2] is None else float(match[3] or "inf")
-            ranges.append((first, end))
-        return Steps(tuple(ranges))
+        return Steps(settings.ranges(text))
 
     def __contains__(self, step: int) -> bool:
         return not self.ranges or any(low <= step <= high for low, high in self.ranges)

@@ -205,7 +205,42 @@ def known() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if is_operator(name)))
 
 
+@cache
+def by_word() -> dict[str, list[str]]:
+    """The full names of functions and of kernels ("aten.mm") by their own word."""
+    found: dict[str, list[str]] = {}
+    for name in (*known(), *SHORT):
+        found.setdefault(last(name), []).append(name)
+    # private: torch lists its kernels nowhere else; used for look-up and suggestions only
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::"):
+            word = name[6:].partition(".")[0]
+            kernels = found.setdefault(word, [])
+            if f"aten.{word}" not in kernels:
+                kernels.append(f"aten.{word}")
+    return found
+
+
+def suggestions(name: str) -> list[str]:
+    """The names that a misspelt one may have meant, the nearest first; at most 3."""
+    parts = name.replace("::", ".").removeprefix("torch.ops.").split(".")
+    kernel = parts[0] == "aten"
+    word = parts[1] if kernel and len(parts) > 1 else parts[-1]
+    words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
+    if not words:  # mm.oot: the word of a kernel stands before its overload
+        word, kernel = parts[0], True
+        words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
+    found = [full for near in words for full in by_word()[near]]
+
+    def distance(full: str) -> tuple[bool, float, float]:
+        of_word = difflib.SequenceMatcher(None, word, last(full)).ratio()
+        of_name = difflib.SequenceMatcher(None, name, full).ratio()
+        return full.startswith("aten.") != kernel, -of_word, -of_name
+
+    return sorted(dict.fromkeys(found), key=distance)[:3]
+
+
 def suggestion(name: str) -> str:
     """ "; did you mean …?" or nothing."""
-    near = difflib.get_close_matches(name, [*known(), *SHORT], n=1, cutoff=0.6)
+    near = suggestions(name)
     return f"; did you mean {near[0]!r}?" if near else ""

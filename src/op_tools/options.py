@@ -11,6 +11,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from op_tools import spelling
 from op_tools.call import Level
 from op_tools.filters import Selection, Steps
 
@@ -53,15 +54,18 @@ def options_for(
     """The options in force for a tool now; SettingError when one of them cannot be."""
     section = _section(TOOLS[key], config)
     own, disabled = settings.op_lists(key)
+    chosen = _first(_words(ops), _set(own), section.get("ops"), (".*",))
+    left_out = _first(_words(disable), _set(disabled), section.get("disable"), disabled.default())
+    asked = _first(level, _set(settings.OP_TOOLS_LEVEL), section.get("level"), "")
+    if asked not in ("module", "function"):  # their names are not torch's
+        spelling.check(own.name, chosen)
+        spelling.check(disabled.name, left_out)
+        if asked == "aten":
+            chosen = spelling.kernels(own.name, chosen)
     return Options(
-        ops=_first(_words(ops), own.get() if own.is_set() else None, section.get("ops"), (".*",)),
-        disable=_first(
-            _words(disable),
-            disabled.get() if disabled.is_set() else None,
-            section.get("disable"),
-            disabled.default(),
-        ),
-        level=_first(level, _set(settings.OP_TOOLS_LEVEL), section.get("level"), "api"),
+        ops=chosen,
+        disable=left_out,
+        level=asked or spelling.level_of(key, chosen),
         devices=_first(
             _words(devices), _set(settings.OP_TOOLS_DEVICES), section.get("devices"), ()
         ),
@@ -72,8 +76,15 @@ def options_for(
 
 def _selection(section: dict[str, Any]) -> Selection:
     steps = _set(settings.OP_TOOLS_STEPS)
+    text = str(_first(steps, section.get("steps"), ""))
+    try:
+        chosen = Steps.parse(text)
+    except ValueError as error:
+        raise SettingError(
+            f"steps = {text!r}: {error}.", "write numbers and ranges, as 3,10-20,100-."
+        ) from None
     return Selection(
-        steps=Steps.parse(str(_first(steps, section.get("steps"), ""))),
+        steps=chosen,
         ranks=_first(_set(settings.OP_TOOLS_RANKS), section.get("ranks"), ()),
         modules=_first(_set(settings.OP_TOOLS_MODULES), section.get("modules"), ()),
         sites=_first(_set(settings.OP_TOOLS_SITES), section.get("sites"), ()),

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.table import console, table
-from op_tools import diagnostics
+from op_tools import diagnostics, spelling
 from op_tools.call import Call
 
 if TYPE_CHECKING:
+    from op_tools.options import Options
     from op_tools.tool import Started, Tool
 
 TENSOR_COLUMNS = (
@@ -46,6 +47,12 @@ def announce(tool: Tool, name: str, applied: bool) -> None:
     """`apply OpCaptureHook on torch.add`, once for each operator while a tool is started."""
     if verbose():
         say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
+
+
+def resolved(tool: Tool, options: Options) -> None:
+    """Show which operators the words of a list mean, where a word alone was given."""
+    for line in spelling.explained(options.ops):
+        console(stderr=True).print(f"{type(tool).__name__}: {line}", soft_wrap=True)
 
 
 def saved(path: object) -> None:
@@ -200,14 +207,9 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
 
 def why_nothing(tool: Tool, started: Started) -> str:
     """The likeliest reason that a tool worked on no call."""
-    from op_tools.filters import unknown
-
     options = started.options
     if not options.ops:
         return f"OP_{tool.key}_LIST is empty, so no operator is in it."
-    strange = unknown(options.ops)
-    if strange:
-        return f"Not known to torch: {', '.join(strange)}."
     if started.ops.unmatched == list(options.ops):
         return f"No operator that was called is in the list {','.join(options.ops)}."
     if started.refused:

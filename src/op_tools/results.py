@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
+import sys
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from deeplink import settings
+from deeplink import identity, settings
 from deeplink.errors import SettingError
 
 _names: dict[tuple[Path, int], str] = {}
+_described: set[tuple[Path, int]] = set()  # by root and process
 _lock = threading.Lock()
 
 
@@ -26,12 +32,48 @@ def folder(kind: str) -> Path:
         probe = path / f".probe-{os.getpid()}-{threading.get_ident()}"
         probe.write_bytes(b"\0" * 4096)
         probe.unlink()
+        _describe(root)
     except OSError as error:
         raise SettingError(
             f"{path} cannot be written: {error.strerror or error}.",
             "set OP_TOOLS_RESULTS to a folder that you may write and that has room.",
         ) from None
     return path
+
+
+def _describe(root: Path) -> None:
+    """Write run_pid….json once for each process: its device, vendor, versions and command."""
+    key = root.resolve(), os.getpid()
+    with _lock:
+        if key in _described:
+            return
+        _described.add(key)
+    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+    about = {"kind": "run", "pid": os.getpid(), "command": sys.argv, "begin": time.time()}
+    about |= identity.current().as_dict()
+    path = root / f"run_pid{os.getpid()}_{stamp}{rank()}.json"
+    path.write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def devices(place: Path, files: Iterable[Path] = ()) -> list[str]:
+    """Name the devices that a run was made on: of the processes that wrote these files of it.
+
+    `place` is a folder of results, or a file in one; without files every process counts.
+    """
+    folders = [place] if place.is_dir() else [place.parent, place.parent.parent]
+    written = {number for file in files for number in re.findall(r"\d+", "/".join(file.parts[-5:]))}
+    found: dict[str, None] = {}
+    for folder in folders:
+        pattern = "run_pid*.json"
+        for file in sorted(folder.rglob(pattern) if place.is_dir() else folder.glob(pattern)):
+            try:
+                about = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue  # cut off: its process was killed while it wrote
+            made = identity.read(about)
+            if made is not None and (not written or str(about.get("pid")) in written):
+                found[str(made)] = None
+    return list(found)
 
 
 def owner(path: Path) -> str:

@@ -98,6 +98,7 @@ class Tool:
                 raise
             engine.start(self)
             endings.begun(self)
+            report.resolved(self, options)
         return self
 
     def stop(self) -> None:

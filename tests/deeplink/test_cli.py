@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import deeplink
-from deeplink import cli, doctor
+from deeplink import cli, doctor, settings
 from deeplink.vendor import Choice, Found, Vendor
 
 runner = CliRunner()
@@ -145,6 +145,37 @@ def test_main_shows_an_error_without_a_traceback(
         raise deeplink.SettingError("it went wrong.", "do better.")
 
     monkeypatch.setattr(cli, "app", fail)
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert capsys.readouterr().err == "it went wrong.\nHint: do better.\n"
+
+
+PROGRAM = str(Path(__file__).parents[2] / "examples" / "train_small.py")
+STARTING = [
+    ["run", "--vendor", "cpu", PROGRAM],
+    ["one-iter", "record", "--to", "rec", "--vendor", "cpu", PROGRAM],
+    ["one-iter", "record", "--vendor=cpu", "-m", "my.training"],
+]
+
+
+@pytest.mark.parametrize("line", STARTING, ids=lambda line: " ".join(line[:2]))
+def test_vendor_is_chosen_before_the_program_starts(
+    line: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of the program activates a device on import: it must inherit the choice."""
+    seen: list[str] = []
+
+    def start(command: list[str]) -> int:
+        seen.append(settings.DEEPLINK_VENDOR.get())
+        return 0
+
+    monkeypatch.delenv("DEEPLINK_VENDOR", raising=False)
+    monkeypatch.setattr(cli.children, "run", start)
+    assert run(*line)[0] == 0
+    assert (seen, settings.DEEPLINK_VENDOR.get()) == (["cpu"], "")
+
+
+def test_an_unknown_vendor_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.children, "run", lambda line: pytest.fail("the program was started"))
+    with pytest.raises(deeplink.DeeplinkError, match=r"no vendor 'no-such'; installed: .*\nHint: "):
+        runner.invoke(cli.app, ["run", "--vendor", "no-such", PROGRAM], catch_exceptions=False)

@@ -150,12 +150,29 @@ def test_what_is_asked_for_becomes_settings(program: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fallback", "torch.liner"], "did you mean 'torch.nn.functional.linear'"),
+        (["--time", "--ops", "torch.liner"], "OP_TIME_MEASURE_LIST: no operator is named"),
+    ],
+)
+def test_a_misspelt_operator_is_refused_before_the_program_starts(
+    options: list[str], message: str, program: Path
+) -> None:
+    done = command("op_tools", "run", *options, program)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr and "Hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (["--tme", "train.py"], "unrecognized arguments: --tme"),
         (["--time", "--level", "kernel", "train.py"], "--level kernel: no such choice; allowed:"),
         (["--first", "-1", "--time", "train.py"], "--first"),
-        (["--steps", "3", "train.py"], "of which tool?"),
+        (["--steps", "3", "train.py"], "--steps needs a tool; tools: --capture, --autocompare"),
+        (["--time", "--steps", "5-3", "train.py"], "--steps 5-3: the range '5-3' is empty"),
         (["--time"], "which program?"),
         (["--time", "nowhere.py"], "no script 'nowhere.py'; for a module say -m nowhere.py"),
     ],

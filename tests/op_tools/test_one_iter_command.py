@@ -54,6 +54,18 @@ def _one_iter(*line: object, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+def test_record_on_another_vendor_finds_the_fault_of_this_device(tmp_path: Path) -> None:
+    """DIPU_QUIRKS stays set in both runs: a faulty chip is faulty in both."""
+    fault = {"DIPU_QUIRKS": "ignore_strides:mm"}
+    done = _one_iter("record", "--to", tmp_path, "--vendor", "cpu", PROGRAM, **fault)
+    assert "one-iter: recorded on plain CPU (device cpu), torch " in done.stdout, done.stderr
+    done = _one_iter("compare", tmp_path, PROGRAM, **fault)
+    assert "one-iter: recorded on plain CPU (device cpu)" in done.stdout, done.stderr
+    assert "one-iter: compared on reference device (CPU) (device dipu)" in done.stdout
+    assert "the first that diverges: head" in done.stdout and done.returncode == 1
+    assert "WARNING" not in done.stdout
+
+
 @pytest.mark.slow
 def test_every_rank_records_and_compares_its_own(tmp_path: Path) -> None:
     record = tmp_path / "rec"

@@ -52,7 +52,11 @@ def test_a_compared_run_shows_what_is_wrong_and_where(
     x = torch.linspace(-3, 3, 64, device="dipu").reshape(8, 8)
     with torch.dipu.quirk("ignore_strides", "gelu"), op_tools.OpAutoCompare():
         torch.nn.functional.gelu(x.t()) + 1
-    head = head_of(page.render(readers.read(tmp_path), Path(__file__).parent))
+    text = page.render(readers.read(tmp_path), Path(__file__).parent)
+    label = f"reference device (CPU) (device dipu), torch {torch.__version__}, python "
+    assert f'<p id="device">{label}' in text
+    head = head_of(text)
+    assert head["devices"][0].startswith(label)
     assert head["findings"][0]["level"] == "bad"
     assert head["findings"][0]["title"] == "torch.nn.functional.gelu is wrong"
     assert head["operators"][0]["op"] == "torch.nn.functional.gelu"

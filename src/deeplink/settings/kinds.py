@@ -51,6 +51,31 @@ def text(name: str, default: str, doc: str, allowed: str = "any text") -> Settin
     return Setting(name, str, lambda: default, doc, allowed)
 
 
+def ranges(value: str) -> tuple[tuple[int, float], ...]:
+    """Numbers and ranges of numbers, "3,10-20,100-"; ValueError for an empty range."""
+    found: list[tuple[int, float]] = []
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        match = re.fullmatch(r"(\d+)(-(\d*))?", part)
+        if match is None:
+            raise ValueError(f"{part!r} is neither a number nor a range of numbers")
+        first = int(match[1])
+        end = first if match[2] is None else float(match[3] or "inf")
+        if end < first:
+            raise ValueError(f"the range {part!r} is empty: it ends before it begins")
+        found.append((first, end))
+    return tuple(found)
+
+
+def steps(name: str, doc: str) -> Setting[str]:
+    """Numbers and ranges of numbers, kept as text."""
+
+    def parse(value: str) -> str:
+        ranges(value)
+        return value
+
+    return Setting(name, parse, lambda: "", doc, "numbers and ranges, as 3,10-20,100-")
+
+
 def integer(
     name: str, default: int, doc: str, minimum: int | None = None, maximum: int | None = None
 ) -> Setting[int]:

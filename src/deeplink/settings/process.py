@@ -13,7 +13,13 @@ from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH
 
 @contextmanager
 def asking_for(vendor: str) -> Iterator[None]:
-    """DEEPLINK_VENDOR names the vendor inside the block, for processes started there, too."""
+    """Set DEEPLINK_VENDOR inside the block, for the processes that it starts too; "": no change.
+
+    Does not check the name: `deeplink.vendor.using` does.
+    """
+    if not vendor:
+        yield
+        return
     before = os.environ.get(DEEPLINK_VENDOR.name)
     os.environ[DEEPLINK_VENDOR.name] = vendor
     try:

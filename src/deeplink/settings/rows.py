@@ -18,6 +18,7 @@ from deeplink.settings.kinds import (
     operators,
     path,
     size,
+    steps,
     text,
     tolerance,
     words,
@@ -335,7 +336,7 @@ OP_TOOLS_LEVEL = choice(
 OP_TOOLS_DEVICES = words(
     "OP_TOOLS_DEVICES", (), "Kinds of devices that are watched, such as cpu; empty: all but cpu."
 )
-OP_TOOLS_STEPS = text("OP_TOOLS_STEPS", "", "Training steps that are watched.", "3,10-20,100-")
+OP_TOOLS_STEPS = steps("OP_TOOLS_STEPS", "Training steps that are watched.")
 OP_TOOLS_RANKS = Setting(
     "OP_TOOLS_RANKS",
     lambda value: tuple(int(word) for word in value.split(",") if word.strip()),

@@ -17,6 +17,7 @@ from deeplink import vendor
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
 from deeplink.workers import spare_the_cpu
+from ditorch import session
 from ditorch.pytorch_tests import device_config, results
 from ditorch.pytorch_tests.builtin import SUITES
 from ditorch.pytorch_tests.device_config import DeviceConfig, skipped
@@ -62,8 +63,11 @@ def pytorch_tests(
     old: Annotated[
         Path | None, typer.Option("--diff", help="The CSV of an earlier run, to compare with.")
     ] = None,
+    device: Annotated[
+        str, typer.Option("--vendor", help="On this vendor's device (DEEPLINK_VENDOR).")
+    ] = "",
 ) -> None:
-    """Run PyTorch's own tests on the device that stands for CUDA.
+    """Run PyTorch's own tests on the device that represents CUDA.
 
     Without --pytorch: every operator, module and optimizer that torch's own test databases list,
     against the CPU. With it: the test files of your checkout, as they are. Each test is one row of
@@ -89,9 +93,11 @@ def pytorch_tests(
             sources = _sources(suites, pytorch, _words(files))
             re.compile(only)
             _make_room(output, resume)
-            rules = device_config.read(config or vendor.choose().vendor.gaps_file())
-            chosen = _words(dtypes) or rules.dtypes
-            _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
+            with vendor.using(device):
+                session.activate()
+                rules = device_config.read(config or vendor.choose().vendor.gaps_file())
+                chosen = _words(dtypes) or rules.dtypes
+                _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
         rows = results.read(output)
     except (DeeplinkError, OSError) as error:
         console(stderr=True).print(str(error), style="red", soft_wrap=True)

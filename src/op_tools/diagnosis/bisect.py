@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from deeplink.losses import Loss
-from op_tools.diagnosis import formats, reproduction
+from op_tools.diagnosis import formats, launching, reproduction
 from op_tools.diagnosis.checks import Check, LossCheck, Seen, is_decided, judged, tolerance_of
 from op_tools.diagnosis.formats import Bisect, BisectRun, Guilty, Place
 from op_tools.diagnosis.rerouting import WIDE_ON_CPU, Plan, Where
-from op_tools.diagnosis.running import Runner, Until
+from op_tools.diagnosis.running import Command, Runner, Until
 from op_tools.diagnosis.search import Exhausted, Search
 
 SHOWN = 16  # losses of a run that are kept, the last of them
@@ -85,6 +85,7 @@ class Bisection:
             "candidates": [],
             "suspects": [],
             "guilty": [],
+            "fix": "",
             "runs": [],
             "seconds": 0.0,
         }
@@ -135,6 +136,10 @@ class Bisection:
             self._narrow(ops)
         if self._asked.script:
             reproduction.scripts(self._runner, self._folder, self.found, len(self.found["runs"]))
+        if self._asked.instead == "cpu" and isinstance(self._runner, Command):
+            self.found["fix"] = launching.with_tools(
+                self._runner.line, ["--fallback", ",".join(ops), "--level", self._asked.level]
+            )
         raise Ended("found", self._told(ops))
 
     # The check.

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from deeplink.losses import PATTERN
+from deeplink.running import add_vendor
 from deeplink.table import console, table
+from deeplink.vendor import using
 from op_tools.diagnosis import checks, formats, launching
 from op_tools.diagnosis.bisect import Asked, Bisection
 from op_tools.diagnosis.determinism import Repetition
@@ -71,7 +73,7 @@ def bisect(command: str, line: Sequence[str]) -> int:
         )
         pattern, resume = given.loss_pattern, given.resume
         runner = Command(given.line, folder, pattern, given.timeout, resume, given.fresh)
-        with contextlib.closing(runner):
+        with using(given.vendor), contextlib.closing(runner):
             found = Bisection(runner, folder, asked, tell=_say).run()
     except KeyboardInterrupt:
         return _stopped(command, folder)
@@ -87,7 +89,8 @@ def determinism(command: str, line: Sequence[str]) -> int:
     folder = Path(given.to).resolve()
     try:
         runner = Command(given.line, folder, PATTERN, given.timeout)
-        found = Repetition(runner, folder, given.level, _say).run()
+        with using(given.vendor):
+            found = Repetition(runner, folder, given.level, _say).run()
     except KeyboardInterrupt:
         return _stopped(command, folder)
     except OSError as error:
@@ -147,6 +150,8 @@ def show_bisect(found: Bisect, folder: Path) -> None:
             out.print(f"alone: deeplink run {guilty['script']}", soft_wrap=True)
     style = {"found": "bold red", "nothing": "green"}.get(found["status"], "bold yellow")
     out.print(found["verdict"], style=style, soft_wrap=True)
+    if found["fix"]:
+        out.print(f"Fix until the device is repaired: {found['fix']}", soft_wrap=True)
     out.print(f"everything: {folder / formats.FILES['bisect']}", soft_wrap=True)
 
 
@@ -200,6 +205,7 @@ def _parser(command: str, about: str, epilog: str, folder: str) -> argparse.Argu
     parser.add_argument("--to", default=folder, metavar="DIR", help=f"where files go ({folder})")
     parser.add_argument("--level", choices=("aten", "api"), default="aten", help="of operators")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds for one run")
+    add_vendor(parser)
     return parser
 
 

@@ -49,6 +49,10 @@ def diff(command: str, line: Sequence[str]) -> int:
 def show(found: Diff) -> None:
     """The growth of the error, what is not the same, the collectives, the verdict."""
     out = console()
+    for name in ("a", "b"):
+        side = found["a"] if name == "a" else found["b"]
+        device = " · ".join(side["devices"]) or "the run does not name its device"
+        out.print(f"{name.upper()}: {side['path']}: {device}", soft_wrap=True)
     cells: list[tuple[str, ...]]
     grown = [row for row in found["growth"] if row["error"] != 0][:SHOWN]
     if grown:

@@ -244,6 +244,7 @@ def _side(run: Recording) -> Side:
         calls=run.calls,
         ranks=sorted(run.ranks),
         missing_ranks=run.missing,
+        devices=run.devices,
         problems=run.problems,
     )
 

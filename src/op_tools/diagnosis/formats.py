@@ -63,6 +63,7 @@ class Bisect(TypedDict):
     candidates: list[str]  # operators that the command calls on the device
     suspects: list[str]  # of them, what a comparison of each kind of call accuses
     guilty: list[Guilty]
+    fix: str  # the command that runs the program with these operators on the CPU; "" for none
     runs: list[BisectRun]
     seconds: float
 
@@ -75,6 +76,7 @@ class Side(TypedDict):
     calls: int
     ranks: list[int]
     missing_ranks: list[int]
+    devices: list[str]  # that the run was made on, with versions; empty: it does not name them
     problems: list[str]  # what could not be read
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from deeplink import children, running, settings
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
+from deeplink.vendor import using
 from op_tools.diagnosis import closing, launching
 from op_tools.diagnosis.report import page, readers
 from op_tools.diagnosis.report.content import Content
@@ -130,6 +131,7 @@ def main(line: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: diagnosis")
     parser.add_argument("--timeout", type=float, help="seconds for each step at most")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    running.add_vendor(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- python train.py …")
     given = parser.parse_args(list(line))
     program = launching.command_of(parser, given.command)
@@ -139,8 +141,9 @@ def main(line: Sequence[str]) -> int:
         for step in steps:
             _show(_order(step, Path(step.folder), program))
         return 0
-    folder = launching.folder(given.output, "diagnosis")
-    return _end(folder, _taken(steps, folder, program, given.timeout), symptom)
+    with using(given.vendor):
+        folder = launching.folder(given.output, "diagnosis")
+        return _end(folder, _taken(steps, folder, program, given.timeout), symptom)
 
 
 def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,21 @@ def command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
     if rest[0].endswith(".py"):
         rest.insert(0, sys.executable)
     return rest
+
+
+def with_tools(command: Sequence[str], options: Sequence[str]) -> str:
+    """Format the line that runs a program with tools: "" where the program is not Python's."""
+    rest = list(command)
+    if rest[1:4] == ["-m", "deeplink", "run"]:
+        return shlex.join(["deeplink", "run", *options, *rest[4:]])
+    if rest[:1] == [sys.executable] and len(rest) > 1 and not _is_option(rest[1]):
+        return shlex.join(["python", "-m", "op_tools", "run", *options, *rest[1:]])
+    return ""
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is an option of Python itself; -m and its module are of the program."""
+    return word.startswith("-") and word != "-m"
 
 
 def run(command: Sequence[str], values: Mapping[str, str]) -> int:

@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from deeplink import settings
+from deeplink import identity, settings
 from deeplink.table import console
 from op_tools import (
     diagnostics,
@@ -104,7 +104,8 @@ class FlightRecorder:
         self._last, self._longest = time.monotonic(), 0.0
         self._first: Any = None  # the optimizer that counts the steps
         self._lock = threading.RLock()
-        self.ring.add({"begin": time.time(), "pid": os.getpid(), "command": sys.argv})
+        begin = {"begin": time.time(), "pid": os.getpid(), "command": sys.argv}
+        self.ring.add({**begin, **identity.current().as_dict()})
         self._watch()
         endings.begun(self)
         return self

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
-from op_tools import folders, snapshot
+from op_tools import folders, results, snapshot
 from op_tools.archive import SUFFIX, Archive
 from op_tools.awaited import Read
 from op_tools.call import tensors
@@ -85,6 +85,7 @@ class Recording:
     ranks: dict[int, list[Entry]] = field(default_factory=dict)
     missing: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)  # that it was made on, with versions
 
     @property
     def calls(self) -> int:
@@ -96,7 +97,7 @@ def read(path: str | Path) -> Recording:
     root = Path(path)
     if not root.exists():
         raise RecordingError(f"there is nothing at {root}.")
-    made = Recording(root)
+    made = Recording(root, devices=results.devices(root))
     found: list[tuple[int | None, list[Entry]]] = []
     worlds: set[int] = set()
     for file in _files(root):

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink import settings
+from deeplink.running import add_vendor
 from deeplink.table import console
+from deeplink.vendor import using
 from op_tools.diagnosis import launching, origin
 from op_tools.diagnosis.report import page, readers
 
@@ -35,6 +37,7 @@ def main(line: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: why_nan")
     parser.add_argument("--steps", metavar="3-5", help="watch these training steps")
     parser.add_argument("--devices", metavar="KINDS", help="watch these devices, as cpu")
+    add_vendor(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- python train.py …")
     given = parser.parse_args(list(line))
     command = launching.command_of(parser, given.command)
@@ -44,7 +47,8 @@ def main(line: Sequence[str]) -> int:
         values[settings.OP_TOOLS_STEPS.name] = given.steps
     if given.devices:
         values[settings.OP_TOOLS_DEVICES.name] = given.devices
-    status = launching.run(command, values)
+    with using(given.vendor):
+        status = launching.run(command, values)
     return _end(folder, status)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from deeplink import settings
+from deeplink import identity, settings
 from deeplink.errors import DeeplinkError
 from op_tools import store
 from op_tools.archive import SUFFIX, Archive
@@ -138,6 +138,11 @@ class Book:
         headers = (self._archive.header(call) for call in self._archive if call != ABOUT)
         self.entries = {header["id"]: _entry(header) for header in headers}
         self.by_key = {entry.key: entry for entry in self.entries.values()}
+
+    @property
+    def identity(self) -> identity.Identity | None:
+        """The device that the record was made on; None: the record is older than that line."""
+        return identity.read(self.about)
 
     def load(self, entry: Entry) -> Recorded:
         """The call with its tensors, on the CPU."""

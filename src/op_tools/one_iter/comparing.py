@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink import identity
+from deeplink.identity import Identity
 from deeplink.judge import Verdict, judge
 from deeplink.precision import Precision
 from op_tools import exactness, gradients, reference
@@ -54,6 +56,7 @@ class Comparing:
         self._book, self._random, self._guard = book, random, guard
         self.findings: dict[int, Finding] = {}  # by the id of the call
         self._begun = False
+        self.identity: Identity | None = None  # of the device, from the first call on
         self._names: dict[int, str] = {}  # of parameters
 
     # The two ends of a call.
@@ -62,6 +65,8 @@ class Comparing:
         if not self._begun:
             self._begun = True
             torch.set_rng_state(self._book.about["random"])
+            device = call.device.type if call.device is not None else "cpu"
+            self.identity = identity.current(device)
         if call.direction == "backward" and self._find(seen) is None:
             return  # a checkpoint runs a layer again, and stops when it has what it needs
         entry = self._entry(seen)

@@ -207,11 +207,14 @@ class OneIteration:
             if self._ends:
                 report.problem(self._problem)
         elif self._writer is not None:
-            report.recorded(self._writer, self.step, self.bytes)
+            report.recorded(self._writer, self.step, self.bytes, self._watcher.identity)
         else:
-            report.compared(self.findings, self.first, str(self.folder))
+            assert self._book is not None  # what is not recorded is compared
+            pair = self._book.identity, self._watcher.identity
+            report.compared(self.findings, self.first, str(self.folder), *pair)
             if settings.OP_ONE_ITER_JSON.is_set():
-                report.write_json(settings.OP_ONE_ITER_JSON.get(), self.findings, self.first)
+                path = settings.OP_ONE_ITER_JSON.get()
+                report.write_json(path, self.findings, self.first, *pair)
 
     def _missing(self, book: Book) -> None:
         found = {finding.entry.id for finding in self.findings}

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deeplink import identity
+from deeplink.identity import Identity
 from op_tools import gradients
 from op_tools.call import Call
 from op_tools.gradients import Gradients
@@ -28,11 +30,14 @@ class Recording:
         self._writer, self._random, self._guard = writer, random, guard
         self._ids = itertools.count(1)
         self._begun = False
+        self.identity: Identity | None = None  # of the device, from the first call on
 
     def begin(self, seen: Seen, call: Call) -> None:
         if not self._begun:
             self._begun = True
-            self._writer.about({"random": torch.get_rng_state(), "torch": torch.__version__})
+            device = call.device.type if call.device is not None else "cpu"
+            self.identity = identity.current(device)
+            self._writer.about({"random": torch.get_rng_state(), **self.identity.as_dict()})
         if seen.kind == "module":
             self._random.restart(seen.path)
         model = seen.kind == "module" and seen.parent is None

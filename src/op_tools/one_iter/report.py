@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
+from deeplink.identity import Identity
 from deeplink.table import console, table
 from op_tools.capture_report import size
 from op_tools.one_iter.book import Writer
@@ -23,13 +24,14 @@ def _tool() -> str:
     return "one-iter" if settings.world() == 1 else f"one-iter: rank {settings.rank()}"
 
 
-def recorded(writer: Writer, step: int, count: int) -> None:
-    """Where the record is."""
+def recorded(writer: Writer, step: int, count: int, device: Identity | None) -> None:
+    """Print what was recorded, on which device, and where the record is."""
     console().print(
         f"{_tool()}: iteration {step} recorded: {writer.calls} calls, {size(count)} in "
         f"{writer.place}",
         soft_wrap=True,
     )
+    console().print(f"{_tool()}: recorded on {device}", soft_wrap=True)
 
 
 def problem(error: DeeplinkError) -> None:
@@ -37,9 +39,18 @@ def problem(error: DeeplinkError) -> None:
     console(stderr=True).print(f"{_tool()}: {error}", style="red", soft_wrap=True)
 
 
-def compared(findings: Sequence[Finding], found: Found, folder: str) -> None:
-    """The layers in the order of the iteration, then the first that diverges."""
+def compared(
+    findings: Sequence[Finding],
+    found: Found,
+    folder: str,
+    record: Identity | None,
+    here: Identity | None,
+) -> None:
+    """Print the layers in the order of the iteration, then the first that diverges."""
     out = console()
+    unknown = "a device that the record does not name"
+    out.print(f"{_tool()}: recorded on {record or unknown}", soft_wrap=True)
+    out.print(f"{_tool()}: compared on {here}", soft_wrap=True)
     shown = _shown(findings)
     columns = ("name", "is a", "status", "where", "x allowed", "drift", "of grads")
     out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
@@ -53,6 +64,19 @@ def compared(findings: Sequence[Finding], found: Found, folder: str) -> None:
     )
     for line in _verdict(found):
         out.print(line, soft_wrap=True)
+    if _is_same(record, here):
+        out.print(
+            f"{_tool()}: WARNING: the record is from the device under test itself ({here}). "
+            "A fault of this device is in the record too, and no layer diverges by it.\n"
+            "Hint: record on a device that you trust: deeplink one-iter record --to DIR "
+            "--vendor cpu train.py",
+            style="bold red",
+            soft_wrap=True,
+        )
+
+
+def _is_same(record: Identity | None, here: Identity | None) -> bool:
+    return record is not None and here is not None and record.same_device(here)
 
 
 def _shown(findings: Sequence[Finding]) -> list[Finding]:
@@ -99,7 +123,13 @@ def _verdict(found: Found) -> list[str]:
     return lines
 
 
-def write_json(path: Path, findings: Sequence[Finding], found: Found) -> None:
+def write_json(
+    path: Path,
+    findings: Sequence[Finding],
+    found: Found,
+    record: Identity | None,
+    here: Identity | None,
+) -> None:
     """Everything; `first` is null when no layer diverges. Several ranks have a file each."""
     if settings.world() > 1:
         path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
@@ -108,6 +138,9 @@ def write_json(path: Path, findings: Sequence[Finding], found: Found) -> None:
         first = {"layer": found[0].entry.path, "call": found[0].entry.number, "direction": found[1]}
     content = {
         "rank": settings.rank(),
+        "record": record.as_dict() if record is not None else None,
+        "here": here.as_dict() if here is not None else None,
+        "same_device": _is_same(record, here),
         "first": first,
         "layers": [finding.as_dict() for finding in findings],
     }

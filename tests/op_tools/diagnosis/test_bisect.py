@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -26,6 +27,7 @@ from op_tools.diagnosis.bisect import Asked, Bisection
 from op_tools.diagnosis.report import readers
 from op_tools.diagnosis.rerouting import Plan
 from op_tools.diagnosis.running import Command, Function, Until
+from tests import warm
 from tests.op_tools.diagnosis.programs import training
 
 WELL = [0.9, 0.5]
@@ -402,3 +404,36 @@ def test_a_real_program_from_the_loss_to_the_operator(real: Path) -> None:
     assert command.main("bisect", [*line, "--", sys.executable, str(real)]) == 1
     assert guilty(found_by(real)) == ["aten.native_layer_norm.default"]
     assert len(found_by(real)["runs"]) == 4  # as it is, everything, the suspect, again
+
+
+CUDA_PROGRAM = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(32, 8).cuda()
+for step in range(3):
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(f"loss {loss.item():.6f}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_fix_that_is_printed_repairs_the_run_when_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(CUDA_PROGRAM)
+    monkeypatch.setenv("DITORCH_QUIET", "1")
+    run = ["-m", "deeplink", "run"]
+    right = warm.run([*run, str(file)], os.environ, warn="ignore").stdout
+    monkeypatch.setenv("DIPU_QUIRKS", "ignore_strides:mm")
+    line = ["--to", str(tmp_path / "out"), "--no-places", "--no-script", "--no-suspects"]
+    assert command.main("bisect", [*line, "--", sys.executable, *run, str(file)]) == 1
+    fix = shlex.split(json.loads((tmp_path / "out" / "bisect.json").read_text())["fix"])
+    assert fix[:4] == ["deeplink", "run", "--fallback", "aten.mm.default"]
+    done = warm.run(["-m", *fix], os.environ, warn="ignore")
+    assert done.stdout.startswith(right), done.stderr
+    without_level = warm.run([*run, *fix[2:4], str(file)], os.environ, warn="ignore")
+    assert without_level.stdout == done.stdout

@@ -120,6 +120,12 @@ class Content:
     sources: list[tuple[str, str]] = field(default_factory=list)  # file, what it is
     problems: list[str] = field(default_factory=list)  # what could not be read
     notes: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)  # that the run was made on, with versions
+
+    def made_on(self, device: str) -> None:
+        """Add a device that the run was made on, once."""
+        if device not in self.devices:
+            self.devices.append(device)
 
     @property
     def empty(self) -> bool:

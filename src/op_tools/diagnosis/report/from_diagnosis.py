@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deeplink import flight
+from deeplink import flight, identity
 from op_tools.diagnosis.report.content import Chart, Content, Finding, Row, Series, Table
 from op_tools.diagnosis.report.from_tools import trace
 
@@ -67,6 +67,9 @@ def bisect(found: Found, content: Content) -> None:
 def diff(found: Found, content: Content) -> None:
     level: Any = {"diverges": "bad", "nothing in common": "warn"}.get(found["status"], "good")
     first = found["first"] or {}
+    for side in ("a", "b"):
+        for device in found[side].get("devices", ()):
+            content.made_on(f"{side.upper()}: {device}")
     lines = [found[side]["path"] for side in ("a", "b")]
     lines += [text for side in ("a", "b") for text in found[side]["problems"]]
     if first.get("message"):
@@ -117,6 +120,13 @@ def one_iteration(found: Found, content: Content) -> None:
     """Layers against a record: how the run drifts, and which of them is wrong alone."""
     layers = found["layers"]
     first = found["first"]
+    for key, what in (("record", "recorded on"), ("here", "compared on")):
+        made = identity.read(found.get(key) or {})
+        if made is not None:
+            content.made_on(f"{what} {made}")
+    if found.get("same_device"):
+        title = "The record is from the device under test: a fault of it is in the record too"
+        content.findings.append(Finding("warn", title))
     if first is None:
         content.findings.append(Finding("good", "Every layer is as it was recorded"))
     else:

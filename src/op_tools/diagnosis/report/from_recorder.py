@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from deeplink import identity
 from op_tools.diagnosis import stacks
 from op_tools.diagnosis.report.content import Chart, Content, Finding, Row, Series
 from op_tools.diagnosis.report.from_tools import lines_of
@@ -29,6 +30,10 @@ def steps(file: Path, content: Content) -> None:
     both = [file, file.with_name(_other(file))]
     lines = [line for each in both if each.exists() for line in lines_of(each)]
     lines.sort(key=lambda line: line.get("at") or line.get("begin") or line.get("end") or 0.0)
+    for line in lines:
+        made = identity.read(line)
+        if made is not None:
+            content.made_on(str(made))
     taken = [line for line in lines if "step" in line and "event" not in line]
     for line in lines:
         if "event" in line:

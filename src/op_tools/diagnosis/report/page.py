@@ -79,6 +79,7 @@ def render(content: Content, root: Path) -> str:
     page = folder.joinpath("page.html").read_text("utf-8")
     parts = {
         "TITLE": escape(content.title),
+        "DEVICES": escape(" · ".join(content.devices) or "The run does not name its device."),
         "STYLE": folder.joinpath("style.css").read_text("utf-8"),
         "HEAD": json.dumps(_finite(head), separators=(",", ":")).replace("</", "<\\/"),
         "BLOB": base64.b64encode(zlib.compress(blob, 6)).decode(),
@@ -115,6 +116,7 @@ def packed(content: Content) -> tuple[dict[str, Any], bytes]:
     head = {
         "version": __version__,
         "title": content.title,
+        "devices": content.devices,
         "made": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
         "clock": content.clock,
         "states": STATES,

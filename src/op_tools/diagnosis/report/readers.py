@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
+from op_tools import results
 from op_tools.archive import SUFFIX
 from op_tools.diagnosis.report import from_conformance, from_diagnosis, from_recorder, from_tools
 from op_tools.diagnosis.report.content import Content
@@ -45,6 +46,7 @@ def read(run: Path) -> Content:
     content = Content(title=run.resolve().name)
     files = list(_files(run)) if run.is_dir() else [run]
     kept = _last(files, content)
+    content.devices = results.devices(run, kept)
     for file in kept:
         _one(file, run, content)
     content.problems += _missing(kept)
