@@ -61,6 +61,10 @@ class Call:
     sequence: int = field(default=0, repr=False)  # autograd's count before the call
     device: torch.device | None = None
     _given: list[Tensor] | None = field(default=None, init=False, repr=False)
+    # The call on other arguments through the tools inside of the one that substitutes it.
+    _inside: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = field(
+        default=None, init=False, repr=False
+    )
 
     @property
     def given(self) -> list[Tensor]:
@@ -92,9 +96,21 @@ class Call:
         made._given = given
         return made
 
+    def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
+        """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""
+        made = self.given_others(self.args, self.kwargs, self._given)
+        made._inside = inside
+        return made
+
     def run(self) -> Any:
-        """The operator itself, on the arguments as they are now."""
-        return self.func(*self.args, **self.kwargs)
+        """Calls the operator on the recorded arguments."""
+        return self.run_on(self.args, self.kwargs)
+
+    def run_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the operator on other arguments. In a tool that substitutes the call, the tools
+        inside of that tool work on the call.
+        """
+        return self.func(*args, **kwargs) if self._inside is None else self._inside(args, kwargs)
 
     @property
     def operator(self) -> str:

@@ -16,7 +16,7 @@ from op_tools import names, report
 from op_tools.call import Call, device_of, tensors
 from op_tools.fallback import dense, dtypes_on_device, moves
 from op_tools.filters import signature
-from op_tools.host import Copies, mapped, no_autocast
+from op_tools.host import Copies, Saved, converted, mapped, no_autocast, placed
 from op_tools.options import Options
 from op_tools.tool import Started, Substitute
 
@@ -66,18 +66,28 @@ class OpDtypeCast(Substitute):
             floating = [casts.get(dtype, dtype) for dtype in given if dtype.is_floating_point]
             widest = functools.reduce(torch.promote_types, floating)
             casts = {dtype: widest for dtype in given if dtype.is_floating_point}
-        copies = Copies(lambda t: t.to(casts[t.dtype]) if t.dtype in casts else t)
-        with no_autocast(device) if autocast else nullcontext():
-            result = call.func(*copies.of(call.args), **copies.of(call.kwargs))
+        copies = Copies(lambda t: converted(t, t.device, casts.get(t.dtype)), call=call)
+        saved = Saved(copies)
+        with no_autocast(device) if autocast else nullcontext(), saved.hooks():
+            result = call.run_on(copies.of(call.args), copies.of(call.kwargs))
         if any(copies.shares(t) and copies.original_of(t) is None for t in tensors(result)):
             return NotImplemented  # a view of an argument
-        for original, copy in copies.mutated(call):
-            original.copy_(copy)
+        for one in copies.written():
+            one.write_back()
         expected = iter(wanted)
-        returned = mapped(
-            result,
-            lambda leaf: _back(leaf, next(expected), copies) if isinstance(leaf, Tensor) else leaf,
-        )
+        moved: list[tuple[Tensor, Tensor]] = []
+
+        def back(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            dtype, given = next(expected), copies.original_of(leaf)
+            if given is None:
+                given = placed(leaf, leaf.device, dtype)
+            moved.append((leaf, given))
+            return given
+
+        returned = mapped(result, back)
+        saved.returned(moved)
         self.hits[call.name] += 1
         changed = [(o, c) for o, c in copies if o.dtype != c.dtype]
         self._used.update(original.dtype for original, _ in changed)
@@ -134,10 +144,3 @@ def _asks_for_dtype(call: Call) -> bool:
     return call.kwargs.get("dtype") is not None or any(
         isinstance(value, torch.dtype) for value in call.args
     )
-
-
-def _back(leaf: Tensor, dtype: torch.dtype, copies: Copies) -> Tensor:
-    original = copies.original_of(leaf)
-    if original is not None:
-        return original
-    return leaf if leaf.dtype == dtype else leaf.to(dtype)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +14,17 @@ from torch import Tensor
 from op_tools import diagnostics, names, report
 from op_tools.call import Call, device_of, tensors
 from op_tools.filters import signature
-from op_tools.host import Copies, mapped, no_autocast, random_numbers_of, random_state_kept
+from op_tools.host import (
+    Copies,
+    Draws,
+    Saved,
+    converted,
+    mapped,
+    no_autocast,
+    placed,
+    random_numbers_of,
+    random_state_kept,
+)
 from op_tools.options import Options
 from op_tools.tool import Started, Substitute
 
@@ -32,6 +44,7 @@ class OpFallback(Substitute):
     def begin(self, options: Options) -> None:
         self.hits: Counter[str] = Counter()
         self._dtypes: dict[Hashable, list[torch.dtype]] = {}
+        self._refused: dict[Hashable, bool] = {}
 
     def substitute(self, call: Call) -> Any:
         device = device_of(call.args, call.kwargs)
@@ -39,34 +52,54 @@ class OpFallback(Substitute):
             return NotImplemented
         if call.level == "aten" and getattr(call.func, "is_view", False):
             return NotImplemented
-        with random_numbers_of(device):
-            result, copies = self._on_host(call, device)
-        if any(
-            copies.shares(t) and copies.original_of(t) is None for t in tensors(result)
-        ):  # a view of an argument: on the host it would be one of the copy
+        if self._refuses(call, device):  # the program gets the device's own error
             return NotImplemented
+        with random_numbers_of(device) as draws:
+            done = self._on_host(call, device, draws)
+            copies = done.copies
+            if any(copies.shares(t) and copies.original_of(t) is None for t in done.results):
+                draws.is_kept = False  # a view of an argument: here it would be one of the copy
+                return NotImplemented
+        returned = give_back(call, done, device)
         self.hits[call.name] += 1
-        returned = give_back(call, result, copies, device)
         if report.verbose():
-            _show(call, copies, result, returned)
+            _show(call, copies, done.result, returned)
         return returned
 
-    def _on_host(self, call: Call, device: torch.device) -> tuple[Any, Copies]:
+    def _refuses(self, call: Call, device: torch.device) -> bool:
+        """Whether the device raises because tensors of the call are on several devices."""
+        if call.level not in ("api", "aten") or not _is_mixed(call):
+            return False
+        key = (signature(call), *(tensor.device for tensor in call.given))
+        if key not in self._refused:
+            self._refused[key] = False
+            try:
+                dtypes_on_device(call, device)
+            except (RuntimeError, ValueError) as error:
+                is_missing = isinstance(error, NotImplementedError)  # a kernel, which the CPU has
+                self._refused[key] = not is_missing and bool(_ABOUT_DEVICES.search(str(error)))
+        return self._refused[key]
+
+    def _on_host(self, call: Call, device: torch.device, draws: Draws | None = None) -> Done:
+        draws = Draws() if draws is None else draws
         if torch.is_autocast_enabled(device.type):
-            return self._under_autocast(call, device)
+            return self._under_autocast(call, device, draws)
+        state = torch.get_rng_state()
         try:
-            return run_on_host(call, None)
+            return run_on_host(call, None, draws)
         except (RuntimeError, NotImplementedError):
             if not any(t.dtype in HALVES for t in tensors(call.args, call.kwargs)):
                 raise
-        result, copies = run_on_host(call, torch.float32)  # the CPU lacks some half kernels
+        torch.set_rng_state(state)
+        draws.restart()
+        done = run_on_host(call, torch.float32, draws)  # the CPU lacks some half kernels
         lost = {t.dtype for t in tensors(call.args, call.kwargs) if t.is_floating_point()}
         if len(lost) == 1:
             wanted = lost.pop()
-            result = mapped(result, lambda t: _cast(t, wanted, copies))
-        return result, copies
+            done.cast(lambda t: wanted if t.is_floating_point() else t.dtype)
+        return done
 
-    def _under_autocast(self, call: Call, device: torch.device) -> tuple[Any, Copies]:
+    def _under_autocast(self, call: Call, device: torch.device, draws: Draws) -> Done:
         """In the types that the device's autocast chooses, which the CPU's may not."""
         chosen = torch.get_autocast_dtype(device.type)
         key = (signature(call), chosen)
@@ -76,15 +109,14 @@ class OpFallback(Substitute):
         floating = [dtype for dtype in wanted if dtype.is_floating_point]
         if chosen in floating:
             with torch.autocast("cpu", dtype=chosen):
-                result, copies = run_on_host(call, None)
+                done = run_on_host(call, None, draws)
         else:
             raised = torch.float32 if torch.float32 in floating else None
             with no_autocast(device):
-                result, copies = run_on_host(call, raised)
+                done = run_on_host(call, raised, draws)
         expected = iter(wanted)
-        return mapped(
-            result, lambda t: _cast(t, next(expected), copies) if isinstance(t, Tensor) else t
-        ), copies
+        done.cast(lambda _: next(expected))
+        return done
 
     def finish(self, started: Started) -> None:
         total = sum(self.hits.values())
@@ -115,54 +147,109 @@ def dense(call: Call) -> bool:
     return True
 
 
-def run_on_host(call: Call, halves_as: torch.dtype | None) -> tuple[Any, Copies]:
+_ABOUT_DEVICES = re.compile(r"same device|two devices|should be the same|on cpu|for generator")
+
+
+def _is_mixed(call: Call) -> bool:
+    """Whether a tensor that is no scalar, or a generator, of a call on a device is on the CPU."""
+    if any(t.device.type == "cpu" and t.dim() for t in call.given):
+        return True
+    return any(g.device.type == "cpu" for g in generators_of(call))
+
+
+@dataclass
+class Done:
+    """A call made on copies of its arguments: its result, and what belongs to the copies."""
+
+    result: Any
+    copies: Copies
+    saved: Saved
+
+    @property
+    def results(self) -> list[Tensor]:
+        return list(tensors(self.result))
+
+    def cast(self, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
+        """Casts results. An argument that is a result stays one if the type is the argument's."""
+        self.result = mapped(self.result, lambda leaf: self._cast(leaf, dtype_of))
+
+    def _cast(self, leaf: Any, dtype_of: Callable[[Tensor], torch.dtype]) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        dtype = dtype_of(leaf)
+        original = self.copies.original_of(leaf)
+        if original is not None and original.dtype != dtype:
+            return leaf.to(dtype, copy=True)
+        return leaf if original is not None or leaf.dtype == dtype else leaf.to(dtype)
+
+
+def run_on_host(call: Call, halves_as: torch.dtype | None, draws: Draws) -> Done:
     """The call on copies of its arguments, which autograd follows back to the device."""
 
     def copy(tensor: Tensor) -> Tensor:
-        moved = tensor.cpu() if tensor.device.type != "cpu" else tensor
         raised = halves_as is not None and tensor.dtype in HALVES
-        return moved.to(halves_as) if raised else moved
+        return converted(tensor, _CPU, halves_as if raised else None)
 
-    copies = Copies(copy)
-    args, kwargs = copies.of(call.args), copies.of(call.kwargs)
-    args = mapped(args, _to_cpu)
-    kwargs = {key: mapped(value, _to_cpu) for key, value in kwargs.items()}
+    return run_on_copies(call, copy, draws)
+
+
+def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) -> Done:
+    """The call on the CPU, on copies of its arguments; `draws` has the CPU's generators."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):
+            return draws.stand_in(leaf)
+        return _CPU if isinstance(leaf, torch.device) else leaf
+
+    copies = Copies(copy, call=call)
+    args = mapped(copies.of(call.args), change)
+    kwargs = {key: mapped(value, change) for key, value in copies.of(call.kwargs).items()}
     if kwargs.get("device") is not None:
-        kwargs["device"] = torch.device("cpu")
-    return call.func(*args, **kwargs), copies
+        kwargs["device"] = _CPU
+    saved = Saved(copies)
+    with saved.hooks():
+        result = call.run_on(args, kwargs)
+    return Done(result, copies, saved)
 
 
-def _to_cpu(leaf: Any) -> Any:
-    return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+_CPU = torch.device("cpu")
+# Results that are on the CPU on every device, by their place.
+_STAY = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
 
 
-def give_back(call: Call, result: Any, copies: Copies, device: torch.device) -> Any:
+def give_back(call: Call, done: Done, device: torch.device) -> Any:
     """Writes what the call wrote, and moves its results: an argument stays that argument."""
-    for original, copy in copies.mutated(call):
-        if original.shape != copy.shape:
-            with torch.no_grad():
-                original.resize_(copy.shape)
-        original.copy_(copy)
+    for one in done.copies.written():
+        one.write_back()
+    moved: list[tuple[Tensor, Tensor]] = []
 
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        original = copies.original_of(leaf)
-        return original if original is not None else leaf.to(device)
+        given = done.copies.original_of(leaf)
+        if given is None:
+            given = placed(leaf, device)
+        moved.append((leaf, given))
+        return given
 
-    return mapped(result, place)
+    stays = _STAY.get(names.last(call.name))
+    if stays is None:
+        returned = mapped(done.result, place)
+    else:
+        returned = tuple(v if at == stays else place(v) for at, v in enumerate(done.result))
+    done.saved.returned(moved)
+    return returned
 
 
-def _cast(leaf: Any, dtype: torch.dtype, copies: Copies) -> Any:
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        return leaf
-    return leaf if copies.original_of(leaf) is not None else leaf.to(dtype)
+def generators_of(call: Call) -> list[torch.Generator]:
+    """The generators among the arguments of a call."""
+    return [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.Generator)]
 
 
 def dtypes_on_device(call: Call, device: torch.device) -> list[torch.dtype]:
     """The types of the results, by doing the call once on copies; nothing is left of it."""
     copies = Copies(lambda tensor: tensor.detach().clone())
-    with random_state_kept(device), torch.no_grad():
+    with random_state_kept(device, generators_of(call)), torch.no_grad():
         result = call.func(*copies.of(call.args), **copies.of(call.kwargs))
     return [tensor.dtype for tensor in tensors(result)]
 

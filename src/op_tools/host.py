@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch.nn.utils.rnn import PackedSequence
 
-from op_tools.call import Call, tensors
+from op_tools import written
+from op_tools.call import Call
 
 _LEAVES = frozenset({Tensor, int, float, bool, str, type(None), torch.dtype, torch.device})
 
@@ -20,6 +22,9 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with `change` applied to every leaf; types of containers are kept."""
     if type(value) in _LEAVES or isinstance(value, Tensor):  # hot path
         return change(value)
+    if isinstance(value, PackedSequence):  # its sizes have to be on the CPU
+        rest = [mapped(item, change) for item in (value.data, *value[2:])]
+        return PackedSequence(rest[0], value.batch_sizes, *rest[1:])
     if isinstance(value, tuple):
         items = [mapped(item, change) for item in value]
         if type(value) is tuple or isinstance(value, torch.Size):
@@ -49,19 +54,72 @@ def _mapped_dict(value: dict[Any, Any], change: Callable[[Any], Any]) -> Any:
         return items
 
 
+@dataclass(eq=False, slots=True)
+class _Copy:
+    """A tensor and its stand-in, as they were before the call."""
+
+    original: Tensor
+    copy: Tensor
+    version: int | None  # autograd's count of writes; None: an inference tensor has none
+    node: Any  # of the copy in the graph
+    values: Tensor | None  # of the copy; None: they are not compared
+
+
+@dataclass(frozen=True)
+class Written:
+    """A stand-in that a call has written."""
+
+    original: Tensor
+    copy: Tensor
+    is_counted: bool  # autograd counts the write
+    is_recorded: bool  # the write is part of the graph
+
+    def write_back(self) -> None:
+        """Writes the values into the original, counted and recorded by autograd as in the copy."""
+        original, copy = self.original, self.copy
+        if original.shape != copy.shape:  # `out=`
+            with torch.no_grad():
+                original.resize_(copy.shape)
+                if _is_dense(copy):
+                    original.as_strided_(copy.shape, copy.stride())
+        if self.is_recorded:
+            original.copy_(copy)
+            return
+        with torch.no_grad():
+            # `data` has a count of its own
+            target = original if self.is_counted or original.is_inference() else original.data
+            target.copy_(copy)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor fill a piece of memory, each once, in any order."""
+    steps = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    expected = 1
+    for stride, size in steps:
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
 class Copies:
     """Stand-ins of tensors, one for each: a tensor that is given twice is copied once.
 
-    After the call `mutated()` tells which stand-ins were written, by autograd's own count.
+    With the call that is made on them, `written()` returns the stand-ins that it wrote.
     """
 
     def __init__(
-        self, copy: Callable[[Tensor], Tensor], made: Iterable[tuple[Tensor, Tensor]] = ()
+        self,
+        copy: Callable[[Tensor], Tensor],
+        made: Iterable[tuple[Tensor, Tensor]] = (),
+        call: Call | None = None,
     ) -> None:
         self._copy = copy
-        self._made: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self._made: dict[int, _Copy] = {}
+        self._declared = written.declared(call) if call is not None else frozenset()
+        self._compares = call is not None and written.may_write_unseen(call)
         for leaf, stand_in in made:  # already
-            self._made[id(leaf)] = (leaf, stand_in, stand_in._version)
+            self._add(leaf, stand_in)
 
     def of(self, value: Any) -> Any:
         """`value` with its tensors replaced."""
@@ -71,56 +129,162 @@ class Copies:
         if not isinstance(leaf, Tensor):
             return leaf
         if id(leaf) not in self._made:
-            copy = self._copy(leaf)
-            self._made[id(leaf)] = (leaf, copy, copy._version)
-        return self._made[id(leaf)][1]
+            self._add(leaf, self._copy(leaf))
+        return self._made[id(leaf)].copy
+
+    def _add(self, leaf: Tensor, copy: Tensor) -> None:
+        version = None if copy.is_inference() else copy._version
+        compares = self._compares and copy is not leaf
+        values = copy.detach().clone() if compares else None
+        self._made[id(leaf)] = _Copy(leaf, copy, version, copy.grad_fn, values)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Pairs of original and stand-in."""
-        return ((original, copy) for original, copy, _ in self._made.values())
+        return ((one.original, one.copy) for one in self._made.values())
 
-    def mutated(self, call: Call) -> list[tuple[Tensor, Tensor]]:
-        """The pairs whose stand-in the call has written: a kernel says so in its schema."""
-        written = {id(tensor) for tensor in written_by_schema(call)}
-        return [
-            (original, copy)
-            for original, copy, version in self._made.values()
-            if copy is not original and (copy._version != version or id(original) in written)
-        ]
+    def written(self) -> list[Written]:
+        """The stand-ins that the call has written, for a call that was given to `__init__`."""
+        found = []
+        for one in self._made.values():
+            copy = one.copy
+            if copy is one.original:
+                continue
+            is_counted = one.version is not None and copy._version != one.version
+            if is_counted or id(one.original) in self._declared or _differ(one.values, copy):
+                is_recorded = copy.grad_fn is not one.node
+                found.append(Written(one.original, copy, is_counted, is_recorded))
+        return found
 
     def original_of(self, tensor: Tensor) -> Tensor | None:
-        """The tensor that this stand-in stands for."""
-        for original, copy, _ in self._made.values():
-            if copy is tensor:
+        """The tensor that a stand-in was made of; None for another tensor."""
+        for one in self._made.values():
+            if one.copy is tensor:
+                return one.original
+        return None
+
+    def sharing(self, tensor: Tensor) -> Tensor | None:
+        """The original whose stand-in has the memory of a tensor, as that of a view has."""
+        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+            return None
+        memory = tensor.untyped_storage().data_ptr()
+        for original, copy in self:
+            if copy is original or copy.layout != torch.strided or copy.is_nested:
+                continue
+            if copy.untyped_storage().data_ptr() == memory:
                 return original
         return None
 
     def shares(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in the memory of a stand-in, as a view of an argument does."""
-        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
-            return False
-        memory = tensor.untyped_storage().data_ptr()
-        return any(
-            copy is not original
-            and copy.layout == torch.strided
-            and not copy.is_nested
-            and copy.untyped_storage().data_ptr() == memory
-            for original, copy, _ in self._made.values()
+        return self.sharing(tensor) is not None
+
+
+def _differ(before: Tensor | None, after: Tensor) -> bool:
+    if before is None:
+        return False
+    return before.shape != after.shape or not torch.equal(before, after.detach())
+
+
+class Saved:
+    """Tensors that the graph of a call on stand-ins saves for the backward pass.
+
+    The program holds the originals and the results on the device. A write to those raises in the
+    backward pass, as it does without stand-ins.
+    """
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._saved: list[_Saved] = []
+
+    def hooks(self) -> AbstractContextManager[None]:
+        """To be entered around the call."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+
+    def _pack(self, tensor: Tensor) -> _Saved:
+        made = _Saved(tensor, tensor._version)
+        self._saved.append(made)
+        return made
+
+    def returned(self, results: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """After the call: `results` are pairs of a result and what the program gets for it."""
+        if not self._saved:
+            return
+        places = {
+            result.untyped_storage().data_ptr(): given
+            for result, given in results
+            if result.layout == torch.strided and not result.is_nested and result.numel()
+        }
+        for one in self._saved:
+            tensor = one.tensor
+            if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+                continue
+            held = self._copies.sharing(tensor)
+            if held is None:
+                held = places.get(tensor.untyped_storage().data_ptr())
+            if held is not None and held is not tensor and not held.is_inference():
+                one.held = held.detach()  # it has the count of writes, and no graph
+                one.version_of_held = one.held._version
+        self._saved.clear()
+
+
+@dataclass(eq=False, slots=True)
+class _Saved:
+    tensor: Tensor
+    version: int
+    held: Tensor | None = None  # what the program has of it
+    version_of_held: int = 0
+
+
+def _unpack(saved: _Saved) -> Tensor:
+    held = saved.tensor if saved.held is None else saved.held
+    expected = saved.version if saved.held is None else saved.version_of_held
+    if held._version != expected or saved.tensor._version != saved.version:
+        shape = list(held.shape)
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{held.type()} {shape}] is at version {held._version}; expected version "
+            f"{expected} instead. Hint: enable anomaly detection to find the operation that failed "
+            "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
         )
+    return saved.tensor
 
 
-def written_by_schema(call: Call) -> Iterator[Tensor]:
-    """The arguments that a kernel writes. Below autograd nobody counts a tensor's versions."""
-    if not isinstance(call.func, OpOverload):
-        return
-    schema = call.func._schema
-    for place, argument in enumerate(schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        if place < len(call.args) and not argument.kwarg_only:
-            yield from tensors(call.args[place])
-        else:
-            yield from tensors(call.kwargs.get(argument.name))
+class _Converted(torch.autograd.Function):
+    """`tensor.to(device, dtype)` whose gradient may be sparse, as that of an embedding."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        ctx.own, ctx.other = (tensor.device, tensor.dtype), (device, dtype)
+        ctx.set_materialize_grads(False)
+        return tensor.to(device, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Any:
+        return None if gradient is None else gradient.to(*ctx.own), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return tangent.to(*ctx.other)
+
+
+def converted(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor on a device and of a type, followed by autograd; a leaf becomes a leaf."""
+    dtype = tensor.dtype if dtype is None else dtype
+    if tensor.device == device and tensor.dtype == dtype:
+        return tensor
+    if not tensor.requires_grad:
+        return tensor.to(device, dtype)
+    if torch.is_grad_enabled():
+        made: Tensor = _Converted.apply(tensor, device, dtype)  # type: ignore[no-untyped-call]
+        return made
+    return tensor.to(device, dtype)
+
+
+def placed(result: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`converted` of a result. Of a leaf, as of `torch.ones(…, requires_grad=True)`, a leaf."""
+    if result.requires_grad and result.is_leaf:
+        return converted(result.detach(), device, dtype).requires_grad_()
+    return converted(result, device, dtype)
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -162,8 +326,12 @@ def own_graph() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
-    """Random numbers drawn inside the block are not missed outside it, on the CPU and a device."""
+def random_state_kept(
+    device: torch.device | None = None, generators: Iterable[torch.Generator] = ()
+) -> Iterator[None]:
+    """Random numbers drawn inside the block are not missed outside it: of the CPU, of a device and
+    of generators.
+    """
     cpu = torch.get_rng_state()
     module = None
     if device is not None and device.type not in ("cpu", "meta"):
@@ -171,20 +339,64 @@ def random_state_kept(device: torch.device | None = None) -> Iterator[None]:
     if not hasattr(module, "get_rng_state"):
         module = None
     kept = module.get_rng_state(device) if module is not None else None
+    states = [(generator, generator.get_state()) for generator in generators]
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
         if kept is not None and module is not None:
             module.set_rng_state(kept, device)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+class Draws:
+    """What a call on the CPU draws in the place of a device."""
+
+    is_kept = True  # False: nothing was drawn, as far as the device and the generators know
+
+    def __init__(self) -> None:
+        self._generators: dict[int, tuple[torch.Generator, torch.Generator, bool, Tensor]] = {}
+
+    def stand_in(self, theirs: torch.Generator) -> torch.Generator:
+        """A generator of the CPU for a device's: in its state, or seeded by a number of it."""
+        if theirs.device.type == "cpu":
+            return theirs
+        if id(theirs) not in self._generators:
+            ours, state = torch.Generator("cpu"), theirs.get_state()
+            is_same_kind = state.shape == ours.get_state().shape
+            if is_same_kind:
+                ours.set_state(state)
+            else:
+                seed = torch.randint(2**62, (1,), generator=theirs, device=theirs.device)
+                ours.manual_seed(int(seed.item()))
+            self._generators[id(theirs)] = theirs, ours, is_same_kind, state
+        return self._generators[id(theirs)][1]
+
+    def restart(self) -> None:
+        """Forgets what was drawn: the call is made again."""
+        for _, ours, is_same_kind, state in self._generators.values():
+            if is_same_kind:
+                ours.set_state(state)
+            else:
+                ours.manual_seed(ours.initial_seed())
+
+    def finish(self) -> None:
+        """Moves the generators on, or puts them back."""
+        for theirs, ours, is_same_kind, state in self._generators.values():
+            if not self.is_kept:
+                theirs.set_state(state)
+            elif is_same_kind:
+                theirs.set_state(ours.get_state())
+        self._generators.clear()
 
 
 @contextmanager
-def random_numbers_of(device: torch.device) -> Iterator[None]:
+def random_numbers_of(device: torch.device) -> Iterator[Draws]:
     """The CPU draws what the device would draw next; outside the block neither notices.
 
     A device whose generator is of another kind keeps its state, and the CPU draws from a stream
-    of its own that goes on from block to block.
+    of its own that goes on from block to block. Where the block fails, nothing was drawn.
     """
     outside = torch.get_rng_state()
     module = getattr(torch, device.type, None)
@@ -198,14 +410,20 @@ def random_numbers_of(device: torch.device) -> Iterator[None]:
         torch.default_generator.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
     else:
         torch.set_rng_state(inside)
+    draws = Draws()
     try:
-        yield
+        yield draws
+    except BaseException:
+        draws.is_kept = False
+        raise
     finally:
         after = torch.get_rng_state()
         torch.set_rng_state(outside)
-        _streams[device] = after
-        if same_kind and module is not None:
-            module.set_rng_state(after, device)
+        draws.finish()
+        if draws.is_kept:
+            _streams[device] = after
+            if same_kind and module is not None:
+                module.set_rng_state(after, device)
 
 
 def draws_as_cpu(device: torch.device) -> bool:

@@ -23,7 +23,7 @@ from torch._C import (
 )
 
 from op_tools import diagnostics, modules, steps, watching
-from op_tools.call import Call, Level, call_site, scan
+from op_tools.call import Call, Level, call_site, device_of, scan
 from op_tools.host import own_graph
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class _Local(threading.local):
     """What a thread is doing."""
 
     busy = False  # a tool's own work: its calls are nobody's business
+    # Tools whose `substitute` runs the operator right now: they leave its inner calls alone.
+    substituting: tuple[Tool, ...] = ()
+    moved_from: _Device = None  # the device of a call that one of them runs on the CPU
 
 
 local = _Local()
@@ -66,6 +69,12 @@ class Plan:
             self._on[device] = found
         return found
 
+    def _inside(self, device: _Device) -> tuple[Tool, ...]:
+        """The tools that work on a call made by an operator that a tool substitutes."""
+        if self.level == "function" and device is not None and device.type == "cpu":
+            device = local.moved_from or device  # two apply_feature on one function
+        return tuple([tool for tool in self.on(device) if tool not in local.substituting])
+
     def again(self) -> Plan:
         """The same without `direct`: for what will be that, and is held by this one."""
         return Plan(self.level, self.name, self.tools, self.native)
@@ -81,7 +90,7 @@ class Plan:
         device, strange = scan(args, kwargs)
         if device is None:
             device = watching.default_device(func)
-        tools = self.on(device)
+        tools = self._inside(device) if local.substituting else self.on(device)
         if not tools:
             return None, ()
         if strange is not None or _functorch.peek_interpreter_stack() is not None:
@@ -196,14 +205,14 @@ def after(tool: Tool, call: Call, state: Any, result: Any) -> None:
 
 
 def _substituted(tool: Substitute, rest: tuple[Tool, ...], call: Call) -> Any:
-    """The call done in another way, else as it was. Where that fails as well, it is no problem
-    of the tool's.
+    """Returns what `tool.substitute` returns. Where the tool leaves the call alone or fails, makes
+    the call as it was: an error that it raises either way is not reported as the tool's.
     """
     problem = None
     previous, local.busy = local.busy, True
     try:
         with own_graph():
-            result = tool.substitute(call)
+            result = tool.substitute(call.through(partial(_inside, tool, rest, call)))
         if result is not NotImplemented:
             return result
     except Exception as error:  # a tool must not kill the program that it watches
@@ -214,6 +223,29 @@ def _substituted(tool: Substitute, rest: tuple[Tool, ...], call: Call) -> Any:
     if problem is not None:
         diagnostics.add(type(tool).__name__, call.name, problem)
     return result
+
+
+def _inside(
+    tool: Substitute,
+    rest: tuple[Tool, ...],
+    call: Call,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Runs a call on the arguments of the tool that substitutes it, through the tools inside.
+
+    The tools inside were selected for the program's call. They work on the changed one, too.
+    """
+    changed = call.given_others(args, kwargs)
+    changed.device = device_of(args, kwargs) or call.device
+    busy, substituting, moved_from = local.busy, local.substituting, local.moved_from
+    local.busy, local.substituting = False, (*substituting, tool)
+    if changed.device != call.device and changed.device == torch.device("cpu"):
+        local.moved_from = call.device
+    try:
+        return through(rest, changed)
+    finally:
+        local.busy, local.substituting, local.moved_from = busy, substituting, moved_from
 
 
 def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:

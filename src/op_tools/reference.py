@@ -11,7 +11,8 @@ from torch._ops import OpOverload
 
 from deeplink import settings
 from op_tools import host, kernels, names
-from op_tools.call import Call, tensors
+from op_tools.call import Call
+from op_tools.written import written_by_schema as written_by_schema
 
 Types = dict[torch.dtype, torch.dtype]
 HOST = torch.device("cpu")
@@ -186,15 +187,6 @@ def types_for(call: Call) -> Types:
 
 def _has_dtype(call: Call) -> bool:
     return any(isinstance(v, torch.dtype) for v in (*call.args, *call.kwargs.values()))
-
-
-def written_by_schema(call: Call) -> list[Tensor]:
-    """The arguments that a kernel says it writes; of a function of torch's, nothing is known."""
-    if not isinstance(call.func, OpOverload):
-        return []
-    arguments = call.func._schema.arguments
-    given = dict(zip((a.name for a in arguments), call.args, strict=False)) | call.kwargs
-    return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
 
 
 def writes(call: Call, versions: list[int], now: list[int]) -> bool:

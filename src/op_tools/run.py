@@ -13,11 +13,11 @@ from deeplink.errors import SettingError
 from op_tools import engine
 from op_tools.tool import Tool
 
-# By the words of `deeplink run`, from the inside out: what changes a call is nearest to it, then
-# the clock, which is not to time the other tools.
+# By the words of `deeplink run`, from the inside out: what changes a call is nearest to it (the
+# CPU computes in the type of the cast), then the clock, which is not to time the other tools.
 CLASSES = {
-    "cast": "OpDtypeCast",
     "fallback": "OpFallback",
+    "cast": "OpDtypeCast",
     "time": "OpTimeMeasure",
     "autocompare": "OpAutoCompare",
     "capture": "OpCapture",

@@ -1,4 +1,4 @@
-"""Which of its arguments a call has written: by autograd's count, by its schema, or by a look."""
+"""Which arguments a call writes: by its schema, `out=`, autograd's count, or their values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from op_tools import names
 from op_tools.call import Call, tensors
@@ -38,7 +40,7 @@ def marks(call: Call, given: list[Tensor]) -> list[Mark]:
 def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Tensor]:
     """The arguments that the call has written, by their place."""
     schema = getattr(call.func, "_schema", None) if call.level == "aten" else None
-    declared = _declared(call, schema) if schema is not None and schema.is_mutable else ()
+    declared = frozenset(map(id, written_by_schema(call))) if schema is not None else frozenset()
     if schema is None and call.operator.startswith("_foreach_") and _writes(call):
         declared = frozenset(map(id, tensors(call.args[:1])))  # a device may count none of them
     found = {}
@@ -83,14 +85,77 @@ def _is_asynchronous(call: Call) -> bool:
     return bool(call.kwargs.get("async_op") or call.args[3:4] == (True,))
 
 
-def _declared(call: Call, schema: Any) -> frozenset[int]:
-    """The tensors that a kernel says it writes: below autograd nothing counts that yet."""
-    values = dict(zip((arg.name for arg in schema.arguments), call.args, strict=False))
-    values.update(call.kwargs)
-    written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
-    return frozenset(id(tensor) for arg in written for tensor in tensors(values.get(arg.name)))
-
-
 def _writes(call: Call) -> bool:
     word = call.name.rsplit(".", 1)[-1]
     return "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
+
+
+# What a tool that substitutes a call has to know before the call.
+
+
+def declared(call: Call) -> frozenset[int]:
+    """The ids of the arguments that a call declares as written: by its schema or as `out=`."""
+    found = written_by_schema(call)
+    if call.level == "api" and _is_native(call.func):
+        for overload in _overloads(names.last(call.name)):
+            found += _marked(overload, call)
+        if not found and is_in_place(names.last(call.name)):
+            found += tensors(call.args[:1])
+    found += tensors(call.kwargs.get("out"))
+    return frozenset(map(id, found))
+
+
+def may_write_unseen(call: Call) -> bool:
+    """Whether a call may write arguments that neither `declared` nor autograd's count reports. The
+    values of the arguments have to be compared.
+    """
+    if names.last(call.name) in UNCOUNTED:
+        return True
+    if isinstance(call.func, OpOverload):  # a library's own operator may declare too little
+        return call.func.namespace != "aten" and not call.func._schema.is_mutable
+    if call.level != "api" or not call.name.startswith("torch."):
+        return True
+    if _is_native(call.func):
+        return False
+    # Python code of torch, by way of operators that autograd counts, where it counts
+    return call.name.startswith("torch.distributed.") or any(t.is_inference() for t in call.given)
+
+
+def written_by_schema(call: Call) -> list[Tensor]:
+    """The arguments that an aten operator declares as written; none of any other function."""
+    return _marked(call.func, call) if isinstance(call.func, OpOverload) else []
+
+
+def _marked(overload: OpOverload, call: Call) -> list[Tensor]:
+    """The arguments of a call that an operator's schema marks as written."""
+    arguments = overload._schema.arguments
+    if not overload._schema.is_mutable:
+        return []
+    given = dict(zip((a.name for a in arguments), call.args, strict=False)) | call.kwargs
+    return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
+
+
+@cache
+def _overloads(word: str) -> tuple[OpOverload, ...]:
+    """The aten operators of a name that write an argument other than `out=`."""
+    packet = getattr(torch.ops.aten, word, None)
+    if packet is None:
+        return ()
+    found = [getattr(packet, name) for name in packet.overloads()]
+    lists = is_in_place(word)  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)
+    return tuple(one for one in found if _is_marked(one, lists))
+
+
+def _is_marked(overload: Any, lists: bool) -> bool:
+    if not isinstance(overload, OpOverload) or any(a.is_out for a in overload._schema.arguments):
+        return False
+    marked = [str(a.type) for a in overload._schema.arguments if a.is_write]
+    return any(kind in ("Tensor", "Optional[Tensor]") or lists for kind in marked)
+
+
+def _is_native(func: Any) -> bool:
+    """Whether a function is one of torch's own that is not written in Python."""
+    return isinstance(func, _NATIVE)
+
+
+_NATIVE = (type(torch.add), type(torch.Tensor.add_), type(torch.Tensor.__setitem__))

@@ -19,11 +19,11 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import host
-from op_tools.call import Call, device_of, tensors
+from op_tools.call import Call, device_of
 from op_tools.dtype_cast import CONVERSIONS, OpDtypeCast
-from op_tools.fallback import OpFallback, dense, dtypes_on_device, give_back, moves
+from op_tools.fallback import OpFallback, dense, dtypes_on_device, give_back, moves, run_on_copies
 from op_tools.filters import Selection, signature
-from op_tools.host import Copies, mapped, random_numbers_of
+from op_tools.host import converted, random_numbers_of
 from op_tools.names import is_random, last
 from op_tools.options import Options
 from op_tools.tool import Started
@@ -139,24 +139,16 @@ class OpReroute(OpFallback):
         if key not in self._types:
             self._types[key] = dtypes_on_device(call, device)
         wanted = iter(self._types[key])
-        copies = Copies(_widened)
         try:
-            with random_numbers_of(device):
-                args = mapped(copies.of(call.args), _on_host)
-                kwargs = {k: mapped(v, _on_host) for k, v in copies.of(call.kwargs).items()}
-                result = call.func(*args, **kwargs)
+            with random_numbers_of(device) as draws:
+                done = run_on_copies(call, _widened, draws)
         except (RuntimeError, NotImplementedError):  # of mixed types, or a kernel that is not there
             return super().substitute(call)
-        if any(copies.shares(t) and copies.original_of(t) is None for t in tensors(result)):
+        copies = done.copies
+        if any(copies.shares(t) and copies.original_of(t) is None for t in done.results):
             return NotImplemented
-
-        def back(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            dtype = next(wanted)
-            return leaf if copies.original_of(leaf) is not None else leaf.to(dtype)
-
-        return give_back(call, mapped(result, back), copies, device)
+        done.cast(lambda _: next(wanted))
+        return give_back(call, done, device)
 
     def finish(self, started: Started) -> None:
         if not self.plan.counts:
@@ -176,12 +168,10 @@ def _moved(before: Tensor | None, after: Tensor | None) -> bool:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    moved = tensor.cpu()
-    return moved.double() if tensor.is_floating_point() else moved
+    return converted(tensor, _CPU, torch.float64 if tensor.is_floating_point() else None)
 
 
-def _on_host(leaf: Any) -> Any:
-    return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+_CPU = torch.device("cpu")
 
 
 def counted(folder: Path) -> Counts:

@@ -50,8 +50,8 @@ class HostRandom(OpFallback):
             torch.default_generator.manual_seed(seed)
             if device.type == "cpu":
                 return call.run()
-            result, copies = self._on_host(call, device)
-        return give_back(call, result, copies, device)
+            done = self._on_host(call, device)
+        return give_back(call, done, device)
 
     def finish(self, started: Started) -> None:
         """Nothing is said of it."""
