@@ -86,9 +86,24 @@ def routes(device: str) -> dict[str, str]:
     return {name: found.label if name in own else REFERENCE for name in OPS}
 
 
+def takes(name: str, device: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a vendor's own kernel takes a call; a native kernel decides when it is called."""
+    found = served(device)
+    if name in found.native:
+        return True
+    kernel = found.kernels.get(name)
+    supports = getattr(kernel, "supports", None)
+    return kernel is not None and (supports is None or bool(supports(**arguments)))
+
+
 def fallbacks() -> dict[Fallback, int]:
     """What ran by its reference although a vendor serves the device, and how many times."""
     return dict(_fallbacks)
+
+
+def by_reference(op: str) -> int:
+    """How many calls of an op ran by its reference although a vendor serves the device."""
+    return sum(times for row, times in _fallbacks.items() if row.op == op)
 
 
 @contextmanager

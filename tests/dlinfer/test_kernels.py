@@ -1,8 +1,10 @@
 """Whose kernel runs: the vendor's, else the reference; told once, or an error that says why."""
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,6 +17,8 @@ from deeplink.errors import BuildError, DeeplinkError, NoKernelError, NoVendorEr
 from deeplink.vendor import Found, Vendor
 from diopi.resolve import limited
 from dlinfer import fused, kernels, weights
+from dlinfer.conformance import __main__ as command
+from dlinfer.conformance import guest
 
 X, W = torch.ones(2, 4), torch.full((4,), 3.0)
 
@@ -180,3 +184,19 @@ def test_a_slot_or_block_outside_the_cache_is_an_error() -> None:
         fused.paged_decode_attention(k, cache, cache, table, length, 3, 1.0)
     with pytest.raises(IndexError, match="row 0 has 9 keys, its block table room for 4"):
         fused.paged_decode_attention(k, cache, cache, table * 0, length * 3, 9, 1.0)
+
+
+def test_the_table_and_the_guests_name_the_kernel_that_ran(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @limited(lambda x: x.dtype == torch.float32)
+    def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return fused.norm.rms_norm(x, weight, eps)
+
+    monkeypatch.setattr(toy, "rms_norm", rms_norm, raising=False)
+    monkeypatch.setattr(toy, "NOTE", "tried on a fake", raising=False)
+    found = tmp_path / "found.json"
+    assert command.main(["--vendor", "toy", "--ops", "rms_norm", "--json", str(found)]) == 0
+    rows = {row["dtype"]: row["kernel"] for row in json.loads(found.read_text("utf-8"))}
+    assert rows == {"float32": "toy (tried on a fake)", "bfloat16": "reference"}
+    assert guest.dtypes("toy", "cpu") == {"dlinfer.rms_norm": ["float32"]}

@@ -32,7 +32,7 @@ class Row:
 
     op: str
     dtype: str
-    kernel: str
+    kernel: str  # whose kernels ran the cases; by how many each, where they are several
     cases: int = 0
     wrong: dict[str, str] = field(default_factory=dict)
 
@@ -68,12 +68,22 @@ def _tried(vendor: str, device: str, ops: list[str], dtypes: list[str]) -> list[
         routes = dlinfer.routes(device)
         rows = []
         for row in [Row(op, dtype, routes[op]) for op in ops for dtype in dtypes]:
+            before = kernels.by_reference(row.op)
             for case in cases(row.op, TYPES[row.dtype]):
                 row.cases += 1
                 if what := _wrong(case, device):
                     row.wrong[case.label] = what
+            row.kernel = _ran(row, kernels.by_reference(row.op) - before)
             rows.append(row)
     return rows
+
+
+def _ran(row: Row, by_reference: int) -> str:
+    """Whose kernels ran the cases of a row, of which so many ran by the reference."""
+    if not by_reference:
+        return row.kernel
+    own = row.cases - by_reference
+    return f"{row.kernel} {own}, reference {by_reference}" if own > 0 else "reference"
 
 
 def _wrong(case: Case, device: str) -> str:

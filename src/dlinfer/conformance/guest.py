@@ -21,10 +21,21 @@ def ops() -> Sequence[str]:
 
 
 def dtypes(vendor: str, device: str) -> Mapping[str, Sequence[str]]:
-    """Of those that run by the vendor's own kernel; the reference's own are the meanings."""
+    """Those in which the vendor's own kernel takes a case; the reference's own are the meanings."""
+    kind = torch.device(device).type
+    found = {}
     with kernels.using(vendor):
-        mine = [op for op, by in kernels.routes(torch.device(device).type).items() if by == vendor]
-    return {PREFIX + op: list(TYPES) for op in mine}
+        for op, by in kernels.routes(kind).items():
+            mine = by != kernels.REFERENCE
+            taken = [name for name in TYPES if mine and _takes(op, name, kind)]
+            if taken:
+                found[PREFIX + op] = taken
+    return found
+
+
+def _takes(op: str, dtype: str, device: str) -> bool:
+    made = cases(op, TYPES[dtype])
+    return any(kernels.takes(op, device, case.arguments) for case in made)
 
 
 def trials(op: str, dtype: str, vendor: str, device: str) -> Sequence[Trial]:
