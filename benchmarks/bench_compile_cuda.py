@@ -23,8 +23,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.compile_models import LlamaLayer, rope_tables
 from deeplink_vendors.cuda.graph import backend
+from dicp.conformance.networks import LlamaLayer, rope_tables
 
 TURNS, CALLS, WARM = 24, 20, 12
 HELD = "inductorgraph, last result held"  # as `x = model(x)` does

@@ -19,8 +19,8 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.compile_models import MLP, Llama, ResNet, UNet, rope_tables
 from dicp.choice import dicp
+from dicp.conformance.networks import MLP, Llama, ResNet, UNet, rope_tables
 from dicp.dynamo_bridge import report
 from dicp.dynamo_bridge.shortcut import measures
 

@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the checks are those of the tests
 
 from deeplink.errors import DeeplinkError  # noqa: E402
+from dicp.conformance import model_check  # noqa: E402
+from dicp.conformance.model_check import DTYPES, WORKS, Found  # noqa: E402
+from dicp.conformance.models import MODELS, PLAIN  # noqa: E402
 from dicp.torch_internals import torch_version  # noqa: E402
-from tests.dicp import model_check  # noqa: E402
-from tests.dicp.model_check import BACKENDS, DTYPES, WORKS, Found  # noqa: E402
-from tests.dicp.models import MODELS, PLAIN  # noqa: E402
+from tests.dicp import model_table  # noqa: E402
+from tests.dicp.model_table import BACKENDS  # noqa: E402
 
 PAGE = ROOT / "docs/dicp_models.md"
 START, END = "<!-- From here: scripts/dicp_models.py -->\n", "<!-- To here. -->\n"
@@ -59,7 +61,7 @@ def _cell(rows: list[Found]) -> str:
 
 def measure(words: list[str]) -> None:
     """Checks what is named, each row kept as soon as it is known."""
-    known = {key(row): row for row in model_check.kept()} if model_check.FILE.exists() else {}
+    known = {key(row): row for row in model_table.kept()} if model_table.FILE.exists() else {}
     for name in _named(words, NAMES):
         for backend in _named(words, list(BACKENDS)):
             for dtype in _named(words, list(DTYPES)):
@@ -68,7 +70,7 @@ def measure(words: list[str]) -> None:
                     known[key(row)] = row
                     print(*key(row), row.status, row.compiled, row.text, flush=True)
                     ordered = sorted(known.values(), key=lambda row: NAMES.index(row.model))
-                    model_check.FILE.write_text(model_check.written(ordered), "utf-8")
+                    model_table.FILE.write_text(model_table.written(ordered), "utf-8")
 
 
 def _checked(name: str, backend: str, dtype: str, work: str) -> Found:
@@ -91,7 +93,7 @@ def key(row: Found) -> tuple[str, ...]:
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ["measure"]:
         measure(arguments[1:])
-    PAGE.write_text(page(model_check.kept(), PAGE.read_text("utf-8")), "utf-8")
+    PAGE.write_text(page(model_table.kept(), PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

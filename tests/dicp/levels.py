@@ -16,11 +16,12 @@ from deeplink_vendors.cpu import onnxrt, openvino
 from deeplink_vendors.enflame.graph import backend as topsgraph
 from deeplink_vendors.enflame.graph.compiler import compile_sources
 from dicp.backend import Backend
+from dicp.conformance import calls as all_calls
+from dicp.conformance import op_check
+from dicp.conformance.op_check import Outcome
+from dicp.conformance.overloads import Call
 from dicp.dynamo_bridge.codegen import emit
 from dicp.dynamo_bridge.partition import reason
-from tests.dicp import op_check, sim_calls
-from tests.dicp.op_check import Outcome
-from tests.dicp.overloads import Call
 
 FILE = Path(__file__).with_suffix(".csv")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -67,7 +68,7 @@ def outcomes(
     calls: dict[Any, list[Call]] | None = None,
 ) -> dict[Any, list[Outcome]]:
     """What became of the calls of each overload."""
-    calls = calls or {overload: sim_calls.calls(overload, dtype)[:MOST] for overload in asked}
+    calls = calls or {overload: all_calls.calls(overload, dtype)[:MOST] for overload in asked}
     compile_ = _together(backend, [c for part in calls.values() for c in part])
     original, backend.compile = backend.compile, compile_
     try:

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from dicp.backend import Backend
+from dicp.conformance.overloads import calls, core
 from tests.dicp import levels
-from tests.dicp.overloads import calls, core
 
 
 def outcomes(backend: Backend, dtype: str, dynamic: bool, most: int) -> tuple[set[Any], list[str]]:

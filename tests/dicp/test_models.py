@@ -2,10 +2,11 @@
 
 import pytest
 
+from dicp.conformance.model_check import DTYPES, check
+from dicp.conformance.models import MODELS, OF_TRANSFORMERS, PLAIN
 from scripts import dicp_models
-from tests.dicp import model_check
-from tests.dicp.model_check import BACKENDS, DTYPES, check
-from tests.dicp.models import MODELS, OF_TRANSFORMERS, PLAIN
+from tests.dicp import model_table
+from tests.dicp.model_table import BACKENDS
 
 
 def right(name: str, backend: str, dtype: str, work: str, status: str = "right") -> None:
@@ -39,7 +40,7 @@ def test_gradients_of_a_model_are_right(name: str) -> None:
 
 
 def test_the_page_of_models_is_that_of_the_table() -> None:
-    rows = model_check.kept()
+    rows = model_table.kept()
     assert dicp_models.PAGE.read_text("utf-8") == dicp_models.page(
         rows, dicp_models.PAGE.read_text("utf-8")
     )

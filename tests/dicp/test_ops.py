@@ -14,11 +14,11 @@ from deeplink_vendors.cpu import onnxrt, openvino
 from deeplink_vendors.cpu.onnx.conversion import computing
 from deeplink_vendors.cpu.onnx.support import table
 from dicp.backend import Backend
+from dicp.conformance.op_check import check, compiled, graph_of
+from dicp.conformance.overloads import Call, calls, core
 from dicp.dynamo_bridge.partition import reason
 from diopi.conformance.sample import Sample
-from tests.dicp.op_check import check, compiled, graph_of
 from tests.dicp.op_outcomes import outcomes
-from tests.dicp.overloads import Call, calls, core
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = {"onnxrt": onnxrt.backend, "openvino": openvino.backend}

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dicp import Backend
-from tests.dicp import levels, sim_calls
+from dicp.conformance import calls
+from tests.dicp import levels
 from tests.dicp.levels import BACKENDS, DTYPES, FILE, REAL, SIMULATED
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def generator() -> ModuleType:
 def test_fused_ops_and_one_of_each_family_are_right(name: str) -> None:
     backend = BACKENDS[name]
     few = [overload for overload in FEW if overload in backend.conversions]
-    ours = {overload: sim_calls.ours(overload, "bfloat16")[:2] for overload in few}
+    ours = {overload: calls.ours(overload, "bfloat16")[:2] for overload in few}
     found = levels.outcomes(backend, few, "bfloat16", calls=ours)
     bad = {str(o): part for o, part in found.items() if {r.status for r in part} != {"right"}}
     assert bad == {}

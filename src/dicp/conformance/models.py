@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.compile_models import MLP, Llama, ResNet, UNet, rope_tables
+from dicp.conformance.networks import MLP, Llama, ResNet, UNet, rope_tables
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def tokens(batch: int, length: int) -> tuple[Any, ...]:
 
 
 def _of_transformers(kind: str, head: str, **extra: Any) -> Model:
-    import transformers
+    transformers: Any = importlib.import_module("transformers")  # an extra
 
     sizes = {
         "vocab_size": 97,
@@ -82,7 +83,7 @@ class Decoder(nn.Module):
         self.inner = inner
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         cos, sin = rope_tables(positions, self.inner.each)
         dtype = self.inner.norm.weight.dtype
         made: Tensor = self.inner(tokens, cos.to(dtype), sin.to(dtype))[0]

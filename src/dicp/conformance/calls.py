@@ -1,4 +1,4 @@
-"""Calls for the simulated backends: of fused ops, and of overloads in forms that they take."""
+"""Calls of the overloads that backends convert: those of diopi's samples, and some by hand."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import dicp.fused  # noqa: F401  # the ops of torch.ops.dicp
+from dicp.conformance import overloads
+from dicp.conformance.overloads import Call
 from diopi.conformance import recipes
 from diopi.conformance.draws import Portable
 from diopi.conformance.sample import Sample
-from tests.dicp import overloads
-from tests.dicp.overloads import Call
 
 aten, fused = torch.ops.aten, torch.ops.dicp
 

@@ -1,13 +1,9 @@
-"""One model on one backend, judged against float64: the rows of `models.csv` and of docs."""
+"""One model on one backend, judged against float64."""
 
 from __future__ import annotations
 
 import copy
-import csv
-import io
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,17 +11,13 @@ from torch import Tensor, nn
 
 from deeplink.judge import envelope, judge
 from deeplink.judge.formats import FORMATS
-from deeplink_vendors.cuda.graph import backend as inductorgraph
 from dicp.backend import Backend
+from dicp.conformance.models import MODELS, PLAIN, Model
 from dicp.dynamo_bridge import report
-from tests.dicp.levels import REAL, SIMULATED
-from tests.dicp.models import MODELS, PLAIN, Model
 
-FILE = Path(__file__).with_name("models.csv")
-BACKENDS: dict[str, Backend] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 WORKS = ("static", "dynamic", "training")
-OPTIONS = {"measure": False, "cache": False}
+OPTIONS: dict[str, Any] = {"measure": False, "cache": False}
 
 
 @dataclass(frozen=True)
@@ -43,16 +35,18 @@ class Found:
     run: str = ""
 
 
-def check(name: str, backend: Backend, dtype: str, work: str, run: str = "") -> Found:
+def check(
+    name: str, backend: Backend, dtype: str, work: str, run: str = "", device: str = "cpu"
+) -> Found:
     """Compiles a model anew and judges what it computes; sizes that change need one compile."""
     torch.manual_seed(0)
     torch.compiler.reset()
     model = {**MODELS, **PLAIN}[name]()
-    model.module.to(DTYPES[dtype])
+    model.module.to(device, DTYPES[dtype])
     before = len(report.RECORDS)
     text = (_training if work == "training" else _inference)(model, backend, work == "dynamic")
     made = report.RECORDS[before:]
-    taken, nodes = sum(r.taken for r in made), sum(r.nodes for r in made)
+    taken, nodes = sum(0 if r.stays_eager else r.taken for r in made), sum(r.nodes for r in made)
     status = "wrong" if text else "right" if taken else "eager"
     graphs, compiled = str(len(made)), f"{taken} of {nodes}"
     return Found(name, backend.name, dtype, work, status, graphs, compiled, text, run)
@@ -75,12 +69,18 @@ def _inference(model: Model, backend: Backend, dynamic: bool) -> str:
 
 
 def _typed(model: Model, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    dtype = next(p.dtype for p in model.module.parameters())
-    return tuple(a.to(dtype) if a.is_floating_point() else a for a in arguments)
+    like = next(model.module.parameters())
+    moved = (a.to(like.device) for a in arguments)
+    return tuple(a.to(like.dtype) if a.is_floating_point() else a for a in moved)
+
+
+def _in_float64(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    moved = (a.cpu() for a in arguments)
+    return tuple(a.double() if a.is_floating_point() else a for a in moved)
 
 
 def _wide(module: nn.Module) -> nn.Module:
-    wide = copy.deepcopy(module).double()
+    wide = copy.deepcopy(module).cpu().double()
     config = getattr(getattr(wide, "inner", None), "config", None)
     if config is not None:  # the faster form of mixtral's experts has no float64
         config._experts_implementation = "eager"
@@ -90,7 +90,7 @@ def _wide(module: nn.Module) -> nn.Module:
 def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
     """What the judge has against a model's result; the reference is the model in float64."""
     wide = _wide(model.module)
-    given = [a.double() if a.is_floating_point() else a for a in arguments]
+    given = _in_float64(arguments)
 
     def once() -> list[Tensor]:
         return [wide(*given)]
@@ -98,9 +98,9 @@ def judged(model: Model, result: Tensor, arguments: tuple[Any, ...]) -> str:
     reference, between = once()[0], _between(result.dtype)
     samples = 12 if between else 4  # a spread of so few is itself uncertain
     verdict = judge(
-        result,
+        result.cpu(),
         reference,
-        run_plain=lambda: model.module(*arguments),
+        run_plain=lambda: model.module(*arguments).cpu(),
         run_envelope=lambda: envelope(once, [reference], between=between, samples=samples)[0],
     )
     return "" if verdict.passed else str(verdict)
@@ -118,7 +118,7 @@ def _training(model: Model, backend: Backend, dynamic: bool) -> str:
     mine = gradients(model.module, compiled, arguments)
     plain = gradients(model.module, model.module, arguments)
     wide = _wide(model.module)
-    given = tuple(a.double() if a.is_floating_point() else a for a in arguments)
+    given = _in_float64(arguments)
     exact = gradients(wide, wide, given)
     assert mine.keys() == exact.keys()
     samples = envelope(
@@ -131,8 +131,8 @@ def _training(model: Model, backend: Backend, dynamic: bool) -> str:
         verdict = judge(
             mine[key],
             reference,
-            run_plain=lambda key=key: plain[key],
-            run_envelope=lambda room=room: room,
+            run_plain=lambda key=key: plain[key],  # type: ignore[misc]
+            run_envelope=lambda room=room: room,  # type: ignore[misc]
         )
         if not verdict.passed:
             return f"{key}: {verdict}"
@@ -142,18 +142,4 @@ def _training(model: Model, backend: Backend, dynamic: bool) -> str:
 def gradients(model: nn.Module, run: Any, arguments: tuple[Any, ...]) -> dict[str, Tensor]:
     model.zero_grad()
     run(*arguments).square().mean().backward()
-    return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
-
-
-def written(rows: Iterable[Found]) -> str:
-    out = io.StringIO()
-    table = csv.DictWriter(out, [f.name for f in fields(Found)], lineterminator="\n")
-    table.writeheader()
-    table.writerows(asdict(row) for row in rows)
-    return out.getvalue()
-
-
-def kept() -> list[Found]:
-    """What was measured last."""
-    with FILE.open(encoding="utf-8", newline="") as file:
-        return [Found(**row) for row in csv.DictReader(file)]
+    return {key: p.grad.cpu().clone() for key, p in model.named_parameters() if p.grad is not None}

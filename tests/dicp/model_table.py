@@ -1,0 +1,31 @@
+"""The table of models: which one is right on which backend, as `models.csv` and docs have it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from deeplink_vendors.cuda.graph import backend as inductorgraph
+from dicp.backend import Backend
+from dicp.conformance.model_check import Found
+from tests.dicp.levels import REAL, SIMULATED
+
+FILE = Path(__file__).with_name("models.csv")
+BACKENDS: dict[str, Backend] = REAL | {inductorgraph.name: inductorgraph} | SIMULATED
+
+
+def written(rows: Iterable[Found]) -> str:
+    out = io.StringIO()
+    table = csv.DictWriter(out, [f.name for f in fields(Found)], lineterminator="\n")
+    table.writeheader()
+    table.writerows(asdict(row) for row in rows)
+    return out.getvalue()
+
+
+def kept() -> list[Found]:
+    """What was measured last."""
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return [Found(**row) for row in csv.DictReader(file)]
