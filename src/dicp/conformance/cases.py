@@ -93,12 +93,12 @@ def chosen_operators(backend: Backend, names: Sequence[str]) -> list[Any]:
     core = {str(target): target for target in overloads.core()}
     found: dict[str, Any] = {}
     for name in names:
-        hits = (
-            {text: target for text, target in known.items() if _means(name, text)}
-            for known in (own, core)
-        )
-        found |= next((some for some in hits if some), None) or _beyond(name, {**core, **own})
+        found |= _meant(name, own) or _meant(name, core) or _beyond(name, {**core, **own})
     return list(found.values())
+
+
+def _meant(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    return {text: target for text, target in known.items() if _means(name, text)}
 
 
 def _means(name: str, text: str) -> bool:
