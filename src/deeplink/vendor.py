@@ -102,6 +102,25 @@ def module_for(device: str, part: str) -> str:
     return next((m for one in rows if one.device == device and (m := getattr(one, part))), "")
 
 
+def load_device(vendor: Vendor, *, any_chip: bool = False) -> None:
+    """Import the module that registers a vendor's torch device, with this vendor's chip behind it.
+
+    Raise VendorUnavailable when the device of this process belongs to another vendor already.
+    `any_chip` accepts this: for a process that only needs the device's name.
+    """
+    if not vendor.device_module:
+        return
+    with settings.asking_for(vendor.name):  # the device module reads it when it is imported
+        module = importlib.import_module(vendor.device_module)
+    owner = getattr(module, "VENDOR", vendor)
+    if vendor.runtime and owner.name != vendor.name and not any_chip:
+        raise VendorUnavailable(
+            f"vendor {vendor.name!r} was asked for, but device {vendor.device!r} of this process "
+            f"is vendor {owner.name!r} already.",
+            f"set {VARIABLE}={vendor.name} before {vendor.device_module} is imported.",
+        )
+
+
 def choose(name: str | None = None) -> Choice:
     """The vendor asked for by name or DEEPLINK_VENDOR, else an accelerator, else reference."""
     if name:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from diopi.conformance import device_config
-from diopi.conformance.command import Request, generate, run
+from diopi.conformance.command import Request, check_dtypes, generate, run
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.models import stored as models
 
@@ -39,6 +40,7 @@ def main(line: Sequence[str] | None = None) -> int:
 
 def _request(given: argparse.Namespace) -> Request:
     config = device_config.read(given.impl_folder) if given.impl_folder else DeviceConfig()
+    check_dtypes(given.filter_dtype)
     skips = tuple(("*", dtype) for dtype in given.filter_dtype)
     ops = () if given.fname == ALL else _named(given.fname)
     tier = given.tier
@@ -54,7 +56,8 @@ def _request(given: argparse.Namespace) -> Request:
         ops,
         jobs=given.jobs,
         folder=given.results,
-        config=DeviceConfig((*config.skips, *skips)),
+        config=replace(config, skips=(*config.skips, *skips)),
+        verbose=given.verbose,
         baselines=None if recompute else given.data,
     )
 
@@ -72,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--model_name", default="", help="the cases of this model instead")
     add("--get_model_list", action="store_true", help="show the models and their ops")
     add("--filter_dtype", nargs="*", default=[], metavar="DTYPE", help="leave these out")
-    add("--nhwc", action="store_true", help="images lie in memory as NHWC")
+    add("--nhwc", action="store_true", help="in addition, cases whose images lie as NHWC")
+    add("--verbose", "-v", action="store_true", help="print a line for every operator")
     add("--impl_folder", type=Path, help="a device_config.py, or the folder that has one")
     add("--vendor", default="", help="else DEEPLINK_VENDOR, else what is found")
     add("--tier", default="quick", choices=("smoke", "quick", "full"))

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeplink.errors import KernelError, UnknownOpError
-from diopi import catalogue, convert_config, inference
+from diopi import catalogue, convert_config, inference, observing
 from diopi.convert_config import Casts, Config, Layout, Rule
 from diopi.inference import Described
 from diopi.op import Op, all_ops, by_legacy, get
@@ -126,7 +127,25 @@ def _closure(
     rules = [*(place.rule for place in places), *results]
     adapted.converts = {dtype for rule in rules for dtype in rule.casts or ()}  # type: ignore[attr-defined]
     adapted.lays_out = any(map(_lays_out, rules))  # type: ignore[attr-defined]
+    if into is not None:
+        adapted.into = _forwarding(adapted, into)  # type: ignore[attr-defined]
     return adapted
+
+
+def _forwarding(adapted: Any, into: Kernel) -> Kernel:
+    """The kernel's `into`; a call that needs a conversion copies the adapted kernel's results."""
+
+    def forward(targets: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
+        leaves = pytree.tree_leaves((args, kwargs, targets))
+        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, Tensor)}
+        if not adapted.lays_out and dtypes.isdisjoint(adapted.converts):
+            into(targets, *args, **kwargs)
+            return
+        found = adapted(*args, **kwargs)
+        for target, value in zip(targets, found if len(targets) > 1 else (found,), strict=True):
+            target.copy_(value)
+
+    return forward
 
 
 def _converted(value: Any, op: Op, place: _Place, changed: list[tuple[Tensor, Tensor]]) -> Any:
@@ -148,6 +167,7 @@ def _cast(tensor: Tensor, op: Op, place: _Place) -> Tensor:
         return tensor
     if _narrows(tensor.dtype, target):
         _check_range(tensor, target, op, place)
+    observing.current().cast(tensor.dtype, target)
     return tensor.to(target)
 
 
@@ -219,11 +239,14 @@ def _into(
 
 
 def _room(kind: Any, rule: Rule, device: torch.device) -> Any:
-    return _mapped(kind, lambda one: _reduced(one, rule).empty(device))
+    observer = observing.current()
+    return _mapped(kind, lambda one: observer.result(_reduced(one, rule), device))
 
 
 def _reduced(kind: Described, rule: Rule) -> Described:
     dtype = (rule.casts or {}).get(kind.dtype, kind.dtype)
+    if dtype != kind.dtype:
+        observing.current().cast(kind.dtype, dtype)
     shaped = torch.empty_strided(kind.shape, kind.stride, device="meta", dtype=dtype)
     return inference.describe(laid_out(shaped, rule.layouts))
 

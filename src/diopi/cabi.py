@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from deeplink.errors import KernelError, LibraryError, NoKernelError
-from diopi import handles, inference, symbols
+from diopi import handles, inference, observing, symbols
 from diopi.cfunction import Bound, functions, is_number
 from diopi.handles import Context
 from diopi.inference import Described
+from diopi.observing import Observer
 from diopi.op import Op, all_ops
 from diopi.resolve import device_of
 
@@ -196,8 +197,9 @@ class Kernel:
     ) -> Any:
         function, taken = self._fitting(given)
         device = device_of((), given)
+        observer = observing.current()
         if results is None and expected is not None:
-            results = [_made(kind, device) for kind in expected]
+            results = [_made(kind, device, observer) for kind in expected]
         if results is None:
             if not function.allocates:
                 inference.explain(self.op.meaning, *self._ordered(given))
@@ -205,7 +207,9 @@ class Kernel:
             results = [None] * len(self.op.returns)
         with Context(device) as call:
             arguments = function.arguments(call, taken, results)
+            observer.before(self.op, function.name, taken)
             self._check(function, function.entry(call.address, *arguments), call)
+            observer.after(self.op, function.name, results)
             found = function.results(call, arguments, results)
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -241,10 +245,10 @@ class Kernel:
         raise kind(text)
 
 
-def _made(kind: Any, device: torch.device) -> Any:
+def _made(kind: Any, device: torch.device, observer: Observer) -> Any:
     if isinstance(kind, Described):
-        return kind.empty(device)
-    return [_made(one, device) for one in kind] if isinstance(kind, tuple) else None
+        return observer.result(kind, device)
+    return [_made(one, device, observer) for one in kind] if isinstance(kind, tuple) else None
 
 
 def _wrapped(value: Any, given: Mapping[str, Any]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -111,13 +111,15 @@ def _resolved(
 ) -> Resolved:
     own = {"out": vendor.forms.get(f"{op.name}_out"), "inplace": vendor.forms.get(f"{op.name}_")}
     derived = tuple(form for form, kernel in own.items() if kernel is None)
+    kernel = vendor.kernels.get(op.name) if route == "kernel" else None
+    into = getattr(kernel, "into", None) if getattr(kernel, "supports", None) is None else None
     return Resolved(
         op,
         vendor.vendor,
         route,
         call,
-        own["out"] or _out(op, call),
-        own["inplace"] or _inplace(op, call),
+        own["out"] or out_form(op, call, into),
+        own["inplace"] or _inplace(op, call, into),
         uses,
         lacks,
         derived,
@@ -286,14 +288,20 @@ READ_WHILE_WRITTEN = frozenset("cat gather take index_select masked_select kthva
 SAME_TYPE = frozenset("complex gather take index_select masked_select aminmax".split())
 
 
-def _out(op: Op, call: Kernel) -> Kernel:
-    """The `out=` form by the functional one: resized where it must be, never cast down."""
+def out_form(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
+    """The `out=` form: resized where it must be, never cast down.
+
+    A kernel with `into` writes to the given tensors where they fit, as under torch_dipu; else the
+    functional form's results are copied.
+    """
     names = op.result_names
     reads, same = op.name in READ_WHILE_WRITTEN, op.name in SAME_TYPE
 
     def out(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(name) for name in names if name in kwargs]
         arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if into is not None and _wrote(op, into, targets, args, kwargs):
+            return targets[0] if len(targets) == 1 else tuple(targets)
         results = _listed(call(*args, **kwargs))
         for name, target, result in zip(names, targets, results, strict=False):
             cast = torch.can_cast(result.dtype, target.dtype)
@@ -332,10 +340,66 @@ def _overlap(first: Tensor, second: Tensor) -> bool:
     return a < d and c < b
 
 
-def _inplace(op: Op, call: Kernel) -> Kernel:
-    """The in-place form by the functional one, on the first argument."""
+def writes_in_place(op: Op, overload: str) -> bool:
+    """Whether a result may be the argument itself: each element is read before it is written."""
+    overwrites = op.kind == "random" or op.name in ("fill", "zero")
+    base, _, name = overload.removeprefix("aten::").partition(".")
+    found = getattr(getattr(torch.ops.aten, base), name or "default")
+    return overwrites or torch.Tag.pointwise in found.tags
+
+
+def _wrote(
+    op: Op,
+    into: Kernel,
+    targets: Sequence[Tensor],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    resize: bool = True,
+) -> bool:
+    """Let a kernel write to the given tensors; False where they do not fit, or it refuses."""
+    expected = inference.results(op.meaning, tuple(args), kwargs)
+    if expected is None or len(expected) != len(targets):
+        return False
+    pairs = list(zip(targets, expected, strict=True))
+    if not all(isinstance(kind, Described) and t.dtype == kind.dtype for t, kind in pairs):
+        return False
+    given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    same = writes_in_place(op, op.aten[0]) if op.aten else False
+    if any(_shares(target, one, same) for target in targets for one in given):
+        return False
+    dense = torch.ops.aten.is_non_overlapping_and_dense.default
+    if not all(dense(t) if tuple(t.shape) == kind.shape else resize for t, kind in pairs):
+        return False
+    for target, kind in pairs:
+        if tuple(target.shape) != kind.shape:
+            target.resize_(kind.shape)
+    try:
+        into(targets, *args, **kwargs)
+    except NoKernelError:  # the op takes its next route
+        return False
+    return True
+
+
+def _shares(target: Tensor, given: Tensor, same: bool) -> bool:
+    """Whether an argument lies on a target's memory; `same` allows the target itself."""
+    if target.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
+        return False
+    itself = (
+        target.storage_offset() == given.storage_offset()
+        and target.shape == given.shape
+        and target.stride() == given.stride()
+        and target.dtype == given.dtype
+    )
+    return bool(target.numel() and given.numel()) and not (same and itself)
+
+
+def _inplace(op: Op, call: Kernel, into: Kernel | None = None) -> Kernel:
+    """The in-place form, on the first argument; a kernel with `into` writes to the argument."""
 
     def inplace(target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if into and _wrote(op, into, [target], (target, *args), kwargs, resize=False):
+            return target
         result = _listed(call(target, *args, **kwargs))[0]
         if target.shape != result.shape or not torch.can_cast(result.dtype, target.dtype):
             raise KernelError(
@@ -355,7 +419,7 @@ def _listed(result: Any) -> list[Any]:
 def checked(found: Resolved) -> Resolved:
     """The same, and each call's results are compared with what the op returns: type and shape."""
     call = _checked(found)
-    return replace(found, call=call, out=_out(found.op, call), inplace=_inplace(found.op, call))
+    return replace(found, call=call, out=out_form(found.op, call), inplace=_inplace(found.op, call))
 
 
 def _checked(found: Resolved) -> Kernel:

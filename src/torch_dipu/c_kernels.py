@@ -18,6 +18,7 @@ from diopi import cabi, catalogue, cfunction, handles, legacy
 from diopi.catalogue import Function, Parameter
 from diopi.codegen import shapes
 from diopi.op import MISSING, Op, all_ops
+from diopi.resolve import writes_in_place
 from diopi.schema import RENAMED, Argument
 from torch_dipu import _C
 
@@ -157,7 +158,7 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
         return None
     return {
         "form": form,
-        "pointwise": _writes_in_place(op, of),
+        "pointwise": writes_in_place(op, of),
         "dynamic": op.dynamic,
         "mask": next(
             (stack.places[n] for n in ("output_mask", "mask") if _is_mask(op, n, stack)), -1
@@ -168,12 +169,6 @@ def _plan(op: Op, overload: str, functions: list[Function]) -> dict[str, Any] | 
         "functions": usable,
         "constants": stack.constants,
     }
-
-
-def _writes_in_place(op: Op, of: str) -> bool:
-    """Whether a result may lie on the argument: each element is read before it is written, if."""
-    overwrites = op.kind == "random" or op.name in ("fill", "zero")
-    return overwrites or torch.Tag.pointwise in _overload(of).tags
 
 
 def _overload(name: str) -> Any:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 import torch
 
 from deeplink.errors import KernelError, LibraryError, NoKernelError
-from diopi import cabi, catalogue, handles
+from diopi import cabi, catalogue, handles, implementation
 from tests.diopi.compiled import COMPILER, IMPLEMENTED, library
 
+ROOT = Path(__file__).parents[2]
 NEG = """
 diopiError_t diopiNeg(diopiContextHandle_t ctx, diopiTensorHandle_t out,
                       diopiConstTensorHandle_t input) {
@@ -168,6 +170,85 @@ static char text[512];
 const char* shown(void);
 DIOPI_API const char* shown(void) { return text; }
 """
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_published_includes_compile(language: str, tmp_path: Path) -> None:
+    """<diopi/diopirt.h> and <diopi/functions.h>, as published vendor sources include them."""
+    if not COMPILER:
+        pytest.skip("no C compiler")
+    source = tmp_path / "unit.txt"
+    source.write_text("#include <diopi/diopirt.h>\n#include <diopi/functions.h>\n" + NEG)
+    done = subprocess.run(
+        [
+            COMPILER,
+            "-x",
+            language,
+            "-Wall",
+            "-Werror",
+            "-fsyntax-only",
+            f"-I{cabi.include()}",
+            source,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_published_includes_are_in_the_wheel() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    headers = {path.relative_to(cabi.include().parent) for path in cabi.include().rglob("*.h")}
+    packaged = patterns["package-data"]["*"]
+    assert {Path("include/diopi/functions.h"), Path("include/diopi/diopirt.h")} <= headers
+    assert [h for h in headers if not any(h.match(p) for p in packaged)] == []
+
+
+# A kernel that keeps where its result lies.
+WHERE = """
+static void* last;
+DIOPI_API void* where(void);
+void* where(void) { return last; }
+diopiError_t diopiNeg(diopiContextHandle_t ctx, diopiTensorHandle_t out,
+                      diopiConstTensorHandle_t input) {
+    (void)ctx, (void)input;
+    return diopiGetTensorData(out, &last);
+}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*exports what is no function")
+def test_out_and_in_place_forms_hand_the_function_the_given_tensor(tmp_path: Path) -> None:
+    path = library(tmp_path, IMPLEMENTED + WHERE)
+    found = implementation.Implementation("acme", cabi.load(path, "acme").kernels).resolve()["neg"]
+    where = ctypes.CDLL(str(path)).where
+    where.restype = ctypes.c_void_p
+
+    turned = torch.empty(4, 3).t()
+    assert found.out(torch.ones(3, 4), out=turned) is turned and where() == turned.data_ptr()
+    small = torch.empty(0)
+    found.out(torch.ones(3, 4), out=small)
+    assert small.shape == (3, 4) and where() == small.data_ptr()
+    mine = torch.ones(3, 4)
+    assert found.inplace(mine) is mine and where() == mine.data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:.*exports what is no function")
+def test_an_out_that_does_not_fit_gets_a_copy(tmp_path: Path) -> None:
+    path = library(tmp_path, IMPLEMENTED + WHERE)
+    found = implementation.Implementation("acme", cabi.load(path, "acme").kernels).resolve()["neg"]
+    where = ctypes.CDLL(str(path)).where
+    where.restype = ctypes.c_void_p
+    gaps, wide = torch.empty(3, 8)[:, ::2], torch.empty(3, 4, dtype=torch.float64)
+    memory = torch.ones(13)
+    for out, given in (
+        (gaps, torch.ones(3, 4)),
+        (wide, torch.ones(3, 4)),
+        (memory[1:], memory[:12]),
+    ):
+        found.out(given, out=out)
+        assert where() != out.data_ptr()
 
 
 def test_an_ops_own_function_gets_every_argument(tmp_path: Path) -> None:

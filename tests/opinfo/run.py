@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import torch_dipu
-from deeplink import device_rules
+from deeplink import device_rules, vendor
+from deeplink.errors import DeeplinkError
 from tests.opinfo.core import DTYPES, load_ops, select, supports
 from tests.opinfo.gaps import REFERENCE, judge, read_gaps
 from tests.opinfo.outcome import Outcome
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 1 when the run and the list of gaps disagree."""
     options = _parse(argv)
     console = Console()
+    if options.vendor:
+        os.environ["DEEPLINK_VENDOR"] = options.vendor  # the workers load this vendor's device
     if options.kernels:
         os.environ["DIPU_KERNELS"] = options.kernels  # for the workers, which bind at registration
     ops = load_ops()
@@ -73,9 +75,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default 2)")
     parser.add_argument("--csv", type=Path, help="write one line per op and dtype to this file")
-    own = torch_dipu.VENDOR.gaps_file() or REFERENCE
-    parser.add_argument("--gaps", type=Path, default=own, help=f"the rules and gaps ({own.name})")
-    return parser.parse_args(argv)
+    parser.add_argument("--vendor", default="", help="the vendor (default: DEEPLINK_VENDOR)")
+    parser.add_argument("--gaps", type=Path, help="the rules and gaps (default: the vendor's)")
+    options = parser.parse_args(argv)
+    try:
+        chosen = vendor.choose(options.vendor or None).vendor
+    except DeeplinkError as error:
+        parser.error(str(error))
+    options.gaps = options.gaps or chosen.gaps_file() or REFERENCE
+    return options
 
 
 def _dtypes(text: str) -> list[str]:

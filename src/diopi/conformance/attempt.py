@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+import torch
+
 from deeplink.errors import NoKernelError
+from deeplink.judge.verdict import name_of
 from diopi.conformance import recipes
-from diopi.conformance.case import NOT_IMPLEMENTED, Case, Finding, Result
+from diopi.conformance.case import LOWERED, NOT_IMPLEMENTED, Case, Finding, Result
 from diopi.conformance.checks import CHECKS, FATAL
+from diopi.conformance.device_config import SkippedCall
 from diopi.conformance.expected import Expected
 from diopi.conformance.grading import worse
-from diopi.conformance.growth import GROWTHS, NoGrowthError
-from diopi.conformance.running import run
+from diopi.conformance.growth import GROWTHS, RANKS, NoGrowthError
+from diopi.conformance.running import Run, rounded, run
 from diopi.conformance.sample import Callee, Sample
 from diopi.conformance.store import Bundle, Stored, mismatch
 from diopi.conformance.subject import Subject
 from diopi.conformance.trial import Trial, line
+from diopi.op import get
 
 MOST_RESULTS = 1 << 18  # elements of the results of a call whose arguments were grown
 
@@ -31,11 +37,13 @@ def attempt(
     checks: Collection[str] = tuple(CHECKS),
     turn: Callable[[], None] = lambda: None,
     bundle: Bundle | None = None,
+    skips: Sequence[SkippedCall] = (),
 ) -> Result:
     """The result of a case, from the sample that it varies; `turn` is called when the CPU is
     through and the vendor's turn begins."""
     started = time.perf_counter()
-    result = _attempt(case, callee, base, subject, checks, turn, bundle)
+    subject.calls.begin()
+    result = _attempt(case, callee, base, subject, checks, turn, bundle, skips)
     return replace(result, seconds=round(time.perf_counter() - started, 6))
 
 
@@ -47,11 +55,15 @@ def _attempt(
     checks: Collection[str],
     turn: Callable[[], None],
     bundle: Bundle | None,
+    skips: Sequence[SkippedCall],
 ) -> Result:
     try:
         sample = vary(case, callee, base)
     except NoSampleError as error:
         return _skipped(case, str(error))
+    for skip in skips:
+        if reason := skip.reason(get(case.op), sample):
+            return _skipped(case, reason)
     if subject.is_host:  # then what the CPU does from here on is the vendor's doing
         turn()
     if case.source.endswith(f"+{recipes.ERRORS}"):
@@ -75,8 +87,20 @@ def _attempt(
     except Exception as error:  # anything that a kernel raises is this case's result
         finding = Finding("call", f"raised {type(error).__name__}: {line(error)}")
         return Result(case.id, "failed", "F", (finding,), ("call",))
+    casts = {s: t for s, t in subject.calls.casts.items() if s in _dtypes(sample, found)}
+    if casts:  # results of a coarser type, from arguments that were rounded to it
+        sample = rounded(sample, casts)
+        expected = Expected(callee, sample, casts)
+        with subject.active():
+            found = run(subject.takes(callee), sample, subject.device)
+        names = ", ".join(f"{name_of(s)} as {name_of(t)}" for s, t in casts.items())
+        reason = f"{LOWERED} {names}; judged by the bound of the latter"
     judged = _judge(Trial(case, callee, sample, subject, expected, found), checks)
-    return replace(judged, reason=reason or judged.reason)
+    return replace(judged, reason="; ".join(filter(None, (judged.reason, reason))))
+
+
+def _dtypes(sample: Sample, found: Run) -> set[torch.dtype]:
+    return {tensor.dtype for tensor in (*sample.tensors, *found.tensors)}
 
 
 class NoSampleError(Exception):
@@ -91,7 +115,7 @@ def vary(case: Case, callee: Callee, base: Sample) -> Sample:
         raise NoSampleError(f"not to be varied so: {line(error)}") from None
     if sample is not base and not recipes.changes(base, sample):
         raise NoSampleError("the variation changes nothing")
-    if case.profile in GROWTHS and not _fits(callee, sample):
+    if case.profile in (*GROWTHS, *RANKS) and not _fits(callee, sample):
         raise NoSampleError(f"it would give more than {MOST_RESULTS} elements")
     return sample
 
@@ -116,6 +140,9 @@ def _judge(trial: Trial, checks: Collection[str]) -> Result:
         findings += found
         if name in FATAL and any(finding.grade == "F" for finding in found):
             break
+    overruns = dict.fromkeys(trial.subject.calls.overruns)
+    findings += [Finding("guard", text) for text in overruns]
+    findings = _blamed(trial, findings)
     grade = worse([f.grade for f in findings])
     verdicts = [judged.verdict for judged in trial.judged]
     return Result(
@@ -128,6 +155,39 @@ def _judge(trial: Trial, checks: Collection[str]) -> Result:
         max([v.max_abs for v in verdicts], default=0.0),
         reason=reason,
     )
+
+
+NUMERIC = frozenset({"values", "specials", "inputs", "backward"})
+FORMS = frozenset({"inplace", "out", "out_strided", "out_transposed", "out_resized"})
+
+
+def _blamed(trial: Trial, findings: list[Finding]) -> list[Finding]:
+    """The findings; those on wrong numbers name the C function that computes them, if one does."""
+    calls = trial.subject.calls
+    if not calls.functions:
+        return findings
+    named = []
+    for finding in findings:
+        if finding.grade == "F" and finding.check in NUMERIC | FORMS:
+            finding = replace(finding, message=f"{finding.message}; {_culprit(trial, finding)}")
+        named.append(finding)
+    return named
+
+
+def _culprit(trial: Trial, finding: Finding) -> str:
+    """Repeat what failed and compare the results of every C function with the CPU's."""
+    calls = trial.subject.calls
+    calls.wrong = []
+    functions = ", ".join(calls.functions)
+    with calls.judging(), contextlib.suppress(Exception):  # the finding has said what it raises
+        if finding.check in FORMS:
+            CHECKS[finding.check](replace(trial, judged=[]))
+        else:
+            found = trial.again()
+            if finding.check == "backward":
+                with trial.subject.active():
+                    found.gradients(trial.expected.seeds)
+    return "; ".join(dict.fromkeys(calls.wrong)) or f"C functions called: {functions}"
 
 
 def _fits(callee: Callee, sample: Sample) -> bool:

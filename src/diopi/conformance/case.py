@@ -9,6 +9,7 @@ from deeplink.errors import DeeplinkError
 
 PLAIN = "plain"
 NOT_IMPLEMENTED = "not implemented"  # how the reason begins when a vendor says so of a call
+LOWERED = "the adaptor runs"  # how the reason begins when a case ran in a coarser type
 BAD = frozenset({"failed", "crashed", "hung"})
 
 
@@ -118,6 +119,12 @@ class Result:
         """All findings, the graver first."""
         found = sorted(self.findings, key=lambda finding: finding.grade != "F")
         return "; ".join(f"{finding.check}: {finding.message}" for finding in found)
+
+
+def lowered_as(result: Result) -> str:
+    """In which coarser type the adaptor ran a case; "" where it did not."""
+    _, found, rest = result.reason.partition(LOWERED)
+    return f"{LOWERED}{rest.partition(';')[0]}" if found else ""
 
 
 def reproduce(case: str, vendor: str) -> str:

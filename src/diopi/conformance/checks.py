@@ -261,6 +261,7 @@ CHECKS: dict[str, Check] = {
     "backward": backward,
     "out": partial(with_out, "out"),
     "out_strided": partial(with_out, "out_strided"),
+    "out_transposed": partial(with_out, "out_transposed"),
     "out_resized": partial(with_out, "out_resized"),
     "inplace": inplace,
     "determinism": determinism,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,10 +21,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from deeplink import device_rules
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
+from deeplink.judge.verdict import name_of
 from deeplink.table import console
 from diopi.conformance import gaps as known_gaps
 from diopi.conformance import guests, page, plan, publish, report, results, store
-from diopi.conformance.case import NOT_IMPLEMENTED, Group, Result, parse
+from diopi.conformance.case import LOWERED, NOT_IMPLEMENTED, Group, Result, lowered_as, parse
 from diopi.conformance.device_config import DeviceConfig
 from diopi.conformance.origin import Origin, Watch
 from diopi.conformance.pool import Pool
@@ -49,16 +53,18 @@ class Request:
     gaps: Path | None = None  # instead of the vendor's own
     config: DeviceConfig = DeviceConfig()  # noqa: RUF009 - frozen
     baselines: Path | None = None  # None: computed anew
+    verbose: bool = False  # a line for every op that is finished
 
 
 def run(request: Request, out: Console) -> Summary:
     """Runs the suite and writes its reports."""
-    watch = Watch(report.origin_in(request.folder) if request.resume else None)
+    before = report.origin_in(request.folder) if request.resume else None
+    watch = Watch(before)
     if request.baselines is not None:
         store.Bundle(request.baselines).check()
     path = request.folder / "results.jsonl"
     earlier = results.read(path) if request.resume else []
-    subject = open_subject(request.vendor)
+    subject = open_subject(request.vendor, runs=False)
     ops = [op for op in select(request.ops) if subject.has(op.name)]
     rules = device_rules.read(request.gaps or subject.gaps)
     tier = plan.tier_of(request.tier)
@@ -78,15 +84,24 @@ def run(request: Request, out: Console) -> Summary:
         Writer(path, append=request.resume) as writer,
         _progress(pool, len(groups), out) as tell,
     ):
+        lines = Lines(groups, pool, out if request.verbose else None)
         try:
             for result in pool.run(groups, done):
                 found.append(result)
                 writer.add(result)
                 tell(result)
+                lines.add(result)
+            lines.finish()
         except KeyboardInterrupt:  # what was found until then is worth a report
             part = f"group {pool.groups_done} of {len(groups)}"
-    if alone := sum(result.reason.startswith(store.NO_BASELINE) for result in found):
+    if alone := sum(store.NO_BASELINE in result.reason for result in found):
         out.print(f"{alone} cases had no baseline of the same arguments: computed here.")
+    if lowered := [result for result in found if LOWERED in result.reason]:
+        how = sorted({lowered_as(result) for result in lowered})
+        out.print(
+            f"{len(lowered)} cases of {len({result.op for result in lowered})} ops were judged by "
+            f"the bound of a coarser type: {'; '.join(how)}."
+        )
     if lacking := [result for result in found if result.reason.startswith(NOT_IMPLEMENTED)]:
         names = {result.op for result in lacking}
         out.print(
@@ -94,7 +109,8 @@ def run(request: Request, out: Console) -> Summary:
         )
     if len(ops) < len(select(request.ops)):
         out.print(f"{request.vendor} runs {len(ops)} of {len(select(request.ops))} ops.")
-    return conclude(request, subject, found, watch.origin(subject.device, request.jobs, part), out)
+    machine = pool.machine or (before.machine if before else "unknown machine: no case was run")
+    return conclude(request, subject, found, watch.origin(machine, request.jobs, part), out)
 
 
 def _pool(request: Request) -> tuple[str, str, int, float]:
@@ -108,8 +124,49 @@ def _by_group(cases: Iterable[str]) -> dict[Group, list[str]]:
     return found
 
 
-def _options(request: Request) -> dict[str, str]:
-    return {"baselines": str(request.baselines)} if request.baselines else {}
+def _options(request: Request) -> dict[str, Any]:
+    options: dict[str, Any] = {"skips": [asdict(skip) for skip in request.config.calls]}
+    return options | ({"baselines": str(request.baselines)} if request.baselines else {})
+
+
+class Lines:
+    """Prints the published suite's line for every op, when its last group is finished."""
+
+    def __init__(self, groups: Sequence[Group], pool: Pool, out: Console | None) -> None:
+        self._left = Counter(group.op for group in groups)
+        self._pool, self._out = pool, out
+        self._ran: Counter[str] = Counter()
+        self._bad: Counter[str] = Counter()
+        self._finished = 0
+
+    def add(self, result: Result) -> None:
+        """Count a result, after printing the ops that were finished before it."""
+        self.finish()
+        self._ran[result.op] += result.status != "skipped"
+        self._bad[result.op] += result.bad
+
+    def finish(self) -> None:
+        """Print the ops whose groups are all finished."""
+        for group in self._pool.finished[self._finished :]:
+            self._left[group.op] -= 1
+            if not self._left[group.op] and self._ran[group.op] and self._out is not None:
+                bad = self._bad[group.op]
+                word = f"failed: {bad} of {self._ran[group.op]} cases" if bad else "succeed"
+                now = datetime.now()
+                stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}"
+                line = f"{stamp} - DIOPI-Test - INFO - Run diopi_functions.{group.op} {word}"
+                self._out.print(line, soft_wrap=True, highlight=False)
+        self._finished = len(self._pool.finished)
+
+
+def check_dtypes(names: Sequence[str]) -> None:
+    """Raise for a name that is no dtype of any operator; the message has those that are."""
+    known = sorted({name_of(dtype) for op in all_ops().values() for dtype in op.dtypes})
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else ""
+            raise DeeplinkError(f"there is no dtype {name!r}; allowed: {', '.join(known)}.", hint)
 
 
 def generate(request: Request, folder: Path, out: Console) -> int:
@@ -237,6 +294,7 @@ def main(line: Sequence[str] | None = None) -> int:
             return _publish(given, out)
         if given.case:
             return int(one(given.case, given.vendor, out).bad)
+        check_dtypes(given.dtypes)
         request = Request(
             given.vendor, given.tier, tuple(given.ops), tuple(given.dtypes), given.jobs,
             given.limit, given.results, given.resume, given.gaps,

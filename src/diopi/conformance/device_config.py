@@ -6,25 +6,41 @@ device_configs = {
     "softmax": {"dtype": [Skip("float64")]},
     "diopiSort": {"skip_all": True},
     "*": {"dtype": [Skip("complex64"), Skip("complex128")]},
+    "conv2d": {  # single cases, by the shape or the dtype of a tensor
+        "tensor_para": {
+            "args": [{"ins": ["input"], "shape": [Skip((2, 256, 200, 304))]}],
+        },
+    },
 }
+
+Without "ins" the entry is about every tensor of the call.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import runpy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from deeplink.errors import DeeplinkError
+from deeplink.judge.verdict import name_of
+from diopi import adaptor
 from diopi.conformance import guests
-from diopi.op import all_ops
+from diopi.conformance.sample import Sample
+from diopi.op import Op, all_ops
+from diopi.schema import RENAMED
 
 FILE = "device_config.py"
-KEYS = ("name", "skip_all", "dtype")
+KEYS = ("name", "skip_all", "dtype", "tensor_para")
+PARA = ("args",)
+ARGS = ("ins", "shape", "dtype")
 
 
 @dataclass(frozen=True)
@@ -41,10 +57,43 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class SkippedCall:
+    """The calls of an op that are left out: those with a tensor of this shape or dtype."""
+
+    op: str
+    names: tuple[str, ...] = ()  # arguments; none: every tensor
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def reason(self, op: Op, sample: Sample) -> str:
+        """Why the call of a sample is left out; "" where it is not."""
+        for name, tensor in _tensors(op, sample):
+            if self.names and name not in self.names:
+                continue
+            if tuple(tensor.shape) in self.shapes:
+                return f"{FILE} skips shape {list(tensor.shape)} of {name}"
+            if name_of(tensor.dtype) in self.dtypes:
+                return f"{FILE} skips dtype {name_of(tensor.dtype)} of {name}"
+        return ""
+
+
+def _tensors(op: Op, sample: Sample) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a call with the names of the op's arguments."""
+    names = [argument.name for argument in op.arguments]
+    names += [f"argument {at}" for at in range(len(names), len(sample.args))]
+    values = [*zip(names, sample.args, strict=False), *sample.kwargs.items()]
+    for name, value in values:
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, Tensor):
+                yield RENAMED.get(name, name), leaf
+
+
+@dataclass(frozen=True)
 class DeviceConfig:
-    """What is left out: pairs of an op (or a pattern) and a dtype, `*` being all."""
+    """What is left out: pairs of an op (or a pattern) and a dtype, `*` being all; single calls."""
 
     skips: tuple[tuple[str, str], ...] = ()
+    calls: tuple[SkippedCall, ...] = ()
 
     def wants(self, op: str, dtype: str) -> bool:
         """Whether cases of this op in this dtype are run."""
@@ -66,17 +115,42 @@ def read(folder: Path) -> DeviceConfig:
     if not isinstance(found, dict):
         raise DeeplinkError(f"{path} has no dict `device_configs`.")
     skips: list[tuple[str, str]] = []
+    calls: list[SkippedCall] = []
     for key, entry in found.items():
         skips += _skips(path, key, entry)
-    return DeviceConfig(tuple(skips))
+        calls += _calls(path, key, entry)
+    return DeviceConfig(tuple(skips), tuple(calls))
+
+
+def _check(path: Path, key: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    if odd := sorted(set(entry) - set(known)):
+        raise DeeplinkError(f"{path}: {key!r} has {', '.join(odd)}; known: {', '.join(known)}.")
+
+
+def _calls(path: Path, key: str, entry: dict[str, Any]) -> Iterator[SkippedCall]:
+    """The single calls of an entry: `tensor_para` with `args`, as the published suite has it."""
+    para = entry.get("tensor_para", {})
+    _check(path, f"{key}: tensor_para", para, PARA)
+    for row in para.get("args", ()):
+        _check(path, f"{key}: tensor_para: args", row, ARGS)
+        shapes = [_value(skip) for skip in row.get("shape", ())]
+        for name in entry.get("name", [key]):
+            for op in _ops(path, name):
+                named = (adaptor.names(name) or adaptor.names(op) or ("", {}))[1]
+                yield SkippedCall(
+                    op,
+                    tuple(named.get(one, one) for one in row.get("ins", ())),
+                    tuple(tuple(s) if isinstance(s, (tuple, list)) else (s,) for s in shapes),
+                    tuple(skip.dtype for skip in row.get("dtype", ())),
+                )
+
+
+def _value(skip: Any) -> Any:
+    return skip.value if isinstance(skip, Skip) else skip
 
 
 def _skips(path: Path, key: str, entry: dict[str, Any]) -> list[tuple[str, str]]:
-    unknown = set(entry) - set(KEYS)
-    if unknown:
-        raise DeeplinkError(
-            f"{path}: {key!r} has {', '.join(sorted(unknown))}; known: {', '.join(KEYS)}."
-        )
+    _check(path, key, entry, KEYS)
     ops = [op for name in entry.get("name", [key]) for op in _ops(path, name)]
     if entry.get("skip_all"):
         return [(op, "*") for op in ops]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -29,8 +30,20 @@ Values = list[Tensor | None]
 class Expected:
     """Made when asked for, each part once; forward first, gradients after it."""
 
-    def __init__(self, callee: Callee, sample: Sample) -> None:
-        self._callee, self._sample = callee, sample
+    casts: Mapping[torch.dtype, torch.dtype] = MappingProxyType({})
+
+    def __init__(
+        self,
+        callee: Callee,
+        sample: Sample,
+        casts: Mapping[torch.dtype, torch.dtype] = MappingProxyType({}),
+    ) -> None:
+        """`casts`: the vendor's adaptor computes in these coarser types instead."""
+        self._callee, self._sample, self.casts = callee, sample, casts
+
+    def stored_as(self, tensor: Tensor) -> Tensor:
+        """A result in the type in which the vendor computes it; its values stay."""
+        return tensor.to(self.casts.get(tensor.dtype, tensor.dtype))
 
     @cached_property
     def _dense(self) -> bool:
@@ -154,8 +167,9 @@ class Expected:
         """The coarsest floating type of the call."""
         found = torch.float64
         for tensor in [*self._sample.tensors, *self.plain.tensors]:
-            if tensor.dtype in FORMATS:
-                found = coarser(found, tensor.dtype)
+            dtype = self.casts.get(tensor.dtype, tensor.dtype)
+            if dtype in FORMATS:
+                found = coarser(found, dtype)
         return found
 
 

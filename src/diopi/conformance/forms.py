@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from deeplink.errors import NoKernelError
+from diopi import resolve
 from diopi.conformance import residuals
 from diopi.conformance.case import Finding
-from diopi.conformance.guarded import guarded
+from diopi.conformance.guarded import Guarded, guarded
 from diopi.conformance.running import host, run, same_bits
 from diopi.conformance.trial import Findings, Trial, line
 
 
 def with_out(kind: str, trial: Trial) -> Findings:
     """`out=` is written, all of it and nothing beside it."""
-    results = trial.expected.plain.result
-    single = isinstance(results, Tensor)
-    if not trial.callee.has_out or not trial.comparable or not trial.found.tensors:
+    if kind == "out_transposed" and not any(_turns(t) for t in trial.expected.plain.tensors):
+        return None
+    form = _form(trial)
+    if form is None or not trial.comparable or not trial.found.tensors:
         return None
     rooms = [guarded(t, kind, trial.subject.device) for t in trial.expected.plain.tensors]
-    outs = [room.tensor for room in rooms]
-    extra = {"out": outs[0] if single else tuple(outs)}
     try:
-        trial.again(extra=extra, grad=False)
+        with trial.subject.calls.guarding(rooms):
+            trial.again(extra=form.named(rooms), function=form.vendors, grad=False)
     except NoKernelError:
         raise  # a form that the vendor does not have
     except Exception as error:  # whatever it raises: does the CPU as well?
@@ -33,15 +36,50 @@ def with_out(kind: str, trial: Trial) -> Findings:
         return [Finding(kind, f"raised {type(error).__name__}: {line(error)}")]
     found: list[Finding] = []
     for place, room in enumerate(rooms):
-        if room.broken():
+        if where := room.outside():
             if _cpu_refuses(trial, kind):  # torch itself lays some of them out anew
                 return None
-            found.append(Finding("guard", f"{kind}: wrote outside of its result {place}"))
+            if not trial.subject.calls.overruns:  # those name the function
+                found.append(Finding("guard", f"{kind}: result {place}: the call wrote {where}"))
         mine = host(room.tensor)
         unique = trial.callee.name not in residuals.RESIDUALS
         if unique and not same_bits(mine, host(trial.found.tensors[place])):
             found += trial.grade(kind, mine, place, lambda: _cpu_outs(trial, kind))
     return found
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How `out=` is given: by torch's name for it, or by the names of an op's results."""
+
+    names: tuple[str, ...] = ()
+    vendors: Callable[..., Any] | None = None  # instead of the callee's function
+    cpus: Callable[..., Any] | None = None
+    single: bool = False
+
+    def named(self, rooms: Sequence[Guarded]) -> dict[str, Any]:
+        tensors = tuple(room.tensor for room in rooms)
+        if self.names:
+            return dict(zip(self.names, tensors, strict=True))
+        return {"out": tensors[0] if self.single else tensors}
+
+
+def _form(trial: Trial) -> _Form | None:
+    """The `out=` form of a call; of an op called by its own name, where a C function does it."""
+    callee, subject = trial.callee, trial.subject
+    if callee.has_out:
+        return _Form(single=isinstance(trial.expected.plain.result, Tensor))
+    found = subject.kernels.get(callee.name)
+    if not callee.direct or found is None or not subject.calls.functions:
+        return None
+    if len(trial.expected.plain.tensors) != len(found.op.result_names) or found.op.written:
+        return None
+    return _Form(found.op.result_names, found.out, resolve.out_form(found.op, found.op.meaning))
+
+
+def _turns(tensor: Tensor) -> bool:
+    """Whether its memory lies otherwise when the first dimension runs fastest."""
+    return sum(size > 1 for size in tensor.shape) > 1 and bool(tensor.numel())
 
 
 def _cpu_refuses(trial: Trial, kind: str) -> bool:
@@ -53,12 +91,11 @@ def _cpu_refuses(trial: Trial, kind: str) -> bool:
 
 def _cpu_outs(trial: Trial, kind: str) -> list[Tensor]:
     """What the CPU writes into `out=`; nothing when it writes beside it as well."""
+    form = _form(trial)
+    assert form is not None
     rooms = [guarded(t, kind, "cpu") for t in trial.expected.plain.tensors]
-    outs: Any = tuple(room.tensor for room in rooms)
-    single = isinstance(trial.expected.plain.result, Tensor)
-    extra = {"out": outs[0] if single else outs}
-    run(trial.callee, trial.sample, extra=extra, grad=False)
-    return [] if any(room.broken() for room in rooms) else [room.tensor for room in rooms]
+    run(trial.callee, trial.sample, extra=form.named(rooms), function=form.cpus, grad=False)
+    return [] if any(room.outside() for room in rooms) else [room.tensor for room in rooms]
 
 
 def inplace(trial: Trial) -> Findings:

@@ -40,8 +40,36 @@ GROWTHS: dict[str, Callable[[], Iterator[Sizes]]] = {
 }
 
 
+RANKS = tuple(f"rank{rank}" for rank in range(6))
+
+
 class NoGrowthError(Exception):
     """The sizes of this call cannot be changed; the text says why."""
+
+
+def ranked(name: str, values: Any, generator: torch.Generator) -> Any:
+    """The arguments with another rank: leading dimensions of 2 are added, or the first slices are
+    taken. Tensors of a lower rank than the highest one broadcast against it and stay as they are.
+    """
+    rank = RANKS.index(name)
+    tensors = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+    if any(t.layout != torch.strided or t.is_quantized for t in tensors):
+        raise NoGrowthError("it has a tensor that is not plain")
+    top = max((t.dim() for t in tensors), default=rank)
+    if rank == top or any(not t.numel() for t in tensors):
+        raise NoGrowthError(f"it has rank {rank} already, or no elements")
+
+    def change(tensor: Tensor) -> Tensor:
+        if rank < tensor.dim():
+            made = tensor.detach()[(0,) * (tensor.dim() - rank)].clone()
+            return made.requires_grad_(tensor.requires_grad)
+        if rank < top or tensor.dim() < top:
+            return tensor
+        return _drawn(tensor, [2] * (rank - top) + list(tensor.shape), generator)
+
+    if sum(t.numel() for t in tensors) << max(0, rank - top) > MOST:
+        raise NoGrowthError(f"it would have more than {MOST} elements")
+    return pytree.tree_map_only(Tensor, change, values)
 
 
 def apply(name: str, values: Any, generator: torch.Generator) -> Any:
@@ -66,7 +94,11 @@ def _count(tensor: Tensor, sizes: Sizes) -> int:
 
 
 def _grown(tensor: Tensor, sizes: Sizes, generator: torch.Generator) -> Tensor:
-    shape = [sizes(size) for size in tensor.shape]
+    return _drawn(tensor, [sizes(size) for size in tensor.shape], generator)
+
+
+def _drawn(tensor: Tensor, shape: list[int], generator: torch.Generator) -> Tensor:
+    """A tensor of another shape with values from the range of this one's."""
     flat = tensor.detach().reshape(-1)
 
     def drawn() -> Tensor:

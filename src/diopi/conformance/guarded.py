@@ -1,4 +1,4 @@
-"""A tensor with a wall around it: what a kernel writes outside of its result is seen."""
+"""A tensor with a wall around it, so that what a kernel writes outside of its result is found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from diopi.inference import Described
 
 WALL = 64  # elements before and after
 PATTERN = 0xA5
@@ -16,23 +18,49 @@ class Guarded:
     """A tensor to be written, and the memory that it is a part of."""
 
     tensor: Tensor
-    room: Tensor  # bytes, flat
-    inside: Tensor  # which of them belong to the tensor
+    room: Tensor  # flat, of any type
+    inside: Tensor  # which of its bytes belong to the tensor
 
-    def broken(self) -> bool:
-        """Whether a byte outside of the tensor was written."""
+    def outside(self) -> str:
+        """How many bytes outside of the tensor were written, in words; "" for none."""
         if not self.room.numel():
-            return False
-        now = self.room.cpu()
-        return bool((now[~self.inside] != PATTERN).any())
+            return ""
+        wrong = ((self.room.cpu().view(torch.uint8) != PATTERN) & ~self.inside).nonzero().flatten()
+        if not len(wrong):
+            return ""
+        first, last = _ends(self.inside)
+        before, after = int((wrong < first).sum()), int((wrong > last).sum())
+        between = len(wrong) - before - after
+        parts = [(before, "before"), (after, "past the end of"), (between, "into the gaps of")]
+        return ", ".join(f"{count} bytes {where} its result" for count, where in parts if count)
+
+
+def _ends(inside: Tensor) -> tuple[int, int]:
+    places = inside.nonzero().flatten()
+    if not len(places):
+        return len(inside) // 2, len(inside) // 2
+    return int(places[0]), int(places[-1])
+
+
+def guarded_result(kind: Described, device: torch.device) -> Guarded:
+    """Memory for a result of a C function, with the strides that it should have."""
+    extent = 1 + sum((n - 1) * step for n, step in zip(kind.shape, kind.stride, strict=True))
+    count = 0 if 0 in kind.shape else extent
+    width = kind.dtype.itemsize
+    bytes_ = torch.full(((count + 2 * WALL) * width,), PATTERN, dtype=torch.uint8)
+    flat = bytes_.view(kind.dtype).to(device)
+    tensor = flat.as_strided(kind.shape, kind.stride, WALL)
+    return Guarded(tensor, flat, _mask(len(bytes_), tensor, width))
 
 
 def guarded(like: Tensor, kind: str, device: str) -> Guarded:
-    """Room for a result: `out` dense, `out_strided` with gaps, `out_resized` with no element."""
+    """Memory for a result: `out` dense, `out_strided` with gaps, `out_transposed` with the first
+    dimension running fastest, `out_resized` with no element."""
     nothing = torch.empty(0, dtype=torch.uint8)
     if kind == "out_resized":
         empty = torch.empty(0, dtype=like.dtype, device=device)
         return Guarded(empty, nothing, nothing.bool())
+    turned = kind == "out_transposed"
     step = 2 if kind == "out_strided" and like.dim() else 1
     shape = list(like.shape)
     if step == 2:
@@ -43,12 +71,20 @@ def guarded(like: Tensor, kind: str, device: str) -> Guarded:
     width = like.dtype.itemsize
     total = (count + 2 * WALL) * width
     room = torch.full((total,), PATTERN, dtype=torch.uint8, device=device)
-    inside = _view(torch.zeros(total, dtype=torch.uint8), like.dtype, shape, count, step)
-    return Guarded(_view(room, like.dtype, shape, count, step), room, _mask(total, inside, width))
+    inside = _view(torch.zeros(total, dtype=torch.uint8), like.dtype, shape, count, step, turned)
+    tensor = _view(room, like.dtype, shape, count, step, turned)
+    return Guarded(tensor, room, _mask(total, inside, width))
 
 
-def _view(room: Tensor, dtype: torch.dtype, shape: list[int], count: int, step: int) -> Tensor:
-    whole = room.view(dtype)[WALL : WALL + count].view(shape)
+def _view(
+    room: Tensor, dtype: torch.dtype, shape: list[int], count: int, step: int, turned: bool
+) -> Tensor:
+    flat = room.view(dtype)[WALL : WALL + count]
+    whole = (
+        flat.view(shape[::-1]).permute(tuple(range(len(shape))[::-1]))
+        if turned
+        else flat.view(shape)
+    )
     return whole[..., ::step] if whole.dim() and step > 1 else whole
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from diopi.conformance.case import Case, Finding, Group, Result
 from diopi.conformance.plan import MODELS, Tier
-from diopi.conformance.subject import Subject
+from diopi.conformance.subject import Subject, is_module
 
 GROUP = "deeplink.conformance"
 FAMILY = "fused"  # in the tables of a report
@@ -53,7 +53,7 @@ def groups(
     tier: Tier, subject: Subject, patterns: Sequence[str], dtypes: Collection[str]
 ) -> Iterator[Group]:
     """What there is to run on a vendor; of kernels that belong to none, nothing."""
-    if tier.name.startswith(MODELS) or "." in subject.name or ":" in subject.name:
+    if tier.name.startswith(MODELS) or is_module(subject.name):
         return
     wanted = set(names(patterns))
     known = {str(dtype).removeprefix("torch.") for dtype in tier.dtypes}

@@ -58,6 +58,14 @@ def _gauges(device: str) -> Iterator[tuple[str, Used]]:
             return int(module.memory_allocated())
 
         yield kind, allocated
+        if hasattr(module, "mem_get_info") and hasattr(module, "memory_reserved"):
+
+            def outside() -> int:
+                module.synchronize()
+                free, total = module.mem_get_info()
+                return int(total - free - module.memory_reserved())
+
+            yield "chip", outside  # what kernels take from the chip without the allocator
     elif (in_use := _host()) is not None:
         yield "host", in_use
 

@@ -45,10 +45,10 @@ class Watch:
             self._started -= earlier.seconds
             self._used -= earlier.cpu_seconds
 
-    def origin(self, device: str, jobs: int, part: str = "") -> Origin:
-        """This run, as it is now."""
+    def origin(self, machine: str, jobs: int, part: str = "") -> Origin:
+        """The origin of this run, up to this moment, on the machine that a worker described."""
         return Origin(
-            machine(device),
+            machine,
             torch.__version__,
             platform.python_version(),
             time.strftime("%Y-%m-%d"),

@@ -21,7 +21,7 @@ code { font-size: 12px; } details { margin: 2px 0; } .note { color: #666; }
 LEGEND = (
     "A: as exact as rounding lets it be. B: usable, worth knowing (as inexact as the CPU in this "
     "type, or a little beyond the bound). F: wrong. The number is the worst error as a multiple of "
-    "what is allowed; hover for the counts."
+    "what is allowed; hover for the counts. *: the adaptor runs a coarser type, whose bound counts."
 )
 
 
@@ -68,7 +68,9 @@ def _cell(cell: Cell | None) -> str:
     kind = "gap" if cell.bad and cell.bad == cell.known else cell.grade
     error = f" {cell.error:.2g}" if cell.error > 0.01 else ""
     text = f"{cell.cases} cases, {cell.bad} wrong, {cell.known} known"
-    return f"<td class={kind} title='{text}'>{cell.grade}{error}</td>"
+    text += f"; {escape(cell.note)}" if cell.note else ""
+    mark = "*" if cell.note else ""
+    return f"<td class={kind} title='{text}'>{cell.grade}{mark}{error}</td>"
 
 
 def _findings(summary: Summary, results: Sequence[Result], gaps: Sequence[Gap]) -> str:

@@ -12,6 +12,7 @@ from diopi.conformance import own, recipes, statistics
 from diopi.conformance.bound import split
 from diopi.conformance.case import PLAIN, Case, Group
 from diopi.conformance.checks import CHECKS
+from diopi.conformance.growth import RANKS
 from diopi.conformance.models import stored
 from diopi.conformance.sample import Sample
 from diopi.op import Op, all_ops
@@ -28,7 +29,8 @@ PROFILES = {
     "random": (),
     "linalg": ("positive",),
 }
-LAYOUTS = ("strided", "transposed", "offset", "expanded", "channels_last")
+ALWAYS = "transposed"  # a layout that every tier with layouts has in every dtype
+LAYOUTS = (ALWAYS, "strided", "offset", "expanded", "channels_last")
 # Where an index stands twice nobody says which value is kept, and larger indices repeat.
 ONCE = frozenset(
     "index_copy index_put scatter scatter_value masked_scatter put index_fill unique".split()
@@ -53,28 +55,30 @@ class Tier:
     laid: int
     layouts: int
     grown: int
+    ranks: bool = False  # ranks 0 to 5, those that the samples themselves do not have
     dtypes: tuple[torch.dtype, ...] = ()  # none: all
     wider: bool = False  # op_db's longer lists as well
     models: bool = False  # the calls of the models as well
-    forced: str = ""  # a layout that every case gets
+    added: str = ""  # a layout that further cases have
 
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 MODELS = "model"
 TIERS = {
-    "smoke": Tier("smoke", 8, 1, 1, 0, 0, 1, 2, 0, (torch.float32,)),
-    "quick": Tier("quick", 60, 6, 2, 1, 3, 1, 3, 1, (*_FLOATS, torch.int64, torch.bool)),
-    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, wider=True, models=True),
+    "smoke": Tier("smoke", 8, 1, 1, 0, 0, 1, 2, 0, dtypes=(torch.float32,)),
+    "quick": Tier("quick", 60, 6, 2, 1, 3, 1, 3, 1, True, (*_FLOATS, torch.int64, torch.bool)),
+    "full": Tier("full", 400, 10, 4, 1, 4, 1, 5, 1, True, wider=True, models=True),
     MODELS: Tier(MODELS, 400, 400, 0, 0, 0, 0, 0, 0, models=True),
 }
 
 
 def tier_of(name: str) -> Tier:
-    """A tier by its name; `quick:nhwc` with images as NHWC, `model:bert` of one model."""
+    """A tier by its name; `quick:nhwc` has further cases with images as NHWC, `model:bert` those of
+    one model."""
     base, _, rest = name.partition(":")
     if base == "model":
         return replace(TIERS["full"], name=name, base=TIERS["full"].read)
-    return replace(TIERS[base], name=name, forced="channels_last") if rest else TIERS[base]
+    return replace(TIERS[base], name=name, added="channels_last") if rest else TIERS[base]
 
 
 def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
@@ -142,16 +146,22 @@ def cases(
         yield from ((_case(group, i), CHEAP) for i in every)
     elif group.source.endswith(f"+{recipes.ERRORS}") or group.source == statistics.SOURCE:
         yield from ((_case(group, i), tuple(CHECKS)) for i in every)
-    elif tier.forced:
-        chosen = _spread(len(samples), tier.base)
-        yield from ((_case(group, i, PLAIN, tier.forced), CHEAP) for i in chosen)
+    elif tier.added:
+        others = list(cases(group, samples, replace(tier, added="")))
+        yield from others
+        known = {case for case, _ in others}
+        further = [_case(group, i, PLAIN, tier.added) for i in _spread(len(samples), tier.base)]
+        yield from ((case, CHEAP) for case in further if case not in known)
     else:
         rich = sorted(every, key=lambda i: (-_size(samples[i]), i))
         huge = [i for i in rich if _size(samples[i]) > HUGE]
         usual = [i for i in every if i not in huge]
-        for place, at in enumerate(_spread(len(usual), tier.base)):
-            yield _case(group, usual[at]), tuple(CHECKS) if place < tier.thorough else CHEAP
-        yield from _varied(group, rich[len(huge) :], tier)
+        base = [usual[at] for at in _spread(len(usual), tier.base)]
+        for place, index in enumerate(base):
+            yield _case(group, index), tuple(CHECKS) if place < tier.thorough else CHEAP
+        yield from _varied(group, rich[len(huge) :], samples, tier)
+        if tier.ranks and len(rich) > len(huge):
+            yield from _ranked(group, rich[len(huge)], {_rank(samples[index]) for index in base})
         if group.dtype == "float32":
             yield from ((_case(group, i), CHEAP) for i in huge[: tier.grown])
 
@@ -161,7 +171,7 @@ def _case(group: Group, index: int, profile: str = PLAIN, layout: str = PLAIN) -
 
 
 def _varied(
-    group: Group, rich: Sequence[int], tier: Tier
+    group: Group, rich: Sequence[int], samples: Sequence[Sample], tier: Tier
 ) -> Iterator[tuple[Case, tuple[str, ...]]]:
     """The samples with the most in them, with other values, layouts and sizes."""
     kind = all_ops()[group.op].kind
@@ -176,14 +186,40 @@ def _varied(
     # values that repeat are none that were handed on, and nothing can be written to them
     no_repeats = captured or group.op in ONCE or bool(all_ops()[group.op].written)
     layouts = [layout for layout in LAYOUTS if not (no_repeats and layout == "expanded")]
+    some = _some(layouts, tier.layouts, turn)
+    if tier.ranks and tier.layouts:  # in every dtype, whichever the turn
+        some = [ALWAYS, *_some(layouts[1:], tier.layouts - 1, turn)]
     checks = THOROUGH if tier.name == "full" else (*CHEAP, "inplace")
     for index in rich[: tier.laid]:
-        for layout in _some(layouts, tier.layouts, turn):
-            yield _case(group, index, PLAIN, layout), checks
+        for layout in some:
+            # a vector lies as before when it is transposed
+            flat = tier.ranks and layout == ALWAYS and _rank(samples[index]) < 2 and not captured
+            more = (*checks, "out_transposed") if layout == ALWAYS else checks
+            yield (
+                _case(group, index, RANKS[3] if flat else PLAIN, layout),
+                tuple(dict.fromkeys(more)),
+            )
     if kind != "random" and not captured and group.op not in ONCE | POSITIVE:
         for index in rich[: tier.grown]:
             for growth in GROWTHS:
                 yield _case(group, index, growth), CHEAP
+
+
+def _ranked(
+    group: Group, index: int, covered: Collection[int]
+) -> Iterator[tuple[Case, tuple[str, ...]]]:
+    """One sample in every rank from 0 to 5 that no other case of the group has."""
+    if group.op in ONCE | POSITIVE or group.source.endswith(f"+{recipes.CAPTURED}"):
+        return
+    if group.source == own.OWN and group.op in own.FIXED:
+        return
+    for rank, name in enumerate(RANKS):
+        if rank not in covered:
+            yield _case(group, index, name), (*CHEAP, "out")
+
+
+def _rank(sample: Sample) -> int:
+    return max((tensor.dim() for tensor in sample.tensors), default=0)
 
 
 def _spread(count: int, wanted: int) -> list[int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from deeplink import settings, workers
 from deeplink.errors import DeeplinkError
 from deeplink.workers import Lost, Worker
+from diopi.conformance import calls
 from diopi.conformance.case import Finding, Group, Result
 from diopi.conformance.worker import DONE, END, LOST, READY, START, VENDOR
 
@@ -30,6 +34,7 @@ class _Worker(Worker):
     case = ""
     vendors_turn = False
     done: list[str]  # cases of its group
+    note: Path  # where it writes which C function it runs
 
     @property
     def busy(self) -> bool:
@@ -40,7 +45,7 @@ class Pool:
     """Runs groups of cases on a vendor with `jobs` processes, each case within `limit` seconds."""
 
     def __init__(
-        self, vendor: str, tier: str, jobs: int, limit: float, options: dict[str, str] | None = None
+        self, vendor: str, tier: str, jobs: int, limit: float, options: dict[str, Any] | None = None
     ) -> None:
         self._tier, self._jobs, self._limit = tier, jobs, limit
         settings.leave_out_amx()  # some virtual machines announce it, and die of it
@@ -48,17 +53,25 @@ class Pool:
             "vendor": vendor, "threads": workers.threads(jobs), "path": sys.path, **(options or {}),
         }  # fmt: skip
         self._workers: list[_Worker] = []
+        self._numbers = itertools.count()
         self._pending: deque[tuple[Group, list[str]]] = deque()
         self._losses: dict[Group, int] = {}
-        self.groups_done = 0
+        self.finished: list[Group] = []
+        self.machine = ""  # where the vendor's device is, as the first worker describes it
+
+    @property
+    def groups_done(self) -> int:
+        return len(self.finished)
 
     def __enter__(self) -> Pool:
+        self._notes = tempfile.TemporaryDirectory(prefix="diopi-calls-")
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
+        self._notes.cleanup()
 
     def run(self, groups: Sequence[Group], done: dict[Group, list[str]]) -> Iterator[Any]:
         """The results of all cases, as they come; those in `done` are not run."""
@@ -80,7 +93,10 @@ class Pool:
             worker.give((group, self._tier, done))
         starting = sum(not worker.ready for worker in self._workers)
         while len(self._workers) < self._jobs and starting < len(self._pending):
-            self._workers.append(_Worker(MODULE, self._options))
+            note = Path(self._notes.name) / str(next(self._numbers))
+            worker = _Worker(MODULE, self._options | {"calls": str(note)})
+            worker.note = note
+            self._workers.append(worker)
             starting += 1
 
     def _allowed(self, worker: _Worker) -> float:
@@ -91,6 +107,7 @@ class Pool:
         worker.begin()
         if kind == READY:
             worker.ready = True
+            self.machine = str(what)
         elif kind == START:
             worker.case, worker.vendors_turn = str(what), False
         elif kind == VENDOR:
@@ -105,8 +122,8 @@ class Pool:
         elif kind == END and not worker.ready:
             raise LostWorkerError(f"the vendor could not be loaded:\n{what}")
         elif kind == END:
+            self.finished += [worker.group] if worker.group else []
             worker.group = None
-            self.groups_done += 1
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
@@ -123,7 +140,8 @@ class Pool:
             return
         case = worker.case or f"{group}.0/samples/plain"
         if worker.vendors_turn:
-            finding = Finding(how.status, how.message)
+            place = calls.last(worker.note)
+            finding = Finding(how.status, f"{place}: {how.message}" if place else how.message)
             took = round(seconds, 3)
             yield Result(case, how.status, "F", (finding,), (how.status,), seconds=took)
         else:  # the CPU's own crash or hang is not the vendor's
@@ -132,7 +150,7 @@ class Pool:
         if worker.case and lost < GIVE_UP:
             self._pending.appendleft((group, [*worker.done, case]))
         else:  # its samples cannot be made here, or it goes on like this
-            self.groups_done += 1
+            self.finished.append(group)
             if worker.case:
                 reason = f"{lost} cases of this group took their process with them"
                 yield Result(f"{group}.0/rest/plain", "skipped", reason=reason)

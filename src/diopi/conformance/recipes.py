@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from deeplink.errors import DeeplinkError
 from diopi.conformance import growth, layouts, own, profiles, statistics
 from diopi.conformance.bound import bound
 from diopi.conformance.capturing import captured
@@ -32,7 +33,7 @@ CAPTURED = "captured"  # the calls of the op inside of those samples, forward an
 BOUND = "bound"  # those samples as calls of the op itself
 
 
-class NoRecipeError(Exception):
+class NoRecipeError(DeeplinkError):
     """There is no such case, or the CPU cannot make it; the text says why."""
 
 
@@ -154,7 +155,9 @@ def varied(sample: Sample, case: Case) -> Sample:
     generator = torch.Generator().manual_seed(case.seed)
     values: Any = (sample.args, sample.kwargs)
     with Portable():
-        if case.profile in growth.GROWTHS:
+        if case.profile in growth.RANKS:
+            values = growth.ranked(case.profile, values, generator)
+        elif case.profile in growth.GROWTHS:
             values = growth.apply(case.profile, values, generator)
         elif case.profile != PLAIN:
             values = pytree.tree_map_only(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from diopi.conformance.case import BAD, Finding, Result
+from diopi.conformance.case import BAD, Finding, Result, lowered_as
 from diopi.conformance.gaps import Gap, find
 from diopi.conformance.grading import worse
 from diopi.conformance.origin import Origin
@@ -60,6 +60,7 @@ class Cell:
     grade: str
     error: float  # the worst, as a multiple of what is allowed
     worst: str = ""  # the id of the case to look at
+    note: str = ""  # the coarser type by whose bound its cases were judged
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,5 @@ def _cell(key: tuple[str, str], rows: list[Result], gaps: Sequence[Gap]) -> Cell
         worse([row.grade for row in rows if row.grade]),
         max((row.error for row in rows if row.error < float("inf")), default=0.0),
         worst.case if worst.grade != "A" else "",
+        next(filter(None, map(lowered_as, rows)), ""),
     )

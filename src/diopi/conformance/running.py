@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -89,6 +89,16 @@ def run(
     return Run(result, move.moved, drew, graded)
 
 
+def rounded(sample: Sample, casts: Mapping[torch.dtype, torch.dtype]) -> Sample:
+    """A copy of the sample whose tensors hold values of coarser types; dtypes and strides stay."""
+    move = _Mover("cpu", False, True, False)
+    args, kwargs = move(sample.args), move(sample.kwargs)
+    for (_, dtype), flat in move.copies.items():
+        if dtype in casts:
+            flat.copy_(flat.to(casts[dtype]))
+    return replace(sample, args=tuple(args), kwargs=kwargs)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
@@ -114,7 +124,7 @@ class _Mover:
     def __init__(self, device: str, wide: bool, grad: bool, dense: bool) -> None:
         self.moved: list[Tensor] = []
         self._device, self._wide, self._grad, self._dense = device, wide, grad, dense
-        self._flat: dict[tuple[int, torch.dtype], Tensor] = {}
+        self.copies: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def __call__(self, value: Any) -> Any:
         return pytree.tree_map(self._one, value)
@@ -148,11 +158,11 @@ class _Mover:
             return torch._neg_view(self._tensor(torch._neg_view(tensor)))
         storage = tensor.untyped_storage()
         key = storage._cdata, tensor.dtype
-        if key not in self._flat:
+        if key not in self.copies:
             count = storage.nbytes() // tensor.itemsize
             flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
-            self._flat[key] = flat.to(self._device, dtype, copy=True)
-        flat = self._flat[key]
+            self.copies[key] = flat.to(self._device, dtype, copy=True)
+        flat = self.copies[key]
         return torch.empty(0, dtype=dtype, device=self._device).set_(
             flat.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deeplink import vendor as vendors
-from deeplink.errors import VendorBrokenError
-from diopi import implementation
+from deeplink.errors import NoVendorError, VendorBrokenError
+from deeplink.vendor import Vendor
+from diopi import implementation, observing
+from diopi.conformance.calls import Calls
 from diopi.conformance.sample import Callee
 from diopi.implementation import Implementation
 from diopi.resolve import Resolved
@@ -42,6 +45,7 @@ class Subject:
     gaps: Path | None = None
     active: Callable[[], AbstractContextManager[Any]] = nullcontext
     kernels: Mapping[str, Resolved] = field(default_factory=dict, repr=False)
+    calls: Calls = field(default_factory=Calls, repr=False)  # of its C functions
 
     def ready(self) -> None:
         """Raises what the device raises when it cannot be used at all."""
@@ -49,8 +53,7 @@ class Subject:
 
     def finish(self) -> None:
         """Waits for the device; raises what went wrong on it meanwhile."""
-        if self.device != "cpu":
-            torch.get_device_module(self.device).synchronize()
+        _finish(self.device)
 
     def lost(self, said: str) -> bool:
         """Whether an error, by what it said, left the device unusable for this process."""
@@ -79,19 +82,36 @@ class Subject:
         return replace(callee, function=self.kernels[callee.name].call, factory=False)
 
 
-def open_subject(name: str) -> Subject:
-    """A vendor by its name, or `module` or `module:attribute` that holds kernels."""
+def open_subject(name: str, *, runs: bool = True) -> Subject:
+    """A vendor by its name, or `module` or `module:attribute` that holds kernels.
+
+    A process that runs no case itself (`runs=False`) may have the device of another vendor.
+    """
     # torch's default would judge TF32 as float32; op_db's import forbids the public name for it
     torch._C._set_cudnn_allow_tf32(False)
-    if "." in name or ":" in name:
+    if is_module(name):
         return of_kernels(name, implementation.of(_source(name), name))
-    chosen = vendors.choose(name).vendor
-    if chosen.device_module:
-        importlib.import_module(chosen.device_module)
+    chosen = _chosen(name)
+    vendors.load_device(chosen, any_chip=not runs)
     gaps = chosen.gaps_file()
     if chosen.kernels:
         return of_kernels(name, implementation.load(chosen), chosen.device, gaps)
     return Subject(name, chosen.device, gaps)
+
+
+def is_module(name: str) -> bool:
+    """Whether a name is that of a module of kernels, `module:attribute` included, or a vendor's."""
+    if "." in name or ":" in name:
+        return True
+    return vendors.find(name) is None and importlib.util.find_spec(name) is not None
+
+
+def _chosen(name: str) -> Vendor:
+    try:
+        return vendors.choose(name).vendor
+    except NoVendorError as error:
+        hint = "A module of kernels is named as `module` or `module:attribute`."
+        raise NoVendorError(error.message, f"{error.hint} {hint}") from None
 
 
 def _source(name: str) -> Any:
@@ -118,7 +138,19 @@ def of_kernels(
     routed = {
         overload: (found, form) for found in runs.values() for overload, form in _forms(found)
     }
-    return Subject(name, device, gaps, lambda: _Routed(routed, device), runs)
+    calls = Calls(lambda: _finish(device))
+
+    @contextmanager
+    def active() -> Iterator[None]:
+        with observing.observed(calls), _Routed(routed, device):
+            yield
+
+    return Subject(name, device, gaps, active, runs, calls)
+
+
+def _finish(device: str) -> None:
+    if device != "cpu":
+        torch.get_device_module(device).synchronize()
 
 
 def _forms(found: Resolved) -> list[tuple[str, Callable[..., Any]]]:

@@ -46,7 +46,7 @@ def failures(
     vendor: str, op: str, tier: str, gaps: Path | None = None, limit: float = 60.0
 ) -> list[Result] | None:
     """The wrong results of one op that no gap explains; None when it has no cases."""
-    subject = open_subject(vendor)
+    subject = open_subject(vendor, runs=False)
     known = known_gaps.read(gaps or subject.gaps)
     groups = list(plan.groups(plan.tier_of(tier), select([op]))) if subject.has(op) else []
     with Pool(vendor, tier, 1, limit) as pool:

@@ -67,9 +67,9 @@ class Trial:
     def _graded(self, result: Tensor, place: int, plain: Callable[[], Tensor]) -> Judged:
         wanted = self.expected
         return grade(
-            wanted.picked(result),
+            wanted.stored_as(wanted.picked(result)),
             wanted.results[place],
-            lambda: wanted.picked(plain()),
+            lambda: wanted.stored_as(wanted.picked(plain())),
             lambda: at(wanted.sigma, place),
         )
 
@@ -95,9 +95,13 @@ class Trial:
         self, gradient: Tensor, wanted: Tensor, place: int, plain: Callable[[], Tensor | None]
     ) -> Judged:
         expected = self.expected
-        return grade(
-            expected.picked(gradient), wanted, plain, lambda: at(expected.gradient_sigma, place)
-        )
+
+        def cpus() -> Tensor | None:
+            found = plain()
+            return None if found is None else expected.stored_as(found)
+
+        result = expected.stored_as(expected.picked(gradient))
+        return grade(result, wanted, cpus, lambda: at(expected.gradient_sigma, place))
 
     def _cpus_gradient(self, wanted: Tensor, place: int) -> Tensor | None:
         expected = self.expected
@@ -117,6 +121,9 @@ class Trial:
 
         def sigma() -> Tensor | None:
             return at(self.expected.given_sigma, place)
+
+        result = self.expected.stored_as(result)
+        plain = self.expected.stored_as(plain)
 
         def sound() -> Tensor | None:
             return plain if bearable(grade(plain, reference, lambda: None, sigma)) else None

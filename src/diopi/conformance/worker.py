@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from deeplink import workers
 from diopi.conformance import guests, plan, recipes, store
 from diopi.conformance.attempt import attempt, vary
 from diopi.conformance.case import Case, Group, Result
+from diopi.conformance.device_config import SkippedCall
+from diopi.conformance.origin import machine
 from diopi.conformance.sample import Sample
 from diopi.conformance.store import Bundle
 from diopi.conformance.subject import Subject, open_subject
@@ -42,18 +44,20 @@ def serve(line: workers.Line, options: dict[str, Any]) -> None:
             sys.path.insert(0, folder)
     try:
         subject = open_subject(options["vendor"])
+        subject.calls.share(Path(options["calls"]))
         subject.ready()
     except Exception:  # told to the parent, whatever it is: nothing can be checked
         say(END, traceback.format_exc(limit=-3))
         return
     bundle = Bundle(Path(options["baselines"])) if options.get("baselines") else None
-    say(READY, "")
+    skips = [SkippedCall(**_tuples(fields)) for fields in options.get("skips", ())]
+    say(READY, machine(subject.device))
     while (task := line.receive()) is not workers.CLOSED:
         group, tier, done = task
         if options.get("mode") == "generate":
             generate(group, tier, done, say)
         else:
-            run_group(group, tier, done, subject, say, bundle)
+            run_group(group, tier, done, subject, say, bundle, skips)
         say(END, "")
 
 
@@ -64,8 +68,10 @@ def run_group(
     subject: Subject,
     say: Say,
     bundle: Bundle | None = None,
+    skips: Sequence[SkippedCall] = (),
 ) -> None:
     """Says the id of each case and then its result; those in `done` are left out."""
+    mine = [skip for skip in skips if skip.op == group.op]
     if group.source in guests.guests():
         for case, act in guests.run(group, subject):
             if case.id not in done:
@@ -87,7 +93,15 @@ def run_group(
             say(START, case.id)
             callee, sample = recipes.callee(group, case.index), samples[case.index]
             turn = partial(say, VENDOR, "")
-            _say_result(attempt(case, callee, sample, subject, checks, turn, bundle), subject, say)
+            result = attempt(case, callee, sample, subject, checks, turn, bundle, mine)
+            _say_result(result, subject, say)
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a SkippedCall as they were before they became JSON."""
+    shapes = tuple(tuple(shape) for shape in fields["shapes"])
+    names, dtypes = tuple(fields["names"]), tuple(fields["dtypes"])
+    return {"op": fields["op"], "names": names, "shapes": shapes, "dtypes": dtypes}
 
 
 def _say_result(result: Result, subject: Subject, say: Say) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,6 @@ from pathlib import Path
 import torch
 
 import dlinfer
-from deeplink import settings
 from deeplink import vendor as vendors
 from deeplink.errors import DeeplinkError
 from deeplink.table import console, table
@@ -50,12 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no op is called {', '.join(given.ops)}; there are: {', '.join(OPS)}")
     try:
         chosen = vendors.choose(given.vendor or None).vendor
+        vendors.load_device(chosen)
     except DeeplinkError as error:
         print(error, file=sys.stderr)
         return 2
-    with settings.asking_for(chosen.name):  # torch_dipu serves the chip that is asked for
-        if chosen.device_module:
-            importlib.import_module(chosen.device_module)
     rows = _tried(chosen.name, chosen.device, names, given.dtypes)
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), "utf-8")

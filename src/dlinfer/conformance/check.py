@@ -57,11 +57,13 @@ def conformance(vendor: str, ops: tuple[str, ...] = ()) -> Callable[..., None]:
     """A test of a vendor's ops, parametrized by op and type."""
     import pytest
 
-    device = vendors.choose(vendor).vendor.device
+    chosen = vendors.choose(vendor).vendor
+    device = chosen.device
     rows = [(op, dtype) for op in ops or tuple(OPS) for dtype in DTYPES]
 
     @pytest.mark.parametrize(("op", "dtype"), rows, ids=lambda v: str(v).removeprefix("torch."))
     def test(op: str, dtype: torch.dtype) -> None:
+        vendors.load_device(chosen)
         with kernels.using(vendor):
             found = [f"{case}: {what}" for case, what in failures(op, dtype, device)]
         if found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 
 from deeplink import settings
@@ -18,8 +17,7 @@ def chosen() -> Vendor:
     found = vendors.choose().vendor
     if found.name == LAST_RESORT and not settings.DEEPLINK_VENDOR.get():
         found = vendors.choose("cpu").vendor
-    if found.device_module:  # brings the device to torch
-        importlib.import_module(found.device_module)
+    vendors.load_device(found)
     return found
 
 
@@ -39,6 +37,5 @@ def chosen_chip(kinds: Mapping[str, str]) -> Vendor:
             f"{settings.DEEPLINK_VENDOR.name}=reference serves them on the reference device, "
             f"{settings.DEEPLINK_VENDOR.name}=cpu on the CPU.",
         )
-    if found.device_module:
-        importlib.import_module(found.device_module)
+    vendors.load_device(found)
     return found

@@ -13,11 +13,13 @@ import torch
 
 from deeplink.errors import DeeplinkError
 from diopi.conformance import (
+    command,
     device_config,
     gaps,
     growth,
     layouts,
     memory,
+    page,
     plan,
     profiles,
     recipes,
@@ -25,14 +27,15 @@ from diopi.conformance import (
     statistics,
     store,
 )
-from diopi.conformance.attempt import attempt
+from diopi.conformance.attempt import NoSampleError, attempt, vary
 from diopi.conformance.case import Case, Finding, Group, Result, parse
-from diopi.conformance.guarded import guarded
+from diopi.conformance.guarded import guarded, guarded_result
 from diopi.conformance.origin import Watch
 from diopi.conformance.results import Writer, read, summarise
 from diopi.conformance.sample import Callee, Sample
 from diopi.conformance.subject import Subject
-from diopi.op import all_ops
+from diopi.inference import Described
+from diopi.op import all_ops, get
 
 CPU = Subject("cpu", "cpu")
 SOFTMAX = Group("softmax", "float32", "softmax+samples")
@@ -79,9 +82,93 @@ def test_growth_keeps_sizes_together() -> None:
 def test_a_guard_sees_one_byte() -> None:
     room = guarded(torch.zeros(3, 5), "out_strided", "cpu")
     room.tensor.fill_(1)
-    assert not room.broken()
+    assert not room.outside()
     room.tensor.as_strided((1,), (1,), room.tensor.storage_offset() + 1).fill_(1)
-    assert room.broken()
+    assert room.outside() == "4 bytes into the gaps of its result"
+
+
+def test_a_guarded_result_lies_as_it_was_described_and_reports_what_is_beside_it() -> None:
+    made = guarded_result(Described((2, 3), (1, 2), torch.float32), torch.device("cpu"))
+    assert (made.tensor.shape, made.tensor.stride()) == ((2, 3), (1, 2))
+    made.tensor.fill_(1)
+    assert not made.outside()
+    made.tensor.as_strided((1,), (1,), made.tensor.storage_offset() - 1).fill_(1)
+    assert made.outside() == "4 bytes before its result"
+
+
+@pytest.mark.parametrize(
+    ("rank", "shapes"), [(0, [(), ()]), (1, [(5,), (5,)]), (4, [(2, 2, 3, 5), (5,)])]
+)
+def test_a_rank_is_given_to_the_tensors_that_have_the_highest(
+    rank: int, shapes: list[tuple[int, ...]]
+) -> None:
+    pair = torch.randn(3, 5), torch.randn(5)
+    made = growth.ranked(f"rank{rank}", pair, torch.Generator())
+    assert [tuple(one.shape) for one in made] == shapes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64"])
+@pytest.mark.parametrize("op", ["neg", "exp", "sub", "where"])
+def test_quick_has_every_rank_and_a_transposed_result_in_every_dtype(op: str, dtype: str) -> None:
+    tier = plan.tier_of("quick")
+    group = next(g for g in plan.groups(tier, [get(op)], [dtype]) if "+samples" in g.source)
+    samples = recipes.samples(group, tier.read)
+    ranks, checks = set(), set()
+    for case, made in plan.cases(group, samples, tier):
+        try:
+            found = vary(case, recipes.callee(group, case.index), samples[case.index])
+        except NoSampleError:
+            continue
+        ranks.add(max(tensor.dim() for tensor in found.tensors))
+        checks |= {(case.layout, check) for check in made}
+    assert ranks >= set(range(6))
+    assert {("transposed", "values"), ("transposed", "out_transposed")} <= checks
+    assert {("transposed", "inplace"), ("plain", "out"), ("plain", "leak")} <= checks
+
+
+def test_nhwc_adds_cases_to_those_of_the_tier() -> None:
+    for op in ("relu", "convolution"):
+        group = next(g for g in plan.groups(plan.TIERS["quick"], [get(op)], ["float32"]))
+        samples = recipes.samples(group, 60)
+        usual, more = (
+            {case for case, _ in plan.cases(group, samples, plan.tier_of(name))}
+            for name in ("quick", "quick:nhwc")
+        )
+        assert usual < more and {case.layout for case in more - usual} == {"channels_last"}
+
+
+def test_a_misspelt_dtype_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(DeeplinkError, match=r"no dtype 'float65'; allowed: .*float64") as raised:
+        command.check_dtypes(["float32", "float65"])
+    assert "did you mean float64?" in str(raised.value)
+
+
+def test_a_device_config_skips_single_calls_by_the_shape_of_a_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "device_config.py"
+    path.write_text(
+        "from diopi.conformance.device_config import Skip\n"
+        "device_configs = {'diopiAdd': {'tensor_para': {'args': [\n"
+        "    {'ins': ['input'], 'shape': [Skip((2, 3))]}, {'dtype': [Skip('int32')]}]}}}\n"
+    )
+    config = device_config.read(path)
+    small, large = torch.zeros(2, 3), torch.zeros(4, 2, 3)
+    add = get("add")
+    said = [[call.reason(add, Sample(args)) for call in config.calls] for args in (
+        (small, large), (large, small), (large, large.int()))]  # fmt: skip
+    assert said[0] == ["device_config.py skips shape [2, 3] of input", ""]
+    assert said[1] == ["", ""]
+    assert said[2] == ["", "device_config.py skips dtype int32 of other"]
+    path.write_text("device_configs = {'add': {'tensor_para': {'args': [{'shapes': []}]}}}")
+    with pytest.raises(DeeplinkError, match="has shapes; known: ins, shape, dtype"):
+        device_config.read(path)
+
+
+def test_skipped_cases_are_not_among_the_passed_ones() -> None:
+    rows = [Result("relu/float32/relu+samples.0/plain/plain", "passed", "A")]
+    rows += [Result(f"relu/float32/relu+samples.{at}/plain/plain", "skipped") for at in (1, 2)]
+    made = summarise(rows, [], "acme", "quick", [], Watch().origin("cpu", 1))
+    assert (made.cases, made.cells[0].cases, made.grades) == (1, 1, {"A": 1})
+    assert "1 cases of 1 ops" in page.render(made, rows, [])
 
 
 def test_memory_that_is_kept_is_counted_and_a_cycle_is_not() -> None:

@@ -1,0 +1,53 @@
+"""Observe the C functions and the adaptor's casts of one process, for the conformance suite.
+
+Calls of backward run in autograd's own threads, so the observer belongs to the process, not to a
+thread or a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from diopi.inference import Described
+from diopi.op import Op
+
+
+class Observer:
+    """What is called around each C function; the methods of this class observe nothing."""
+
+    def result(self, kind: Described, device: torch.device) -> torch.Tensor:
+        """The tensor that a C function writes a result to."""
+        return kind.empty(device)
+
+    def before(self, op: Op, function: str, given: Mapping[str, Any]) -> None:
+        """A C function is about to be called with these arguments of its op."""
+
+    def after(self, op: Op, function: str, results: Sequence[Any]) -> None:
+        """A C function returned without an error."""
+
+    def cast(self, source: torch.dtype, target: torch.dtype) -> None:
+        """The adaptor converts an argument or a result."""
+
+
+_NOBODY = Observer()
+_current = _NOBODY
+
+
+def current() -> Observer:
+    """The observer of this process; one that does nothing where there is none."""
+    return _current
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Calls of this process are reported to the observer inside the block."""
+    global _current
+    before, _current = _current, observer
+    try:
+        yield
+    finally:
+        _current = before
