@@ -85,7 +85,8 @@ class Applied:
         tool = kind(ops=[name], condition=condition, level="function", **options).start()
         self.tools.append(tool)
         wanted = name in tool.started.ops and name not in tool.started.disabled
-        report.announce(tool, name, wanted)
+        if not wanted:
+            report.announce(tool, name, False)
         if wanted:
             patch = _patch_of(owner, attribute, func, name)
             self._patched.append((patch, tool))

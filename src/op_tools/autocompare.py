@@ -43,7 +43,6 @@ from op_tools.comparison_report import (
     show_call,
     show_gradients,
     show_summary,
-    show_view,
 )
 from op_tools.comparison_store import Saver
 from op_tools.device_copies import only_reads
@@ -83,7 +82,7 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
-        self._rereads = kept_before.Rereads()
+        self._rereads = kept_before.Rereads(always=report.verbose())
         self._writers: set[str] = set()  # operators that have written an argument
         self._tried = bitwise.Tried()
         self._chance = random.Random(0)
@@ -196,7 +195,7 @@ class OpAutoCompare(Observer):
                 with self._lock:
                     self.compared += 1
                 return
-            state = kept_before.of_view(call, state, result)
+            state = kept_before.of_view(call, state, result, wanted=report.verbose())
         device = kept_before.device_of(call)
         drawn = state.random
         if drawn is not None and not reference.drew_nothing(drawn, call, device):
@@ -222,14 +221,13 @@ class OpAutoCompare(Observer):
             device_rows(call, result) if not state.on_device and report.verbose() else (),
             accepted=self._accepted,
         )
-        views = not wrote and memory.lies_in_arguments(result, call)
+        # with OP_TOOLS_VERBOSE the tables have the values of views, too
+        views = not wrote and not taken.rows and memory.lies_in_arguments(result, call)
         if not state.in_place:
             device_copies.taken_now(taken, reuse=not views)
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
-            if taken.rows:
-                show_view(taken)
             if state.on_device and wants and self._there is not None:
                 self._there.hold(taken)
         else:
@@ -267,6 +265,12 @@ class OpAutoCompare(Observer):
         if there is not None and there.gradients.watch(call, given, result, taken, views):
             return
         guard = interception.guard(self, taken.call)  # holds no tensor of the device
+        on_device = taken.on_device
+
+        def described(gradient: Tensor) -> Tensor:
+            copy = host.host_copy(gradient)
+            on_device[id(copy)] = report.tensor_rows("", gradient)[0][1:]
+            return copy
 
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
@@ -279,7 +283,9 @@ class OpAutoCompare(Observer):
             else:
                 self._do(taken.call, self._backward, taken, found)
 
-        take = host.host_copy if there is None else Tensor.detach if views else _copy_there
+        take: Callable[[Tensor], Tensor] = described if taken.rows else host.host_copy
+        if there is not None:
+            take = Tensor.detach if views else _copy_there
         flown = None if there is None or views else device_copies.widened
         gradients.watch(call, given, result, take, guard(done), guard, flown)
 
@@ -328,11 +334,12 @@ class OpAutoCompare(Observer):
             return
         if overrun:
             items.append(Item("memory", comparison.beyond_memory(overrun)))
+        if report.verbose():
+            items = comparison.with_values(taken.call, items)
+            show_call(taken, items)
         with self._lock:
             self.compared += 1
         self._record(taken, "forward", items, None)
-        if report.verbose():
-            show_call(taken, items)
 
     def _backward(self, taken: Taken, found: gradients.Gradients) -> None:
         given = found.outputs, [host.dense(gradient) for gradient in found.inputs]
@@ -345,9 +352,10 @@ class OpAutoCompare(Observer):
         except NoReferenceError as error:
             self._skip(taken.call, str(error))
             return
-        self._record(taken, "backward", items, found)
         if report.verbose() and items:
+            items = comparison.with_missing(taken.call, found.inputs, items)
             show_gradients(taken, found, items)
+        self._record(taken, "backward", items, found)
 
     def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
         """What `look` finds, for operators that were not found to differ a short while ago.

@@ -24,7 +24,7 @@ def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
     """The line of the program in the header, then the table."""
     title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
     rows = rows + report.tensor_rows(f"{call.name} outputs", result)
-    report.say("\n".join([title, report.call_table(rows), "", "", "", ""]))
+    report.say("\n".join([title, report.call_table(rows, report.TENSOR_COLUMNS), "", "", "", ""]))
 
 
 def show_gradients(header: Header, found: Gradients) -> None:

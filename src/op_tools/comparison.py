@@ -45,6 +45,9 @@ class Taken:
     wants_gradient: bool
     device: str = ""
     rows: Sequence[tuple[object, ...]] = ()  # the device's side, to be shown
+    on_device: dict[int, tuple[object, ...]] = field(default_factory=dict)  # cells of a table: of
+    # a gradient as it was on the device, by the id of its copy
+    where: str = ""  # the line of the program, of a call without a site
     run: Run | None = field(default=None, repr=False)
     accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
     about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
@@ -298,6 +301,17 @@ def with_values(call: Call, items: Sequence[Item]) -> list[Item]:
         elif not isinstance(leaf, Tensor):
             found.append(Item(label, _argument(leaf)))
     return found + list(known.values())
+
+
+def with_missing(
+    call: Call, gradients: Sequence[Tensor | None], items: Sequence[Item]
+) -> list[Item]:
+    """The items of a backward pass, and one for each argument without a gradient, as above."""
+    known = {item.label: item for item in items}
+    labels = zip(labels_of("grad", call), gradients, strict=True)
+    return [
+        known[label] if grad is not None else Item(label, _argument(None)) for label, grad in labels
+    ]
 
 
 def _argument(value: Any) -> Verdict:

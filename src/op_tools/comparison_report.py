@@ -22,7 +22,7 @@ from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
 from op_tools import diagnostics, report, results
 from op_tools.call import Call, Site, tensors
-from op_tools.comparison import Item, Taken
+from op_tools.comparison import Item, Taken, with_missing, with_values
 from op_tools.device_verdicts import Right
 from op_tools.gradients import Gradients
 from op_tools.host import mapped
@@ -288,7 +288,7 @@ def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
 def show_forward(taken: Taken, items: Sequence[Item]) -> None:
     """The verdicts on a call; with OP_TOOLS_VERBOSE, its arguments and results too."""
     if report.verbose():
-        show_call(taken, items)
+        show_call(taken, with_values(taken.call, items))
     else:
         report.say(_items(taken.call, items))
 
@@ -298,7 +298,7 @@ def show_backward(taken: Taken, found: Gradients, items: Sequence[Item]) -> None
     if not items:
         return
     if report.verbose():
-        show_gradients(taken, found, items)
+        show_gradients(taken, found, with_missing(taken.call, found.inputs, items))
     else:
         report.say(_items(taken.call, items))
 
@@ -313,39 +313,28 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
     )
     rows = [*taken.rows, *report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
     rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
-    report.show_call(_header(taken), call, rows, _items(call, items))
-
-
-def show_view(taken: Taken) -> None:
-    """A call whose results lie in its arguments."""
-    line = "a view: nothing was computed, so there is nothing to compare"
-    report.show_call(_header(taken), taken.call, list(taken.rows), line)
+    report.show_call(_header(taken), taken.where or call, rows, _items(call, items))
 
 
 def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
+    """The gradients of a call, those that its reference gives, and what the comparison gave."""
     call = taken.call
-    rows = report.tensor_rows(f"{call.name} grad_output", tuple(found.outputs))
-    rows += report.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
-    rows = [_there(row, taken.device) for row in rows]
+    rows = report.tensor_rows(f"{call.name} grad_output(cpu)", tuple(found.outputs))
+    named = report.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
+    for row, copy in zip(named, found.inputs, strict=True):
+        cells = taken.on_device.get(id(copy))
+        rows.append(row if cells is None else (row[0], *cells))
     reference = taken.reference().gradients(found.outputs)
     rows += report.tensor_rows(f"{call.name} grad_inputs(cpu)", tuple(reference))
-    report.show_call(_header(taken), call, rows, _items(call, items))
+    report.show_call(_header(taken), taken.where or call, rows, _items(call, items))
 
 
 def _header(taken: Taken) -> str:
     given = {t.dtype for t in tensors(taken.call.args, taken.call.kwargs)}
     casts = {a: b for a, b in taken.again.types.items() if a in given}
     call = taken.call
-    cast_info = f"cpu_dtype_cast_info(from:to): {casts}"
-    return f"autocompare    {call.name} forward_id: {call.id}    {cast_info}"
-
-
-def _there(row: tuple[object, ...], device: str) -> tuple[object, ...]:
-    """The row of a tensor that was on the device: what is left of it is a copy."""
-    cells = dict(zip(report.TENSOR_COLUMNS, row, strict=True))
-    if cells["dtype"]:
-        cells |= {"device": device, "data_ptr": ""}
-    return tuple(cells.values())
+    header = f"{call.name} forward_id: {call.id}"
+    return f"{header}    cpu_dtype_cast_info(from:to): {casts}" if casts else header
 
 
 def _items(call: Call, items: Sequence[Item]) -> str:

@@ -117,7 +117,6 @@ class OpDtypeCast(Substitute):
             for i, (a, b) in enumerate(zip(before, after, strict=True))
             if a.dtype != b.dtype
         ]
-        report.say(f"cast_dtype    {call.name}   forward_id: {call.id}\n{call.where}")
         report.say(report.grid(("name", "target", "action", "config"), rows))
 
     def finish(self, started: Started) -> None:

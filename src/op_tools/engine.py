@@ -28,6 +28,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from deeplink import settings
 from op_tools import (
     diagnostics,
     endings,
@@ -43,7 +44,17 @@ from op_tools import (
     watching,
 )
 from op_tools.call import Call, Level
-from op_tools.interception import Plan, after, before, local, run, selected, settle
+from op_tools.interception import (
+    Plan,
+    after,
+    announce,
+    announce_skips,
+    before,
+    local,
+    run,
+    selected,
+    settle,
+)
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
@@ -156,6 +167,9 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
         if names.is_operator(name) and not twice:
             at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
             plan = _plan(level, name, at)
+        elif name and not twice and report.verbose():
+            at = [tool for tool in reversed(_tools) if tool.level == level and _has_lists(tool)]
+            plan = _plan(level, name, at, leaves_out=True)
         if plan is not None and len(plan.tools) == 1:
             plan.direct = plan.tools[0].direct(plan)
         _decided[level][func] = plan
@@ -165,12 +179,26 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
     return plan
 
 
-def _plan(level: Level, name: str, at: list[Tool], native: bool = False) -> Plan | None:
-    wanted = tuple(tool for tool in at if tool.wants(name))
-    for tool in at:
-        if tool in wanted or tool.tells_skips:
-            report.announce(tool, name, tool in wanted)
-    return Plan(level, name, wanted, native) if wanted else None
+def _plan(
+    level: Level, name: str, at: list[Tool], native: bool = False, leaves_out: bool = False
+) -> Plan | None:
+    """The plan of an operator; `leaves_out`: no tool works on it, whatever the lists say."""
+    wanted = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
+    skips: tuple[Tool, ...] = ()
+    if report.verbose():
+        skips = tuple([tool for tool in at if tool.tells_skips and tool not in wanted])
+    if not wanted and not skips:
+        return None
+    plan = Plan(level, name, wanted, native)
+    plan.skips = skips
+    return plan
+
+
+def _has_lists(tool: Tool) -> bool:
+    """Whether the user has named operators to work on or to leave out."""
+    options = tool.started.options
+    ops, disable = (setting.default() for setting in settings.op_lists(tool.key))
+    return (options.ops, options.disable) != (ops, disable)
 
 
 def _by_mode(tool: Tool) -> bool:
@@ -196,9 +224,13 @@ def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     plan = _decided["kernel"].get(func)
     if local.busy or plan is None or _is_traced():
         return None
+    if plan.skips:
+        announce_skips(plan)
     call, tools = selected(plan, func, args, kwargs)
     if call is None or not tools:
         return None
+    if plan.announces:
+        announce(plan, tools)
     for tool in tools:
         tool.counted()
     return call, [(tool, before(tool, call)) for tool in tools]

@@ -258,7 +258,7 @@ def _show(call: Call, copies: Copies, on_host: Any, on_device: Any) -> None:
     name = call.name
     args, kwargs = copies.of((call.args, call.kwargs))
     report.show_call(
-        f"fallback    {name}    forward_id: {call.id}",
+        f"{name}    forward_id: {call.id}",
         call,
         [
             *report.argument_rows(f"{name} input(device)", call.args, call.kwargs),

@@ -22,7 +22,7 @@ from torch._C import (
     _set_grad_enabled,
 )
 
-from op_tools import diagnostics, modules, steps, watching
+from op_tools import diagnostics, modules, report, steps, watching
 from op_tools.call import Call, Level, call_site, device_of, scan
 from op_tools.host import own_graph
 
@@ -49,7 +49,7 @@ local = _Local()
 class Plan:
     """The tools that want an operator, outermost first, and of them those that work on a device."""
 
-    __slots__ = ("_on", "direct", "level", "name", "native", "tools")
+    __slots__ = ("_on", "announces", "direct", "level", "name", "native", "skips", "tools")
 
     def __init__(
         self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
@@ -60,6 +60,8 @@ class Plan:
         self.native = native  # the call is seen before autograd makes its node
         self.direct: Callable[..., Any] | None = None  # what does a call, with its one tool
         self._on: dict[_Device, tuple[Tool, ...]] = {}
+        self.announces = report.verbose()
+        self.skips: tuple[Tool, ...] = ()  # tools whose lists leave the operator out, to announce
 
     def on(self, device: _Device) -> tuple[Tool, ...]:
         """The tools that work on a device."""
@@ -147,9 +149,13 @@ def run(
     """A call through the tools that want its operator; a module's path is given."""
     if local.busy:
         return func(*args, **kwargs)
+    if plan.skips:
+        announce_skips(plan)
     call, tools = selected(plan, func, args, kwargs, module)
     if call is None or not tools:
         return func(*args, **kwargs)
+    if plan.announces:
+        announce(plan, tools)
     if len(tools) > 1 or not tools[0].observes:
         return through(tools, call)
     tool = cast("Observer", tools[0])
@@ -159,6 +165,18 @@ def run(
     if state is not FAILED:
         guarded(tool, call, tool.after, call, state, result)
     return result
+
+
+def announce(plan: Plan, tools: Iterable[Tool]) -> None:
+    """Prints `apply … on …` for each tool that works on a call."""
+    for tool in tools:
+        report.announce(tool, plan.name, True)
+
+
+def announce_skips(plan: Plan) -> None:
+    """Prints `skip … on …` for each tool that leaves a call out by its lists."""
+    for tool in plan.skips:
+        report.announce(tool, plan.name, False)
 
 
 def selected(

@@ -41,12 +41,13 @@ class Rereads:
     The first calls of each operator and then a part of them: it costs as much as the rest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, always: bool = False) -> None:
+        self._always = always
         self._calls: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def __call__(self, call: Call) -> bool:
-        if "batch_norm" in call.name:  # it writes its statistics and does not count it
+        if self._always or "batch_norm" in call.name:  # which writes statistics that nobody counts
             return True
         with self._lock:
             number = self._calls[call.name] = self._calls[call.name] + 1
@@ -69,9 +70,11 @@ def kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
     return kept, frozenset(id(copy) for own, copy in copies if own.requires_grad)
 
 
-def of_view(call: Call, state: Before, result: Any) -> Before:
-    """Of a view, arguments with the values or, when nothing was copied, with the shape alone."""
-    values = not memory.lies_in_arguments(result, call)
+def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Before:
+    """Of a view, arguments with the values where they are wanted or where the result is a copy;
+    else with the shape alone.
+    """
+    values = wanted or not memory.lies_in_arguments(result, call)
     if values:
         copies = copies_of(state.on_device, call.args, call.kwargs)
     else:

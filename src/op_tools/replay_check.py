@@ -8,7 +8,7 @@ import torch
 
 from deeplink import settings
 from deeplink.compare import Difference
-from op_tools import comparison, comparison_report, exactness, interception, reference
+from op_tools import comparison, comparison_report, exactness, interception, reference, report
 from op_tools.again import again_of
 from op_tools.call import Call, tensors
 from op_tools.comparison import Item, Taken
@@ -37,7 +37,8 @@ def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
         result, after = copies.of(again.result), copies.of(prepared.given)
         given = call.given_others(prepared.args, prepared.kwargs)
         rows = comparison_report.device_rows(given, again.result)
-    return Taken(made, result, after, prepared.wants_backward, str(prepared.device), rows)
+    device, where = str(prepared.device), str(recorded.header.get("site") or "")
+    return Taken(made, result, after, prepared.wants_backward, device, rows, where=where)
 
 
 def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
@@ -58,6 +59,8 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
         copies = Copies(host_copy)
         sides = copies.of(list(recorded.grad_outputs)), copies.of(again.gradients)
         found = Gradients(*sides, complete=True)
+        for gradient, copy in copies:
+            taken.on_device[id(copy)] = report.tensor_rows("", gradient)[0][1:]
         backward = comparison.backward(taken, found.outputs, found.inputs, standard)
         if shown:
             comparison_report.show_backward(taken, found, backward)

@@ -28,6 +28,11 @@ TENSOR_COLUMNS = (
     *("name", "device", "dtype", "numel", "shape", "stride", "requires_grad", "layout"),
     *("data_ptr", "value"),
 )
+# The order of the tables of every tool but OpCapture.
+CALL_COLUMNS = (
+    *("name", "shape", "stride", "numel", "dtype", "device", "requires_grad", "layout"),
+    *("data_ptr", "value"),
+)
 _lock = threading.Lock()
 
 
@@ -44,7 +49,7 @@ def say(text: str = "") -> None:
 
 
 def announce(tool: Tool, name: str, applied: bool) -> None:
-    """`apply OpCaptureHook on torch.add`, once for each operator while a tool is started."""
+    """`apply OpCaptureHook on torch.add`, for each call."""
     if verbose():
         say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
 
@@ -92,7 +97,7 @@ def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = []
     for i, item in enumerate(values):
         single = len(values) == 1
-        if isinstance(item, (list, tuple, torch.Size)):
+        if isinstance(item, (list, tuple)) and not isinstance(item, torch.Size):
             parts = enumerate(item)
             rows.extend(_row(f"{label} [{i}][{j}]", part) for j, part in parts)
         elif isinstance(item, dict):
@@ -130,18 +135,24 @@ def _row(name: str, value: Any) -> tuple[object, ...]:
     )
 
 
-def call_table(rows: Iterable[Sequence[object]]) -> str:
-    """The table of a call's arguments and results; without values, without their column."""
-    made = [list(row) for row in rows]
-    columns = list(TENSOR_COLUMNS)
-    if all(row[-1] == "" for row in made):
-        columns, made = columns[:-1], [row[:-1] for row in made]
-    return grid(columns, made)
+def call_table(rows: Iterable[Sequence[object]], columns: Sequence[str] = CALL_COLUMNS) -> str:
+    """The table of a call's arguments and results, whose cells are in the order of TENSOR_COLUMNS;
+    without values, without the column of values.
+    """
+    made = [dict(zip(TENSOR_COLUMNS, row, strict=True)) for row in rows]
+    if all(row["value"] == "" for row in made):
+        columns = columns[:-1]
+    return grid(columns, [[row[column] for column in columns] for row in made])
 
 
-def show_call(header: str, call: Call, rows: Iterable[Sequence[object]], *more: str) -> None:
-    """One call, as the classic tools show it: a header, where it was made, its table."""
-    say("\n".join([header, call.where, *_stack(), call_table(rows), *more, "", "", ""]))
+def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *more: str) -> None:
+    """One call, as the classic tools show it: a header, the line of the program that made the call
+    (or its text), the tables; three empty lines before and after.
+    """
+    where = call if isinstance(call, str) else call.where
+    first = [header] if header else []
+    lines = ["", "", "", *first, where, *_stack(), call_table(rows), *more, "", "", ""]
+    say("\n".join(lines))
 
 
 def _stack() -> list[str]:

@@ -45,10 +45,12 @@ from op_tools.replay import (
 from op_tools.replay_report import (
     BAD,
     Outcome,
+    framework,
     save_times,
+    show_backward_time,
     show_case,
     show_check,
-    show_time,
+    show_forward_time,
     summary,
     worst_first,
     write_json,
@@ -172,12 +174,12 @@ def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]
             result, took = _timed(prepared.forward, prepared.device)
         forward.append(took)
         if plan.timed:
-            show_time(prepared.recorded.name, number, "forward_elasped", took)
+            show_forward_time(prepared, result, number, took)
         if prepared.wants_backward:
-            _, took = _timed(partial(prepared.backward, result), prepared.device)
+            found, took = _timed(partial(prepared.backward, result), prepared.device)
             backward.append(took)
             if plan.timed:
-                show_time(prepared.recorded.name, number, "backward_elasped", took)
+                show_backward_time(prepared, found, number, took)
     return (forward, backward) if plan.timed else ([], [])
 
 
@@ -252,10 +254,11 @@ def run_op_from_data(
     except (DeeplinkError, ValueError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+    report.say(f"ditorch.framework: {framework(plan.device)}")
     outcomes: list[Outcome] = []
     screen = console(stderr=True)
     for case in track(cases, "replay", console=screen, disable=not screen.is_terminal):
-        report.say(f"dir: {case.where}")
+        report.say(case.where)
         done = sum(len(outcome.forward) for outcome in outcomes)
         outcomes.append(run_case(case, replace(plan, first=done + 1)))
         if acc_check and plan.against != "float64":

@@ -265,7 +265,7 @@ class OpTimeMeasure(Observer):
         rows = report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
         rows += report.tensor_rows(f"{call.name} outputs", result)
         times = time_tables.grid(call.name, call.id, "forward_elasped", ms)
-        report.show_call(f"{call.name}    forward_id: {call.id}", call, rows, times)
+        report.show_call("", call, rows, times)
         if given is None or not given.wanted:
             return
         name, identity = call.name, call.id
@@ -275,8 +275,7 @@ class OpTimeMeasure(Observer):
             made = [*_named(f"{name} grad_outputs", found.outputs)]
             made += _named(f"{name} grad_inputs", found.inputs)
             times = time_tables.grid(name, identity, "backward_elasped", total)
-            header = f"{name}    forward_id: {identity}"
-            report.say("\n".join([header, report.grid(*_columns(made)), times, "", "", ""]))
+            report.say("\n".join([report.call_table(made), times]))
 
         gradients.watch(call, given, result, _described, show, interception.guard(self, call))
 
@@ -375,14 +374,8 @@ def _cells(row: Row, group: Group) -> Sequence[object]:
 
 
 def _described(gradient: Tensor) -> tuple[object, ...]:
-    return report.tensor_rows("", gradient)[0][1:-1]
+    return report.tensor_rows("", gradient)[0][1:]
 
 
 def _named(label: str, found: Sequence[tuple[object, ...] | None]) -> list[tuple[object, ...]]:
     return [(f"{label} [0][{i}]", *row) for i, row in enumerate(found) if row is not None]
-
-
-def _columns(
-    rows: list[tuple[object, ...]],
-) -> tuple[Sequence[str], list[tuple[object, ...]]]:
-    return report.TENSOR_COLUMNS[:-1], rows

@@ -141,18 +141,17 @@ def test_autocompare_live(run, usage: str, tmp_path: Path) -> None:  # type: ign
         r"\{torch\.float32: torch\.float64\}",
         out,
     )
-    assert values(out, "torch.Tensor.add inputs[0]")[0][:2] == ["cuda:0", "float32"]
-    assert values(out, "torch.Tensor.add inputs(cpu)[1]")[0][:2] == ["cpu", "float64"]
-    assert values(out, "torch.Tensor.add outputs(cpu)")[0][:2] == ["cpu", "float64"]
+    assert values(out, "torch.Tensor.add inputs[0]")[0][3:5] == ["float32", "cuda:0"]
+    assert values(out, "torch.Tensor.add inputs(cpu)[1]")[0][3:5] == ["float64", "cpu"]
+    assert values(out, "torch.Tensor.add outputs(cpu)")[0][3:5] == ["float64", "cpu"]
     header = next(row for row in rows(out) if "allclose" in row)
     for column in ("name", "max_abs_diff", "max_relative_diff", "atol", "rtol", "error_info"):
         assert column in header
     assert values(out, "torch.Tensor.mul output")[0][0] == "True"
     assert values(out, "torch.Tensor.mul inputs(cpu)[1]")[0][-1] == "2"
-    assert values(out, "torch.Tensor.add grad_inputs[1]")[0][:2] == ["cuda:0", "float32"]
-    assert values(out, "torch.Tensor.add grad_inputs(cpu)[1]")[0][:2] == ["cpu", "float64"]
-    view = out.partition("torch.Tensor.__getitem__ forward_id:")[2]
-    assert "a view: nothing was computed" in view
+    assert values(out, "torch.Tensor.add grad_inputs[1]")[0][3:5] == ["float32", "cuda:0"]
+    assert values(out, "torch.Tensor.add grad_inputs(cpu)[1]")[0][3:5] == ["float64", "cpu"]
+    assert values(out, "torch.Tensor.__getitem__ output")[0][0] == "True"
     at_the_end = [row[1:] for row in rows(out) if row[0].isdigit()]
     assert ["torch.Tensor.add grad[1]", "True"] in [row[:2] for row in at_the_end]
     (file,) = tmp_path.glob("op_tools_results/op_autocompare_result/op_autocompare_info_pid*.csv")
@@ -281,11 +280,11 @@ def test_times_forward_and_backward(run, usage: str, tmp_path: Path) -> None:  #
 )
 def test_fallback_of_everything(run, usage: str) -> None:  # type: ignore[no-untyped-def]
     out = run(usage)
-    assert values(out, "torch.Tensor.div input(device)[0]")[0][0] == "cuda:0"
+    assert values(out, "torch.Tensor.div input(device)[0]")[0][4] == "cuda:0"
     assert values(out, "torch.Tensor.div input(device)[1]")[0][-1] == "3"
-    assert values(out, "torch.Tensor.div input(cpu)[0]")[0][0] == "cpu"
-    assert values(out, "torch.Tensor.div output(device)")[0][0] == "cuda:0"
-    assert values(out, "torch.Tensor.div output(cpu)")[0][0] == "cpu"
+    assert values(out, "torch.Tensor.div input(cpu)[0]")[0][4] == "cpu"
+    assert values(out, "torch.Tensor.div output(device)")[0][4] == "cuda:0"
+    assert values(out, "torch.Tensor.div output(cpu)")[0][4] == "cpu"
 
 
 def test_fallback_by_lists(run) -> None:  # type: ignore[no-untyped-def]
@@ -365,8 +364,8 @@ def test_apply_feature_fallback(run) -> None:  # type: ignore[no-untyped-def]
     assert "hook enable because a.dtype is float16" in out
     assert "apply OpFallbackHook on torch.add" in out
     for place in (0, 1):  # one tensor, given twice
-        assert values(out, f"torch.add input(device)[{place}]")[0][0] == "cuda:0"
-        assert values(out, f"torch.add input(cpu)[{place}]")[0][1] == "float16"
+        assert values(out, f"torch.add input(device)[{place}]")[0][4] == "cuda:0"
+        assert values(out, f"torch.add input(cpu)[{place}]")[0][3] == "float16"
 
 
 def test_apply_feature_autocompare(run) -> None:  # type: ignore[no-untyped-def]

@@ -47,7 +47,7 @@ def captures() -> Path:
 def test_all_is_well(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(str(captures), "--run_times", "2") == 0
     said = capsys.readouterr().out
-    assert said.count("dir: op_tools_results/op_capture_results/torch.Tensor.") == 3
+    assert said.count("\nop_tools_results/op_capture_results/torch.Tensor.") == 3
     assert "run_op_from_data: 3 cases: 1 not comparable, 2 ok; 2 bit by bit" in said
 
 
@@ -187,7 +187,7 @@ def test_every_call_is_shown_when_asked(
     assert command(str(captures / "torch.Tensor.sort"), "--run_times", "1") == 0
     said = capsys.readouterr().out
     for row in ("inputs", "outputs [0][1]", "grad_inputs"):
-        assert re.search(rf"\| +torch.Tensor.sort {re.escape(row)} +\| +dipu:0 \|", said), row
+        assert re.search(rf"\| +torch.Tensor.sort {re.escape(row)} +\|.*\| dipu:0 \|", said), row
 
 
 def test_only_forward(captures: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +274,7 @@ def test_a_device_that_is_not_here_is_one_error(
 ) -> None:
     assert command(str(captures), "--device", "nope") == 2
     said = capsys.readouterr()
-    assert "dir: " not in said.out
+    assert "op_tools_results" not in said.out
     assert said.err == (
         "device 'nope' cannot be used: torch has no device of this name; "
         "allowed: cpu, cuda, dipu.\n"
