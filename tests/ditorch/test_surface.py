@@ -287,3 +287,33 @@ print(type(torch.Tensor.to).__name__)
         DITORCH_QUIET="1",
     )
     assert text.split() == ["cpu", "True", "True", "method_descriptor"]
+
+
+# torch's own, when inductor is imported
+@pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\):FutureWarning")
+@pytest.mark.parametrize("backend", ["onnxrtgraph", "ascendgraph", "inductorgraph"])
+def test_a_named_backend_of_torch_compile_serves_cuda(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dicp.dynamo_bridge import report
+
+    monkeypatch.setenv("DICP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("DICP_MEASURE", "0")
+    torch.compiler.reset()
+    x = torch.randn(3, 4, device="cuda")
+    result = torch.compile(lambda x: (x @ x.t()).relu(), backend=backend)(x)
+    torch.compiler.reset()
+    assert result.is_cuda
+    torch.testing.assert_close(result.cpu(), (x.cpu() @ x.cpu().t()).relu())
+    assert report.RECORDS[-1].taken == report.RECORDS[-1].nodes > 0
+
+
+def test_fused_ops_of_dlinfer_find_the_device_behind_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dlinfer import fused, kernels
+
+    seen: list[str] = []
+    served = kernels.served
+    monkeypatch.setattr(kernels, "served", lambda device: seen.append(device) or served(device))
+    fused.rms_norm(torch.ones(2, 4, device="cuda"), torch.ones(4, device="cuda"), 1e-6)
+    assert seen == ["dipu"]

@@ -342,8 +342,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 def _now(args: Sequence[Any]) -> float:
     for value in args:
-        if isinstance(value, Tensor) and value.device.type == "cuda":
-            torch.cuda.synchronize(value.device)
+        if isinstance(value, Tensor) and value.device.type not in ("cpu", "meta"):
+            torch.get_device_module(value.device).synchronize(value.device)
             return time.perf_counter()
     # one thread: what other processes take of the machine does not count
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
