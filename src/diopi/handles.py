@@ -248,25 +248,14 @@ def _set_state(ctx: int, generator: int, state: int) -> None:
 
 
 def _get_seed(ctx: int, generator: int, seed: Any, offset: Any) -> None:
+    """A seed of its own for each call, to be counted from 0: a kernel need not set what it used."""
     found = Context.of(ctx).generator_of(generator)
-    try:
-        seed[0], offset[0] = found.initial_seed(), found.get_offset()
-    except RuntimeError:  # it has no offset: a seed that is drawn from it moves it on
-        drawn = torch.randint(0, 2**62, (), generator=found, device=found.device)
-        seed[0], offset[0] = int(drawn), 0
+    seed[0] = int(torch.randint(0, 2**62, (), generator=found, device=found.device))
+    offset[0] = 0
 
 
 def _set_seed(ctx: int, generator: int, seed: int, offset: int) -> None:
-    found = Context.of(ctx).generator_of(generator)
-    try:
-        moved = found.get_offset() != offset
-    except RuntimeError:  # see _get_seed: the next seed is drawn
-        return
-    if found.initial_seed() != seed:
-        found.manual_seed(seed)
-        moved = True
-    if moved:
-        found.set_offset(offset)
+    """Nothing: the next call draws its seed."""
 
 
 # name in diopiRuntime_t -> (what does it, the types of its arguments), in the struct's order

@@ -356,55 +356,52 @@ class Draws:
     is_kept = True  # False: nothing was drawn, as far as the device and the generators know
 
     def __init__(self) -> None:
-        self._generators: dict[int, tuple[torch.Generator, torch.Generator, bool, Tensor]] = {}
+        # a device's generator, its state, the CPU's for it, and the state that one started in
+        self._generators: dict[int, tuple[torch.Generator, Tensor, torch.Generator, Tensor]] = {}
 
     def stand_in(self, theirs: torch.Generator) -> torch.Generator:
-        """A generator of the CPU for a device's: in its state, or seeded by a number of it."""
+        """A generator of the CPU for a device's: with its numbers, or seeded by a number of it."""
         if theirs.device.type == "cpu":
             return theirs
         if id(theirs) not in self._generators:
             ours, state = torch.Generator("cpu"), theirs.get_state()
-            is_same_kind = state.shape == ours.get_state().shape
-            if is_same_kind:
-                ours.set_state(state)
+            start = _host_state(theirs.device, theirs)
+            if start is not None:
+                ours.set_state(start)
             else:
                 seed = torch.randint(2**62, (1,), generator=theirs, device=theirs.device)
                 ours.manual_seed(int(seed.item()))
-            self._generators[id(theirs)] = theirs, ours, is_same_kind, state
-        return self._generators[id(theirs)][1]
+            self._generators[id(theirs)] = theirs, state, ours, ours.get_state()
+        return self._generators[id(theirs)][2]
 
     def restart(self) -> None:
         """Forgets what was drawn: the call is made again."""
-        for _, ours, is_same_kind, state in self._generators.values():
-            if is_same_kind:
-                ours.set_state(state)
-            else:
-                ours.manual_seed(ours.initial_seed())
+        for _, _, ours, start in self._generators.values():
+            ours.set_state(start)
 
     def finish(self) -> None:
         """Moves the generators on, or puts them back."""
-        for theirs, ours, is_same_kind, state in self._generators.values():
+        for theirs, state, ours, start in self._generators.values():
             if not self.is_kept:
                 theirs.set_state(state)
-            elif is_same_kind:
-                theirs.set_state(ours.get_state())
+            elif torch.equal(theirs.get_state(), state) and not torch.equal(
+                ours.get_state(), start
+            ):
+                _move_on(theirs)  # a seed that was drawn from it has moved it
         self._generators.clear()
 
 
 @contextmanager
 def random_numbers_of(device: torch.device) -> Iterator[Draws]:
-    """The CPU draws what the device would draw next; outside the block neither notices.
+    """The CPU draws what the device's next operator would draw, and the device's generator moves
+    on as by that operator. The CPU's own generator keeps its state.
 
-    A device whose generator is of another kind keeps its state, and the CPU draws from a stream
-    of its own that goes on from block to block. Where the block fails, nothing was drawn.
+    A device whose numbers the CPU cannot draw keeps its state: the CPU draws from a stream of its
+    own that goes on from block to block. Where the block fails, nothing was drawn.
     """
     outside = torch.get_rng_state()
-    module = getattr(torch, device.type, None)
-    if not hasattr(module, "get_rng_state"):
-        module = None
-    theirs = module.get_rng_state(device) if module is not None else None
-    same_kind = theirs is not None and theirs.shape == outside.shape
-    inside = theirs if same_kind else _streams.get(device)
+    own = _host_state(device)
+    inside = own if own is not None else _streams.get(device)
     if inside is None:
         # of the CPU alone: torch.manual_seed would seed the device, too
         torch.default_generator.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
@@ -422,17 +419,32 @@ def random_numbers_of(device: torch.device) -> Iterator[Draws]:
         draws.finish()
         if draws.is_kept:
             _streams[device] = after
-            if same_kind and module is not None:
-                module.set_rng_state(after, device)
+            if own is not None and not torch.equal(after, own):
+                module = torch.get_device_module(device)
+                _move_on(module.default_generators[device.index or 0])
 
 
 def draws_as_cpu(device: torch.device) -> bool:
-    """Whether a device's generator is of the CPU's kind: both draw the same numbers."""
+    """Whether the CPU can draw the numbers of a device: both draw the same numbers."""
+    return _host_state(device) is not None
+
+
+OFFSET_OF_CALL = 4  # the generator of CUDA, or of a device like it, moves by this with an operator
+
+
+def _move_on(generator: torch.Generator) -> None:
+    generator.set_offset(generator.get_offset() + OFFSET_OF_CALL)
+
+
+def _host_state(device: torch.device, generator: torch.Generator | None = None) -> Tensor | None:
+    """The state of a generator of the CPU that draws what a generator of the device, its default
+    one where none is given, would draw next; None where the CPU cannot draw it.
+    """
     module = getattr(torch, device.type, None)
-    if not hasattr(module, "get_rng_state"):
-        return False
-    theirs: Tensor = module.get_rng_state(device)  # type: ignore[union-attr]
-    return theirs.shape == torch.get_rng_state().shape
+    if not hasattr(module, "host_rng_state"):
+        return None
+    state: Tensor = module.host_rng_state(device if generator is None else generator)  # type: ignore[union-attr]
+    return state
 
 
 def stream_of(device: torch.device) -> Tensor | None:

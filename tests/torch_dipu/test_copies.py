@@ -110,6 +110,17 @@ def test_a_non_blocking_copy_is_right_after_synchronize(pinned: bool) -> None:
     assert torch.equal(back, source)
 
 
+def test_pinned_memory_stays_until_the_copy_that_writes_it_has_arrived() -> None:
+    source = torch.full((1024,), 5.0, device="dipu")
+    with torch.dipu.quirk("late_copy"):
+        gone = torch.empty(1024, pin_memory=True)
+        gone.copy_(source, non_blocking=True)
+        del gone
+        others = [torch.full((1024,), -1.0).pin_memory() for _ in range(4)]
+        torch.dipu.synchronize()
+    assert all(bool((other == -1).all()) for other in others)
+
+
 def test_clone_can_change_the_memory_format() -> None:
     source = torch.arange(24.0, device="dipu").view(1, 2, 3, 4)
     clone = source.clone(memory_format=torch.channels_last)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from tests.torch_dipu.interpreter import output_of
 
 DRAWS: dict[str, Callable[[], Tensor]] = {
     "rand": lambda: torch.rand(8, device="dipu"),
@@ -137,3 +141,92 @@ def test_normal_numbers_have_the_moments_of_a_normal() -> None:
     values = torch.randn(20000, device="dipu")
     assert values.mean().item() == pytest.approx(0, abs=0.03)
     assert values.std().item() == pytest.approx(1, abs=0.03)
+
+
+# The state: a seed and an offset, as CUDA's.
+
+
+def test_a_state_is_a_seed_and_an_offset() -> None:
+    torch.dipu.manual_seed(7)
+    torch.rand(3, device="dipu")
+    assert torch.dipu.get_rng_state().view(torch.int64).tolist() == [7, 4]
+    assert torch.dipu.default_generators[0].get_offset() == 4
+
+
+def test_an_offset_is_a_place_in_the_stream() -> None:
+    generator = torch.dipu.default_generators[0]
+    torch.dipu.manual_seed(7)
+    first, second, third = (torch.rand(3, device="dipu").tolist() for _ in range(3))
+    generator.set_offset(4)
+    assert torch.rand(3, device="dipu").tolist() == second
+    assert torch.rand(3, device="dipu").tolist() == third
+    generator.set_offset(400)
+    assert torch.rand(3, device="dipu").tolist() not in (first, second, third)
+
+
+def test_an_offset_between_calls_is_refused() -> None:
+    generator = torch.Generator(device="dipu")
+    with pytest.raises(RuntimeError, match="must be a multiple of 4; found 6"):
+        generator.set_offset(6)
+    with pytest.raises(RuntimeError, match="must be a multiple of 4; found 1"):
+        generator.set_state(torch.tensor([3, 1]).view(torch.uint8))
+    assert generator.get_offset() == 0
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"has 16 bytes \(seed and offset\); found 3"):
+        torch.dipu.set_rng_state(torch.zeros(3, dtype=torch.uint8))
+
+
+def test_a_state_of_a_host_engine_is_read_as_a_seed() -> None:
+    """Checkpoints of an older torch_dipu hold such states."""
+    source = """
+import torch, torch_dipu, warnings
+state = torch.Generator().manual_seed(3).get_state()
+drawn = []
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        torch.dipu.set_rng_state(state)
+        drawn.append(torch.rand(3, device="dipu").tolist())
+print(drawn[0] == drawn[1], "older torch_dipu" in str(seen[0].message))
+"""
+    assert output_of(source) == "True True"
+
+
+def test_a_call_that_draws_nothing_leaves_the_generator_as_it_was() -> None:
+    before = torch.dipu.get_rng_state()
+    torch.empty(0, device="dipu").normal_()
+    x = torch.ones(1, 1, 4, 4, device="dipu")
+    torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.0)
+    assert torch.equal(torch.dipu.get_rng_state(), before)
+
+
+def test_the_cpu_can_draw_what_the_device_draws_next() -> None:
+    torch.manual_seed(7)
+    torch.rand(1, device="dipu")
+    host = torch.Generator()
+    host.set_state(torch.dipu.host_rng_state())
+    expected = torch.randn(20, generator=host)
+    assert torch.equal(torch.randn(20, device="dipu").cpu(), expected)
+
+
+def test_a_generator_is_pickled_with_its_place() -> None:
+    generator = torch.Generator(device="dipu").manual_seed(9)
+    torch.rand(3, device="dipu", generator=generator)
+    copy = pickle.loads(pickle.dumps(generator))
+    assert torch.equal(copy.get_state(), generator.get_state())
+
+
+def test_a_checkpointed_dropout_is_drawn_again() -> None:
+    x = torch.ones(64, device="dipu", requires_grad=True)
+    kept: list[Tensor] = []
+
+    def block(value: Tensor) -> Tensor:
+        dropped = torch.dropout(value, 0.5, True)
+        kept.append(dropped.detach())
+        return dropped.square()
+
+    checkpoint(block, x, use_reentrant=False).sum().backward()
+    assert torch.equal(kept[0], kept[1])
+    assert torch.equal(x.grad, 2 * kept[0].square())

@@ -137,6 +137,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("host_window", [](int device) { return host_window(resolve_device(device)); });
   bind_memory(m);
   m.def("default_generator", [](int device) { return default_generator(device); });
+  m.def("host_state", &host_state);
   m.def("alias_host", [](const at::Tensor& t) {
     TORCH_CHECK(on_device(t) && t.has_storage(), "alias_host: expected a strided dipu tensor, found one on ", t.device());
     return alias_host(t);

@@ -112,9 +112,9 @@ diopiGeneratorHandle_t CCall::generator(const std::optional<at::Generator>& gene
 }
 at::Generator CCall::generator_of(const void* handle) const {
   for (size_t i = 0; rest_ != nullptr && i < rest_->generators.size(); i++) {
-    if (&rest_->generators[i] == handle) return host_generator(rest_->generators[i], device());
+    if (&rest_->generators[i] == handle) return device_generator(rest_->generators[i], device());
   }
-  return host_generator(std::nullopt, device());
+  return device_generator(std::nullopt, device());
 }
 at::Tensor CCall::temporary(
     at::IntArrayRef sizes, std::optional<at::IntArrayRef> strides, at::ScalarType type, bool on_host) {
@@ -197,18 +197,19 @@ diopiError_t set_state(diopiContextHandle_t ctx, diopiGeneratorHandle_t generato
   auto* call = ours(ctx);
   if (call == nullptr) return g_python.generator_set_state(ctx, generator, state);
   return guarded(call, [&] {
-    call->generator_of(generator).set_state(call->tensor_of(state).cpu());
+    auto found = call->generator_of(generator);
+    std::lock_guard<std::mutex> lock(found.mutex());
+    found.set_state(call->tensor_of(state).cpu());
     return diopiSuccess;
   });
 }
-// The engine has no offset to count from: a seed that is drawn from it moves it on.
+// A kernel need not set what it has used: a seed is drawn for each call, to be counted from 0.
 diopiError_t get_seed(diopiContextHandle_t ctx, diopiGeneratorHandle_t generator, uint64_t* seed, uint64_t* offset) {
   auto* call = ours(ctx);
   if (call == nullptr) return g_python.generator_get_seed(ctx, generator, seed, offset);
   return guarded(call, [&] {
-    auto engine = call->generator_of(generator);
-    std::lock_guard<std::mutex> lock(engine.mutex());
-    *seed = at::check_generator<at::CPUGeneratorImpl>(engine)->random64();
+    const HostEngine numbers(call->generator_of(generator), call->device());
+    *seed = at::check_generator<at::CPUGeneratorImpl>(numbers.engine())->random64();
     *offset = 0;
     return diopiSuccess;
   });

@@ -25,6 +25,10 @@
 
 #include "include/dipu_runtime.h"
 
+namespace at {
+struct HostAllocator;
+}
+
 namespace dipu {
 
 constexpr c10::DeviceType kDipu = c10::DeviceType::PrivateUse1;
@@ -52,7 +56,7 @@ inline c10::Device dipu_device(int index) {
 // ---- memory.cpp
 struct Block;
 c10::DeviceAllocator* device_allocator();
-c10::Allocator* pinned_allocator();
+at::HostAllocator* pinned_allocator();
 bool is_pinned(const void* address);
 int device_of(const void* address);  // -1: not device memory
 bool host_reachable(int device);     // the chip's memory has a host window
@@ -86,9 +90,26 @@ void install_redirect();
 // ---- generator.cpp
 const at::Generator& default_generator(int device);
 at::Generator make_generator(int device);
-// The host engine behind a device generator (the default one of `device` when none is given).
-at::Generator host_generator(const std::optional<at::Generator>& generator, int device);
-// For random operators without a generator argument: lends the device's engine to the host's default.
+// The generator itself, or the default one of `device` when none is given; an error for a host generator.
+at::Generator device_generator(const std::optional<at::Generator>& generator, int device);
+// The state of a host generator that draws what the next call on the device would draw.
+at::Tensor host_state(int device);
+// The numbers of one call: a host engine made from the seed and the offset of a device generator, which
+// moves to the next offset. A call that draws nothing leaves the offset as it was.
+class HostEngine {
+ public:
+  HostEngine(const std::optional<at::Generator>& generator, int device);
+  ~HostEngine();
+  HostEngine(const HostEngine&) = delete;
+  const at::Generator& engine() const {
+    return engine_;
+  }
+
+ private:
+  at::Generator owner_, engine_;
+  uint64_t seed_ = 0, offset_ = 0;
+};
+// For random operators without a generator argument: such an engine in the place of the host's default.
 class BorrowEngine {
  public:
   explicit BorrowEngine(int device);

@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/tensor_layouts.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include <deque>
 #include <sstream>
 
 #include "engine.h"
@@ -166,6 +167,7 @@ class OnHost {
 
  private:
   int device_ = -1;
+  std::deque<HostEngine> numbers_;  // of the generators among the arguments
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> known_;  // host storage -> device storage
 
   py::object to_host(py::handle value) {
@@ -185,7 +187,7 @@ class OnHost {
     }
     if (THPGenerator_Check(value.ptr())) {
       const auto generator = py::cast<at::Generator>(value);
-      if (generator.device().type() == kDipu) return py::cast(host_generator(generator, generator.device().index()));
+      if (generator.device().type() == kDipu) return py::cast(numbers_.emplace_back(generator, generator.device().index()).engine());
     }
     return py::reinterpret_borrow<py::object>(value);
   }

@@ -52,6 +52,7 @@ class HostCall {
   const bool sparse_, on_copies_;
   int device_ = -1;
   bool reachable_ = true, saw_host_tensor_ = false;
+  std::optional<HostEngine> numbers_;  // of an operator with a generator argument
   c10::SmallVector<Moved, 6> moved_;
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> copied_;  // device storage -> its host copy
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 2> members_;  // host storage of a sparse argument's member -> device storage
@@ -171,7 +172,8 @@ class HostCall {
 
   void lend_generator() {
     IValue& value = (*stack_)[base_ + op_.generator];
-    value = host_generator(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), device_);
+    numbers_.emplace(value.isNone() ? std::nullopt : std::optional<at::Generator>(value.toGenerator()), device_);
+    value = numbers_->engine();
   }
   void insert_bias_sizes() {
     const auto weight = (*stack_)[base_ + 2].toTensor();

@@ -1,13 +1,17 @@
 // The host's side of memory: the window onto device memory, the redirect that lets host kernels
 // allocate their results there, memory of other processes, and pinned host memory.
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "notes.h"
 
@@ -177,9 +181,22 @@ c10::DataPtr import_memory(int device, int fd, uint64_t offset, size_t bytes, in
 
 // ---- pinned host memory
 namespace {
-struct PinnedAllocator final : c10::Allocator {
+// The last asynchronous copy on a stream that reads or writes pinned memory.
+struct PinnedUse {
+  int device;
+  void* stream;
+  void* event;
+};
+struct PinnedBlock {
+  size_t bytes;
+  std::vector<PinnedUse> uses;
+};
+
+// Each tensor's memory is the runtime's own, and goes back to it with the tensor: nothing is cached.
+struct PinnedAllocator final : at::HostAllocator {
   std::mutex mutex;
-  std::map<const char*, size_t> live;
+  std::map<const char*, PinnedBlock> live;
+  at::HostStats stats;
 
   static void release(void* address);
   c10::DataPtr allocate(size_t bytes) override {
@@ -188,7 +205,10 @@ struct PinnedAllocator final : c10::Allocator {
       TORCH_CHECK(!in_bad_fork(), "Cannot pin memory in a forked subprocess of a process that uses DIPU");
       check(runtime().host_allocate(bytes, &address), "host_allocate");
       std::lock_guard<std::mutex> lock(mutex);
-      live[static_cast<char*>(address)] = bytes;
+      live[static_cast<char*>(address)] = {bytes, {}};
+      for (auto* count : {&stats.active_requests, &stats.allocations}) count->increase(1);
+      for (auto* size : {&stats.active_bytes, &stats.allocated_bytes}) size->increase(bytes);
+      stats.num_host_alloc++;
     }
     return c10::DataPtr(address, address, &release, c10::Device(c10::DeviceType::CPU));
   }
@@ -198,6 +218,50 @@ struct PinnedAllocator final : c10::Allocator {
   void copy_data(void* dst, const void* src, size_t bytes) const override {
     std::memcpy(dst, src, bytes);
   }
+
+  // A copy on a stream may still use the memory when its tensor is gone: the memory stays until then.
+  bool record_event(void* address, void*, c10::Stream stream) override {
+    const int device = stream.device_index();
+    auto* handle = reinterpret_cast<void*>(stream.id());
+    void* event = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      const auto found = block_at(address);
+      if (found == live.end()) return false;
+      for (auto& use : found->second.uses) if (use.device == device && use.stream == handle) event = use.event;
+    }
+    const bool is_new = event == nullptr;  // the runtime may need the GIL: it is never called under the lock
+    if (is_new) check(runtime().event_create(device, /*timing=*/0, &event), "event_create");
+    check(runtime().event_record(device, event, handle), "event_record");
+    if (is_new) {
+      std::lock_guard<std::mutex> lock(mutex);
+      block_at(address)->second.uses.push_back({device, handle, event});
+    }
+    return true;
+  }
+  std::map<const char*, PinnedBlock>::iterator block_at(const void* address) {
+    auto it = live.upper_bound(static_cast<const char*>(address));
+    if (it == live.begin()) return live.end();
+    --it;
+    return static_cast<const char*>(address) < it->first + it->second.bytes ? it : live.end();
+  }
+  void empty_cache() override {}
+  at::HostStats get_stats() override {
+    std::lock_guard<std::mutex> lock(mutex);
+    return stats;
+  }
+  void reset_accumulated_stats() override {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto* stat : all()) stat->reset_accumulated();
+    stats.num_host_alloc = stats.num_host_free = 0;
+  }
+  void reset_peak_stats() override {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto* stat : all()) stat->reset_peak();
+  }
+  std::array<c10::CachingAllocator::Stat*, 4> all() {
+    return {&stats.active_requests, &stats.active_bytes, &stats.allocations, &stats.allocated_bytes};
+  }
 };
 PinnedAllocator& pinned() {
   static auto* allocator = new PinnedAllocator();
@@ -205,23 +269,34 @@ PinnedAllocator& pinned() {
 }
 void PinnedAllocator::release(void* address) {
   if (address == nullptr) return;
+  PinnedBlock block{};
   {
     std::lock_guard<std::mutex> lock(pinned().mutex);
-    pinned().live.erase(static_cast<char*>(address));
+    const auto found = pinned().live.find(static_cast<char*>(address));
+    if (found != pinned().live.end()) {
+      block = std::move(found->second);
+      pinned().live.erase(found);
+      auto& stats = pinned().stats;
+      for (auto* count : {&stats.active_requests, &stats.allocations}) count->decrease(1);
+      for (auto* size : {&stats.active_bytes, &stats.allocated_bytes}) size->decrease(block.bytes);
+      stats.num_host_free++;
+    }
+  }
+  if (in_bad_fork()) block.uses.clear();  // the runtime's threads are the parent's
+  for (const auto& use : block.uses) {
+    warn_if_failed(runtime().event_synchronize(use.event), "event_synchronize");
+    warn_if_failed(runtime().event_destroy(use.device, use.event), "event_destroy");
   }
   warn_if_failed(runtime().host_free(address), "host_free");
 }
 }  // namespace
 
-c10::Allocator* pinned_allocator() {
+at::HostAllocator* pinned_allocator() {
   return &pinned();
 }
 bool is_pinned(const void* address) {
   std::lock_guard<std::mutex> lock(pinned().mutex);
-  auto it = pinned().live.upper_bound(static_cast<const char*>(address));
-  if (it == pinned().live.begin()) return false;
-  --it;
-  return static_cast<const char*>(address) < it->first + it->second;
+  return pinned().block_at(address) != pinned().live.end();
 }
 
 }  // namespace dipu

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/transformers/attention.h>
@@ -132,6 +133,9 @@ static bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& f
 
 // ---- copies
 
+static c10::Stream current_stream_on(int device) {
+  return c10::Stream(c10::Stream::UNSAFE, dipu_device(device), reinterpret_cast<c10::StreamId>(current_stream(device)));
+}
 static void synchronize_current(int device) {
   check(runtime().stream_synchronize(device, current_stream(device)), "stream_synchronize");
 }
@@ -161,6 +165,9 @@ void copy_tensor(const Tensor& src, const Tensor& dst, bool non_blocking) {
     DipuCopy copy{dst.mutable_data_ptr(), src.const_data_ptr(), dst.nbytes(), to, from, owner, late ? 0 : 1, current_stream(owner)};
     const Span span(copy);
     check(runtime().memory_copy(&copy), "memory_copy");
+    if (late && (from < 0 || to < 0)) {
+      pinned_allocator()->record_event(const_cast<void*>(host.const_data_ptr()), nullptr, current_stream_on(owner));
+    }
     return;
   }
   if (crosses) synchronize_current(owner);

@@ -1,4 +1,5 @@
 // The chip's table bound to torch: devices, streams, events, the guard and the hooks.
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
@@ -282,6 +283,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 void register_hooks() {
   at::RegisterPrivateUse1HooksInterface(new Hooks());
   c10::SetAllocator(kDipu, device_allocator());
+  at::setHostAllocator(kDipu, pinned_allocator());
 }
 
 }  // namespace dipu

@@ -1,4 +1,8 @@
-"""The device's random generators."""
+"""The device's random generators: a seed and an offset each, as CUDA's.
+
+A state has 16 bytes, the seed and the offset. Each operator that draws takes the numbers of one
+offset and moves the generator to the next one (offsets are multiples of 4).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ __all__ = [
     "default_generators",
     "get_rng_state",
     "get_rng_state_all",
+    "host_rng_state",
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
@@ -65,6 +70,17 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """The states of all devices, in their order."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
+
+
+def host_rng_state(of: Device | torch.Generator = "dipu") -> torch.Tensor:
+    """The state for torch.set_rng_state with which the CPU draws what the next operator of a
+    device, or with a generator, would draw. The generator stays as it is.
+    """
+    if not isinstance(of, torch.Generator):
+        return _C.host_state(index_of(of))
+    # as bytes: a tensor that such a function returns is moved to the device
+    state = _C.call_on_host(lambda host: host.get_state().numpy().tobytes(), (of,), {}, False)
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
 def manual_seed(seed: int) -> None:
