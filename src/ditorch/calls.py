@@ -113,6 +113,22 @@ def _folder(file: str) -> str:
     return f"{Path(file).parent}/"
 
 
+def called_from_inside(depth: int) -> bool:
+    """Whether code of torch, of ditorch or of the vendor calls; `depth` frames above the caller."""
+    return _is_inside(sys._getframe(depth + 1).f_code.co_filename)
+
+
+def asking_package() -> str:
+    """The package whose code called a patched function: the first that is not ditorch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "ditorch" and not frame.f_code.co_filename.startswith("<ditorch"):
+            return package
+        frame = frame.f_back
+    return ""
+
+
 def _caller() -> tuple[FrameType | None, int]:
     """The first frame that is the program's own, and the stacklevel that names it in `missed`."""
     frame: FrameType | None = sys._getframe(1)  # `missed` itself

@@ -44,6 +44,7 @@ def apply(patches: Patches, target: Target) -> None:
     wrap(patches, dist.get_backend, groups.get_backend)
     wrap(patches, dist.get_backend_config, groups.get_backend_config)
     wrap(patches, dist.get_default_backend_for_device, groups.get_default_backend_for_device)
+    wrap(patches, c10d._set_pg_timeout, groups.set_timeout)
     patches.replace(c10d, "is_nccl_available", lambda: bool(target.vendor.collective))
     _meshes(patches, target)
     if not target.has_index:
@@ -78,6 +79,7 @@ class Groups:
         result = original(**given)
         self.asked.clear()  # group names start again with a new default group
         self._remember(dist.group.WORLD, asked)
+        self._serve_device_tensors(dist.group.WORLD)
         return result
 
     def new_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -86,6 +88,7 @@ class Groups:
         self._make_ours(given, given.get("backend"))
         group = original(**given)
         self._remember(group, str(asked))
+        self._serve_device_tensors(group)
         return group
 
     def split_group(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -96,6 +99,7 @@ class Groups:
         group = original(**given) if own_way else self._split(parent, given)
         if group is not None:
             self._remember(group, self.asked.get(_name(parent), ""))
+            self._serve_device_tensors(group)
         return group
 
     def get_backend(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -126,6 +130,20 @@ class Groups:
         if not is_cuda:
             return original(**given)
         return self._collective() if self._hears_truth(_caller()) else "nccl"
+
+    def set_timeout(self, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """Sets the timeout of a CUDA group, which torch does for NCCL and gloo only."""
+        group = given.get("group") or dist.group.WORLD
+        if group is None or not self.target.has_index or _name(group) not in self.asked:
+            return original(**given)
+        return group.set_timeout(given["timeout"])
+
+    def _serve_device_tensors(self, group: Any) -> None:
+        """Lets a gloo group take tensors of the device, as it takes CUDA's."""
+        module = sys.modules.get(f"{self.target.vendor.device_module}.distributed")
+        serve = getattr(module, "serve_device_tensors", None)
+        if serve is not None and isinstance(group, dist.ProcessGroup):
+            serve(group)
 
     def _make_ours(self, given: dict[str, Any], asked: Any) -> None:
         """Rewrites the arguments that name CUDA or NCCL."""

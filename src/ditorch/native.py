@@ -15,6 +15,12 @@ from ditorch.patches import Patches
 from ditorch.target import Target
 
 log = logging.getLogger("ditorch")
+_shows_cuda = False
+
+
+def shows_cuda() -> bool:
+    """Whether user code sees the target's devices as cuda, and its tensors as `is_cuda`."""
+    return _shows_cuda
 
 
 def install(patches: Patches, target: Target) -> str:
@@ -37,10 +43,17 @@ def install(patches: Patches, target: Target) -> str:
         patches.later(lambda: hook.set_attribute(torch.Event, "cuda_event", None))
     if settings.DITORCH_SHOW_DEVICE_AS_CUDA.get():
         if hook.install_identity(_insiders(target), torch._C.TensorBase):
+            _set_shows_cuda(True)
             patches.later(hook.remove_identity)
+            patches.later(lambda: _set_shows_cuda(False))
         else:
             log.warning("devices show their own name: torch.device has no getter to exchange")
     return ""
+
+
+def _set_shows_cuda(value: bool) -> None:
+    global _shows_cuda
+    _shows_cuda = value
 
 
 def _self_test(target: Target) -> str:

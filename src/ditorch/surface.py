@@ -13,7 +13,7 @@ import torch
 import torch.serialization
 from torch.nn.utils.rnn import PackedSequence
 
-from ditorch import parallel, redirect
+from ditorch import calls, native, parallel, redirect
 from ditorch.legacy_types import DTYPES
 from ditorch.patches import Patches, twin
 from ditorch.target import Target
@@ -147,15 +147,22 @@ def _legacy_dtype(kind: Any) -> torch.dtype | None:
 
 def _tensor_type(target: Target) -> Callable[..., Any]:
     plain = torch.Tensor.type
-    names = {dtype: f"torch.cuda.{name}Tensor" for name, dtype in DTYPES.items()}
+    own = f"torch.{target.device}." if target.has_index else "torch."
+
+    def is_cuda(tensor: torch.Tensor) -> bool:
+        """As `tensor.is_cuda` is to the code that calls `type`: on plain CPU to user code alone."""
+        if tensor.device.type != target.device:
+            return False
+        return target.has_index or (native.shows_cuda() and not calls.called_from_inside(2))
 
     def type(
         self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
     ) -> Any:
         """The legacy type's name, or the tensor as that type."""
         if dtype is None:
-            mine = self.device.type == target.device and target.has_index
-            return names.get(self.dtype, plain(self)) if mine else plain(self)
+            name = str(plain(self))
+            is_mine = name.startswith(own) and is_cuda(self)
+            return f"torch.cuda.{name.removeprefix(own)}" if is_mine else name
         wanted = _legacy_dtype(dtype)
         if wanted is None:
             return plain(self, dtype, non_blocking, **kwargs)

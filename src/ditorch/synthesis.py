@@ -68,6 +68,13 @@ def _missed(name: str, neutral: Any = None, fatal: bool = False) -> Any:
 # Devices.
 
 
+def is_available(target: Target) -> bool:
+    """Whether the target has a device. False to triton, which asks whether to load CUDA's driver
+    (`triton.backends.nvidia.driver`): here is no libcuda, and torch.compile would fail.
+    """
+    return calls.asking_package() != "triton" and bool(target.module.is_available())
+
+
 def get_device_index(
     target: Target, device: Any, optional: bool = False, allow_cpu: bool = False
 ) -> int:

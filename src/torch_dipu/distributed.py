@@ -6,8 +6,10 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from deeplink import gloo
 from deeplink.errors import DeeplinkError
 from torch_dipu import _C, flight
 
@@ -32,3 +34,19 @@ def register(chip: ModuleType) -> None:
         )
 
     dist.Backend.register_backend("dicl", create, devices=["dipu"])
+
+
+def serve_device_tensors(group: dist.ProcessGroup) -> None:
+    """Lets a group that has gloo for this device run gloo on the host's view of device tensors.
+
+    Nothing happens for a group with another back end, or with none for this device.
+    """
+    device = torch.device("dipu")
+    if device not in group._device_types or not dist.is_gloo_available():
+        return
+    backend: Any = group._get_backend(device)
+    # with TORCH_DISTRIBUTED_DEBUG=DETAIL torch puts a checking group around it
+    if isinstance(getattr(backend, "wrapped_pg", backend), dist.ProcessGroupGloo):
+        gloo.end_cleanly()
+        custom = dist.ProcessGroup.BackendType.CUSTOM
+        group._register_backend(device, custom, _C.make_process_group(backend))

@@ -84,6 +84,93 @@ def _gloo_group(rank: int) -> Any:
     return str(dist.get_backend(group)), x.item()
 
 
+def _gloo_on_device(rank: int) -> Any:
+    """What gloo does with CUDA tensors, beside tensors of the CPU in the same group."""
+    group = dist.new_group([0, 1], backend="gloo")
+    own = torch.full((2,), float(rank), device="cuda")
+    found: dict[str, Any] = {}
+    x = own.clone()
+    dist.broadcast(x, 1, group=group)
+    found["broadcast"] = x.tolist()
+    dist.all_reduce(x.add_(rank), group=group)
+    found["all_reduce"] = x.tolist(), x.is_cuda
+    gathered = [torch.empty_like(own) for _ in range(WORLD)]
+    dist.all_gather(gathered, own, group=group)
+    found["all_gather"] = [part.tolist() for part in gathered]
+    host = torch.ones(1)
+    dist.all_reduce(host, group=group)
+    found["of the cpu"] = host.tolist()
+    objects: list[Any] = [None] * WORLD
+    dist.all_gather_object(objects, rank, group=group)
+    found["objects"] = objects
+    dist.barrier(group=group)
+    found["name"] = str(dist.get_backend(group))
+    replica = nn.parallel.DistributedDataParallel(nn.Linear(2, 1).cuda(), process_group=group)
+    replica(own.unsqueeze(0)).sum().backward()
+    assert replica.module.weight.grad is not None
+    found["ddp"] = replica.module.weight.grad.tolist()
+    return found
+
+
+def _timeout(rank: int) -> Any:
+    """The error of a collective that the other rank does not join."""
+    group = dist.new_group([0, 1], backend="nccl")
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["the other has failed"])
+        return ""
+    try:
+        dist.all_reduce(torch.ones(1, device="cuda"), group=group)
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        store.set("the other has failed", "")
+    return "no error"
+
+
+def _random_dtensors(rank: int) -> Any:
+    """Draws on DTensors: their local parts, and what each kind of operator draws as a whole."""
+    import torch.distributed.tensor as dt
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cuda", (WORLD,))
+    torch.manual_seed(3)
+    start = torch.zeros(4, 4, device="cuda")
+    sharded = dt.distribute_tensor(start, mesh, [dt.Shard(0)])
+    draws: dict[str, Callable[[], Any]] = {
+        "normal_": lambda: sharded.normal_().clone(),
+        "again": lambda: sharded.normal_().clone(),
+        "rand": lambda: dt.rand(4, 4, device_mesh=mesh, placements=[dt.Shard(0)]),
+        "dropout": lambda: nn.functional.dropout(sharded + 1, 0.5),
+        "replicated": lambda: dt.randn(4, 4, device_mesh=mesh, placements=[dt.Replicate()]),
+        "plain": lambda: torch.rand(4, 4, device="cuda"),
+    }
+
+    def values() -> dict[str, Any]:
+        torch.manual_seed(3)
+        drawn = {name: draw() for name, draw in draws.items()}
+        return {name: getattr(x, "full_tensor", x.clone)().tolist() for name, x in drawn.items()}
+
+    return values(), values()
+
+
+def _meta_init(rank: int) -> Any:
+    """FSDP2 of a model on meta, whose parameters are first drawn when they are sharded."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+    fully_shard(net, mesh=init_device_mesh("cuda", (WORLD,)))
+    net.to_empty(device="cuda")
+    torch.manual_seed(5)
+    for layer in net:
+        layer.reset_parameters()
+    return [_whole(parameter).tolist() for parameter in net.parameters()]
+
+
 def _reduced(name: str) -> Job:
     def job(rank: int) -> Any:
         x = torch.tensor([rank + 1.0, 4.0 - 3 * rank], device="cuda")
@@ -213,6 +300,10 @@ JOBS: dict[str, Job] = {
     "names": _names,
     "true name": _true_name,
     "gloo group": _gloo_group,
+    "gloo on device": _gloo_on_device,
+    "timeout": _timeout,
+    "random DTensors": _random_dtensors,
+    "meta init": _meta_init,
     **{f"all_reduce {op}": _reduced(op) for op in ("SUM", "AVG", "MAX", "MIN", "PRODUCT")},
     "collectives": _collectives,
     "ddp": _ddp,

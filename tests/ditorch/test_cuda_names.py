@@ -84,7 +84,7 @@ def test_what_is_not_plain_has_its_reason(table: ModuleType) -> None:
 
 def test_what_may_be_missing_says_what_to_do(table: ModuleType) -> None:
     """A direct name without a fallback becomes unsupported where the vendor lacks it."""
-    always = {"is_available", "device_count", "is_initialized"}
+    always = {"device_count", "is_initialized"}
     missing = [
         row.name
         for row in table.rows().values()

@@ -8,6 +8,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -456,3 +457,34 @@ def test_amp_runs_on_the_target(active: ModuleType) -> None:
             product = torch.ones(2, 2, device="dipu") @ torch.ones(2, 2, device="dipu")
     assert product.dtype is torch.float16
     assert scaler.is_enabled()
+
+
+def test_triton_hears_that_there_is_no_cuda_driver(active: ModuleType, tmp_path: Path) -> None:
+    """A small package in the place of triton asks as `triton.backends.nvidia.driver` does, from a
+    function of its own. With triton 3.9 itself torch.compile was tried by hand.
+    """
+    driver = ModuleType("triton.backends.nvidia.driver")
+    source = "import torch\ndef is_active(): return torch.cuda.is_available()"
+    exec(compile(source, str(tmp_path / "driver.py"), "exec"), driver.__dict__)
+    assert driver.is_active() is False
+    assert torch.cuda.is_available() is True
+
+
+@pytest.mark.parametrize("vendor", ["reference", "cpu"])
+def test_the_random_state_of_cuda_is_read_and_set(vendor: str, active: ModuleType) -> None:
+    active.undo()
+    active.activate(vendor)
+    torch.cuda.manual_seed(4)
+    state = torch.cuda.get_rng_state()
+    first = torch.rand(3, device="cuda").tolist()
+    torch.cuda.set_rng_state(state)
+    assert torch.rand(3, device="cuda").tolist() == first
+
+
+def test_the_random_state_of_cuda_has_an_offset(active: ModuleType) -> None:
+    torch.cuda.manual_seed(4)
+    assert torch.cuda.get_rng_state().numel() == 16
+    first, second = (torch.rand(3, device="cuda").tolist() for _ in range(2))
+    assert torch.cuda._get_rng_state_offset() == 8
+    torch.cuda._set_rng_state_offset(4)
+    assert torch.rand(3, device="cuda").tolist() == second != first

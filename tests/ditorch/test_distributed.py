@@ -21,6 +21,18 @@ COLLECTIVE = {"reference": "dicl", "cpu": "gloo"}
 EXPECTED: dict[str, list[Any]] = {
     "names": [["nccl", "nccl", "cuda:nccl", True, True, "nccl", True]] * 2,
     "gloo group": [("gloo", 2.0)] * 2,
+    "gloo on device": [
+        {
+            "broadcast": [1.0, 1.0],
+            "all_reduce": ([3.0, 3.0], True),
+            "all_gather": [[0.0, 0.0], [1.0, 1.0]],
+            "of the cpu": [2.0],
+            "objects": [0, 1],
+            "name": "gloo",
+            "ddp": [[0.5, 0.5]],
+        }
+    ]
+    * 2,
     "all_reduce SUM": [[3.0, 5.0]] * 2,
     "all_reduce AVG": [[1.5, 2.5]] * 2,
     "all_reduce MAX": [[2.0, 4.0]] * 2,
@@ -64,12 +76,16 @@ def _run(vendor: str, jobs: list[str], **options: Any) -> list[dict[str, Any]]:
     return [results[rank] for rank in range(ranks_cuda.WORLD)]
 
 
+OTHERS = ["random DTensors", "meta init", "timeout"]  # the last: its group does not work after it
+
+
 @pytest.fixture(scope="module", params=COLLECTIVE)
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
     rendezvous = tmp_path_factory.mktemp("nccl") / "rendezvous"
-    return _run(request.param, list(EXPECTED), backend="nccl", init_method=f"file://{rendezvous}")
+    jobs = [*EXPECTED, *OTHERS]
+    return _run(request.param, jobs, backend="nccl", init_method=f"file://{rendezvous}")
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -77,6 +93,33 @@ def test_a_program_that_says_nccl_gets_what_it_would(
     name: str, results: list[dict[str, Any]]
 ) -> None:
     assert [rank[name] for rank in results] == EXPECTED[name]
+
+
+def test_the_timeout_of_a_group_is_set(results: list[dict[str, Any]]) -> None:
+    assert "imed out" in results[0]["timeout"]
+    assert "1000" in results[0]["timeout"]
+
+
+@pytest.mark.parametrize("results", ["reference"], indirect=True)
+def test_a_dtensor_draws_other_numbers_in_each_shard(results: list[dict[str, Any]]) -> None:
+    drawn, again = results[0]["random DTensors"]
+    assert results[1]["random DTensors"] == (drawn, again)
+    assert drawn == again  # a seed repeats all draws
+    for name in ("normal_", "rand", "dropout", "replicated"):
+        assert drawn[name][:2] != drawn[name][2:], name
+    assert drawn["normal_"] != drawn["again"]
+    assert {value for row in drawn["replicated"] for value in row} & {
+        value for row in drawn["again"] for value in row
+    } == set()
+
+
+@pytest.mark.parametrize("results", ["reference"], indirect=True)
+def test_parameters_on_meta_are_drawn_shard_by_shard(results: list[dict[str, Any]]) -> None:
+    first, second = (rank["meta init"] for rank in results)
+    assert first == second
+    weight = first[0]
+    assert len({value for row in weight for value in row}) == 16 * 8
+    assert max(abs(value) for row in weight for value in row) <= 8**-0.5
 
 
 def test_a_launchers_environment_and_a_bound_device(tmp_path: Path) -> None:

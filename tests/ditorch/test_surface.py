@@ -94,8 +94,20 @@ def test_legacy_type_names() -> None:
     assert tensor.type("torch.cuda.DoubleTensor").dtype is torch.float64
     assert tensor.cuda().type() == "torch.cuda.FloatTensor"
     assert tensor.cuda().half().type() == "torch.cuda.HalfTensor"
+    assert tensor.cuda().to_sparse().type() == "torch.cuda.sparse.FloatTensor"
     assert tensor.type() == "torch.FloatTensor"
     assert tensor.type(torch.int64).dtype is torch.int64
+
+
+@pytest.mark.parametrize("vendor", ["reference", "cpu"])
+def test_the_type_of_a_tensor_says_cuda_where_is_cuda_does(vendor: str, active: ModuleType) -> None:
+    active.undo()
+    active.activate(vendor)
+    tensor = torch.ones(2).cuda()
+    assert tensor.is_cuda
+    assert tensor.type() == "torch.cuda.FloatTensor"
+    assert tensor.type(tensor.type()).is_cuda
+    assert isinstance(tensor, torch.cuda.FloatTensor)
 
 
 def test_module_cuda_after_the_optimizer_trains() -> None:
