@@ -322,5 +322,6 @@ def _settings_table(rows: list[InForce]) -> Any:
 def _show_unknown(rows: list[Unknown]) -> None:
     for row in rows:
         meant = f"; did you mean {row.meant}?" if row.meant else ""
-        text = f"{row.name} is set, but nothing reads it{meant}"
+        hint = f".\nHint: {row.hint}" if row.hint else ""
+        text = f"{row.name} is set, but nothing reads it{meant}{hint}"
         console().print(text, style="yellow", soft_wrap=True)

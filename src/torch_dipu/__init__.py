@@ -40,9 +40,17 @@ def _keep_cuda_apart() -> None:
     settings.hide_cuda()
 
 
+def _answer_older_variables() -> None:
+    """Warns of a DIPU_ variable of the documents of DIPU that has no effect."""
+    for variable in settings.unknown():
+        if variable.hint and variable.name.startswith("DIPU_"):
+            log.warning("%s is set, but nothing reads it.\nHint: %s", variable.name, variable.hint)
+
+
 def _register() -> vendor.Vendor:
     _keep_cuda_apart()
     found = chosen_vendor()
+    _answer_older_variables()
     chip = importlib.import_module(found.runtime)
     core = native.load_extension("torch_dipu", say=log.warning)
     globals()["_C"] = core

@@ -138,6 +138,12 @@ def test_settings_reports_bad_and_unknown_variables(monkeypatch: pytest.MonkeyPa
     assert "DIPU_QUIRK is set, but nothing reads it; did you mean DIPU_QUIRKS?" in output
 
 
+def test_settings_answers_a_variable_of_older_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPU_DEVICE", "camb")
+    _, output = run("settings")
+    assert "DIPU_DEVICE is set, but nothing reads it.\nHint: set DEEPLINK_VENDOR to" in output
+
+
 def test_main_shows_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,6 +180,23 @@ def test_unknown_variables_are_found_with_what_was_meant(monkeypatch: pytest.Mon
     ]
 
 
+def test_variables_of_older_documents_have_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPU_DEVICE", "camb")
+    monkeypatch.setenv("DICP_TOPS_DIPU", "True")
+    tops, device = settings.unknown()
+    assert (tops.name, tops.meant, device.name, device.meant) == (
+        "DICP_TOPS_DIPU", "", "DIPU_DEVICE", "",
+    )  # fmt: skip
+    assert device.hint.startswith("set DEEPLINK_VENDOR to the vendor's name")
+    assert tops.hint.startswith("remove it")
+
+
+def test_a_path_that_is_not_set_is_shown_as_empty() -> None:
+    shown = {row.name: row.value for row in settings.in_force() if row.source == "default"}
+    assert shown["DEEPLINK_LOSS_FILE"] == ""
+    assert "." not in shown.values()
+
+
 def test_hide_cuda_writes_the_variable_of_cuda_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     before = dict(os.environ)

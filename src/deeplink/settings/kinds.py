@@ -202,7 +202,11 @@ def _dtype(text: str) -> str:
 
 def path(name: str, default: Callable[[], Path], doc: str) -> Setting[Path]:
     """A path; `~` is the home directory. The default is a function: it may depend on others."""
-    return Setting(name, lambda value: Path(value).expanduser(), default, doc, "a path")
+
+    def show(value: Path) -> str:
+        return "" if value == Path() else str(value)
+
+    return Setting(name, lambda value: Path(value).expanduser(), default, doc, "a path", show)
 
 
 def choice(name: str, default: str, doc: str, choices: Sequence[str]) -> Setting[str]:

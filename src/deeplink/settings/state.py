@@ -2,7 +2,9 @@
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from deeplink.errors import SettingError
@@ -25,10 +27,23 @@ class InForce:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A variable that looks like one of ours and is not; `meant` is the nearest that is."""
+    """A variable that looks like a setting and is none: `meant` is the nearest setting, `hint` says
+    what to do in place of a variable of older documents.
+    """
 
     name: str
     meant: str = ""
+    hint: str = ""
+
+
+# Variables that documents of DIPU and DICP set, and that nothing reads.
+_ANSWERS: Mapping[str, str] = MappingProxyType(
+    {
+        "DIPU_DEVICE": "set DEEPLINK_VENDOR to the vendor's name: it is chosen when a program "
+        "runs, not when torch_dipu is built.",
+        "DICP_TOPS_DIPU": "remove it: a compiled graph runs on the device of its tensors.",
+    }
+)
 
 
 def in_force() -> list[InForce]:
@@ -40,7 +55,13 @@ def unknown() -> list[Unknown]:
     """The variables of the environment that start like ours and that nothing reads."""
     known = [setting.name for setting in table()]
     names = sorted(n for n in os.environ if n.startswith(PREFIXES) and n not in known)
-    return [Unknown(name, *difflib.get_close_matches(name, known, n=1)) for name in names]
+    return [_unknown(name, known) for name in names]
+
+
+def _unknown(name: str, known: list[str]) -> Unknown:
+    if name in _ANSWERS:
+        return Unknown(name, hint=_ANSWERS[name])
+    return Unknown(name, *difflib.get_close_matches(name, known, n=1))
 
 
 def _in_force(setting: Setting[Any]) -> InForce:
