@@ -11,7 +11,7 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
-from torch_dipu import _C, comparison, names, report
+from torch_dipu import _C, comparison, names, report, routes
 
 log = logging.getLogger("torch_dipu")
 
@@ -88,14 +88,14 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         _now.calls += 1
         call = comparison.Call(operator, args, kwargs)
         number = call.has_number
-        if _now.level:
-            shown = names.shown(operator)
-            report.dump_before(call, shown, _scalar(operator, number), _now.level, _now.calls)
+        level = _now.level
+        dump = _dump_of(call, number, _now.calls) if level else None
+        if dump is not None:
+            report.dump_before(dump, level)
         taken = comparison.take(call) if _wanted(operator, number) else None
         result = call.overload(*args, **kwargs)
-        if _now.level > 1:
-            shown = _scalar(operator, number) or names.shown(operator)
-            report.dump_after(call, shown, result, _now.level)
+        if dump is not None:
+            report.dump_after(dump, result, level)
         if taken is not None:
             _judge(taken, result, operator)
         return result
@@ -103,10 +103,14 @@ def _around(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         _C.exchange_watch_off(before)
 
 
-def _scalar(operator: str, number: bool) -> names.Shown | None:
-    """The name of a call with a number, where it has one of its own."""
-    found = names.shown(operator, True) if number else None
-    return found if found is not None and found != names.shown(operator) else None
+def _dump_of(call: comparison.Call, number: bool, count: int) -> report.Dump:
+    """The names of a call, and the function that runs it; a call with a number has two names."""
+    own = names.shown(call.operator)
+    scalar = names.shown(call.operator, True) if number else own
+    forced = _now.forced.get(call.operator, 0)
+    is_forced = forced == names.ALWAYS or (forced == names.WITH_NUMBER and number)
+    runners = [] if is_forced else routes.bound(call.operator)
+    return report.Dump(call, count, own, None if scalar == own else scalar, runners)
 
 
 def _wanted(operator: str, number: bool) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:  # the judge is loaded when something is compared
     from deeplink.judge import Verdict
@@ -108,12 +108,37 @@ def take(call: Call) -> Taken | None:
     """The arguments, copied before the call may write them; None for what is not compared."""
     if not call.comparable:
         return None
-    return Taken(call, tree_map(_to_host, call.args), tree_map(_to_host, call.kwargs))
+    return Taken(call, *_copied(call.args, call.kwargs, _to_host))
+
+
+def _copied(
+    args: tuple[Any, ...], kwargs: dict[str, Any], copy: Callable[[Any], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Every leaf by `copy`; tensors that share memory have copies that share memory."""
+    sharing: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.numel():
+            sharing.setdefault((leaf.untyped_storage().data_ptr(), leaf.dtype), []).append(leaf)
+    whole: dict[tuple[int, torch.dtype], Tensor] = {}
+    for key, group in sharing.items():
+        if len(group) > 1 and not any(tensor.is_conj() or tensor.is_neg() for tensor in group):
+            count = group[0].untyped_storage().nbytes() // group[0].element_size()
+            whole[key] = copy(group[0].detach().as_strided((count,), (1,), 0))
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or not leaf.numel():
+            return copy(leaf)
+        base = whole.get((leaf.untyped_storage().data_ptr(), leaf.dtype))
+        if base is None:
+            return copy(leaf)
+        return base.as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
+
+    return tree_map(copied, args), tree_map(copied, kwargs)
 
 
 def compare(taken: Taken, result: Any) -> list[Row]:
-    """The results first, then the arguments: those that the call writes as the CPU wrote them, the
-    others as they were.
+    """The results first, then the arguments: those that the operator writes on the CPU as the CPU
+    wrote them, the others as they were before the call.
     """
     plain = _Run(taken, {})
     wide = _Run(taken, WIDE)
@@ -126,8 +151,8 @@ def compare(taken: Taken, result: Any) -> list[Row]:
     for label, device in _tensors(taken.call, taken.call.args, taken.call.kwargs):
         if label.partition("[")[0] in written:
             rows.append(_row(label, device, _argument(label), plain, wide))
-        elif device.device.type != HOST.type:
-            rows.append(_unchanged(label, before[label], device))
+        else:
+            rows.append(_input(label, before[label], device, plain, wide))
     return rows
 
 
@@ -140,8 +165,7 @@ class _Run:
     @cached_property
     def _done(self) -> tuple[list[Tensor], dict[str, Tensor]]:
         call = self._taken.call
-        args = tree_map(self._fresh, self._taken.args)
-        kwargs = tree_map(self._fresh, self._taken.kwargs)
+        args, kwargs = _copied(self._taken.args, self._taken.kwargs, self._fresh)
         result = _on_host(call)(*args, **kwargs)
         return [t for _, t, _ in _labelled(result)], dict(_tensors(call, args, kwargs))
 
@@ -216,10 +240,14 @@ def _reference(part: Callable[[_Run], Tensor], wide: _Run, plain: Tensor) -> Ten
         return plain
 
 
-def _unchanged(label: str, before: Tensor, device: Tensor) -> Row:
-    """Whether an argument has its bits as before."""
+def _input(label: str, before: Tensor, device: Tensor, plain: _Run, wide: _Run) -> Row:
+    """Whether an argument has its bits as before. Where the CPU changes it, too (running
+    statistics, memory of a result): whether it has the CPU's values.
+    """
     from deeplink.judge import judge
 
+    if not _same(before, plain.after[label]):
+        return replace(_row(label, device, _argument(label), plain, wide), result=False)
     verdict = judge(_to_host(device), before, tolerance=None if _exact(before) else (0.0, 0.0))
     return Row(label, before, device, verdict, result=False)
 
@@ -229,7 +257,14 @@ def _exact(tensor: Tensor) -> bool:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(torch.equal(a, b))
+    """Whether two tensors have the same values; NaN equals NaN."""
+    return a.shape == b.shape and bool(torch.equal(a, b) or _equal_with_nan(a, b))
+
+
+def _equal_with_nan(a: Tensor, b: Tensor) -> bool:
+    if _exact(a) or a.layout != torch.strided:
+        return False
+    return bool(torch.where(a.isnan(), b.isnan(), a == b).all())
 
 
 def _to_host(value: Any) -> Any:

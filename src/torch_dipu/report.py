@@ -28,21 +28,70 @@ def _only(mode: int) -> str:
     return " (with a number)" if mode == WITH_NUMBER else ""
 
 
-def dump_before(call: Call, shown: Shown, scalar: Shown | None, level: int, count: int) -> None:
-    """The names of a call, and from level 2 on what it is given, before it runs."""
-    for one in filter(None, (shown, scalar)):
-        print(f"[{one.function}:{count}]:{one.name}  {one.diopi}".rstrip())
+class Dump:
+    """One call in the dump: its names, and the function of the vendor that runs it.
+
+    `runners` are the routes that are tried before the host; None where no vendor's kernels are
+    bound. The dump then names the function of the interface that the operator comes to.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        count: int,
+        own: Shown,
+        scalar: Shown | None,
+        runners: Sequence[_C.Route] | None,
+    ) -> None:
+        self.call, self.count, self.names = call, count, [own, *filter(None, [scalar])]
+        self._runners = runners
+        self._calls = [route.calls for route in runners or ()]
+
+    def function(self, shown: Shown) -> str:
+        """The function behind a name; empty where the host runs the call."""
+        if self._runners is None:
+            return shown.diopi
+        functions = self._expected()
+        if shown.diopi in functions:
+            return shown.diopi
+        return functions[0] if functions and shown is self.names[-1] else ""
+
+    def other_runner(self) -> str:
+        """Who ran the call, where the function that was named did not: a kernel may refuse it."""
+        if not self._expected():
+            return ""
+        for route, before in zip(self._runners or (), self._calls, strict=True):
+            if route.calls > before:
+                return "" if route is (self._runners or ())[0] else route.who
+        return "the CPU"
+
+    def _expected(self) -> list[str]:
+        first = next(iter(self._runners or ()), None)
+        return first.who.split(", ") if first is not None and first.kind == "kernel" else []
+
+
+def dump_before(dump: Dump, level: int) -> None:
+    """Prints the names of a call, and from level 2 on its inputs, before it runs."""
+    for one in dump.names:
+        print(f"[{one.function}:{dump.count}]:{one.name}  {dump.function(one)}".rstrip())
     if level > 1:
-        for argument, value in call.arguments():
+        for argument, value in dump.call.arguments():
             if not argument.is_out:
-                _argument(scalar or shown, argument.name, value, level)
+                _argument(dump.names[-1], argument.name, value, level)
 
 
-def dump_after(call: Call, shown: Shown, result: Any, level: int) -> None:
-    """What a call left: its results, or the arguments that it wrote."""
+def dump_after(dump: Dump, result: Any, level: int) -> None:
+    """Prints who ran a call, where that is not the function that was named, and from level 2 on its
+    results, or the arguments that it wrote.
+    """
+    shown = dump.names[-1]
+    if other := dump.other_runner():
+        print(f"[{shown.function}:{dump.count}]: run by {other}")
+    if level == 1:
+        return
     written = [
         (argument.name, value)
-        for argument, value in call.arguments()
+        for argument, value in dump.call.arguments()
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     for name, value in written or [("out", result)]:

@@ -35,6 +35,16 @@ OWN = frozenset(
 )
 
 
+_bound: dict[str, list[_C.Route]] = {}  # of every overload, while a vendor's kernels are bound
+
+
+def bound(overload: str) -> list[_C.Route] | None:
+    """The routes of an overload, in the order in which they are tried; the host comes after them.
+    None where no vendor's kernels are bound.
+    """
+    return _bound.get(overload, []) if _bound else None
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many overloads of the device are run by whom."""
@@ -47,7 +57,10 @@ class Counts:
 def register(vendor: Vendor) -> None:
     """Binds the vendor's kernels, or those of the module that DIPU_KERNELS names."""
     kernels = settings.DIPU_KERNELS.get() or vendor.kernels
-    if not kernels or settings.DIPU_WITH_DIOPI_LIBRARY.get() == "disable":
+    # both are read for a vendor without kernels, too: a value that is not allowed is refused
+    is_off = settings.DIPU_WITH_DIOPI_LIBRARY.get() == "disable"
+    names.matching(settings.DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS.get())
+    if not kernels or is_off:
         return
     from dataclasses import replace
 
@@ -81,6 +94,7 @@ def bind(implementation: Any) -> Counts:
         found[overload] = [composite] if composite else []
     for overload, routes in found.items():
         _C.set_routes(overload, routes)
+    _bound.update(found)
     kinds = [routes[0].kind if routes else "host" for routes in found.values()]
     counts = Counts(*(kinds.count(kind) for kind in ("kernel", "decomposition", "host")))
     log.info("%s: %s", implementation.vendor, counts)
@@ -90,6 +104,7 @@ def bind(implementation: Any) -> Counts:
 def unbind() -> None:
     """Takes all routes away: the host runs everything."""
     _C.clear_routes(_C.operators())
+    _bound.clear()
 
 
 def _ours(overload: str, engine: set[str]) -> bool:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from deeplink.errors import NoKernelError
 from diopi import implementation
-from tests.torch_dipu.interpreter import output_of
+from tests.torch_dipu.interpreter import output_of, run_python
 from torch_dipu import _C, names, routes
 from torch_dipu.names import UnknownOperatorError
 
@@ -145,6 +146,26 @@ def test_the_third_level_shows_values_before_and_after(capsys: Any) -> None:
     assert " 10  20\n 30  40\n[ dipuFloatType{2,2} ]" in text
 
 
+def test_the_dump_names_the_function_that_runs_where_kernels_are_bound(capsys: Any) -> None:
+    def add(input: Tensor, other: Tensor, alpha: float = 1) -> Tensor:
+        if input.dtype != torch.float32:
+            raise NoKernelError("float32 only")
+        return input.clone()
+
+    x = square()
+    routes.bind(implementation.of({"add": add}, "mine"))
+    os.environ[DUMP] = "1"
+    _ = x + x, x.tanh(), x.double() + x.double()
+    os.environ[DUMP] = "0"
+    lines = [re.sub(r":\d+\]", "]", line) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "copy" not in line and "clone" not in line] == [
+        "[dipu_add_out]:add.out  diopiAdd",
+        "[dipu_tanh_out]:tanh.out",
+        "[dipu_add_out]:add.out  diopiAdd",
+        "[dipu_add_out]: run by the CPU",
+    ]
+
+
 def test_the_variable_counts_from_the_start_and_not_after_the_end() -> None:
     source = """
 import torch, torch_dipu
@@ -173,6 +194,69 @@ def test_the_comparison_prints_both_sides_of_each_result_and_the_inputs(capsys: 
         "autocompare:    add.out self: allclose",
         "autocompare:    add.out other: allclose",
     ]
+
+
+def test_a_number_among_the_inputs_has_a_line_of_its_own(capsys: Any) -> None:
+    x = square()
+    os.environ[COMPARE] = "add"
+    _ = x + 3
+    assert capsys.readouterr().out.splitlines()[5:] == [
+        "\tallclose",
+        "autocompare:    add.out self: allclose",
+        "autocompare:    add.out other: allclose",
+    ]
+
+
+def _train(optimizer: type[torch.optim.Optimizer], **options: Any) -> None:
+    layers = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 2)
+    net = torch.nn.Sequential(*layers).to("dipu")
+    steps = optimizer(net.parameters(), lr=0.1, **options)
+    for _ in range(2):
+        steps.zero_grad()
+        net(torch.randn(6, 4).to("dipu")).square().mean().backward()
+        steps.step()
+
+
+WRITERS: dict[str, Callable[[], object]] = {
+    "momentum": lambda: _train(torch.optim.SGD, momentum=0.9, foreach=False),
+    "foreach": lambda: _train(torch.optim.AdamW, foreach=True),
+    "fused": lambda: _train(torch.optim.AdamW, fused=True),
+    "an input as out=": lambda: [torch.add(a, a, out=a) for a in [square()]],
+    "a view of the input": lambda: [a[1:].add_(a[:1]) for a in [square()]],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_inputs_that_an_operator_writes_on_the_cpu_are_not_reported(name: str, capsys: Any) -> None:
+    os.environ[COMPARE] = ".*"
+    WRITERS[name]()
+    printed = capsys.readouterr().out
+    assert "allclose" in printed
+    assert "not_allclose" not in printed
+
+
+def test_running_statistics_that_a_kernel_does_not_write_are_reported(capsys: Any) -> None:
+    def batch_norm(
+        input: Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        host = input.cpu(), running_mean.cpu(), running_var.cpu()
+        found = torch.native_batch_norm(host[0], None, None, *host[1:], training, momentum, eps)
+        return tuple(result.to("dipu") for result in found)
+
+    x, mean, var = torch.randn(6, 3).to("dipu"), *torch.ones(2, 3).to("dipu").unbind()
+    routes.bind(implementation.of({"batch_norm": batch_norm}, "mine"))
+    os.environ[COMPARE] = "native_batch_norm"
+    torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)
+    printed = capsys.readouterr().out
+    assert re.search(r"running_mean: not_allclose", printed)
+    assert re.search(r"out0:\n.*\n.*\n\tallclose", printed)
 
 
 def test_the_comparison_finds_a_wrong_kernel_in_the_backward_pass(capsys: Any) -> None:
@@ -222,6 +306,31 @@ def test_random_operators_are_not_compared(capsys: Any) -> None:
     os.environ[COMPARE] = ".*"
     torch.empty(4, device="dipu").normal_()
     assert capsys.readouterr().out == ""
+
+
+# Settings of the vendor's kernels.
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("DIPU_WITH_DIOPI_LIBRARY", "maybe", "DIPU_WITH_DIOPI_LIBRARY='maybe' is not allowed"),
+        ("DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS", "rleu", "'rleu' matches no operator of the device"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_without_kernels_too(
+    name: str, value: str, message: str
+) -> None:
+    done = run_python("import torch_dipu", **{name: value})
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_the_variable_that_chose_a_device_when_dipu_was_built_is_answered() -> None:
+    done = run_python("import torch_dipu", DIPU_DEVICE="camb")
+    assert done.returncode == 0
+    assert "DIPU_DEVICE is set, but nothing reads it" in done.stderr
+    assert "Hint: set DEEPLINK_VENDOR" in done.stderr
 
 
 # CUDA's names.
