@@ -41,3 +41,13 @@ def test_the_command_brings_the_device_of_a_vendor() -> None:
     arguments = ["-m", "dlinfer.conformance", "--vendor", "reference", "--ops", "silu*"]
     done = warm.run(arguments, dict(os.environ))
     assert (done.returncode, "0 wrong" in done.stdout) == (0, True), done.stderr
+
+
+def test_the_two_lines_of_pytest_bring_the_device_of_a_vendor() -> None:
+    program = """
+import torch
+from dlinfer.conformance import conformance
+conformance("reference")("silu_and_mul", torch.float32)
+"""
+    done = warm.run(["-c", program], dict(os.environ))
+    assert done.returncode == 0, done.stderr

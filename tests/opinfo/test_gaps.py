@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.opinfo import run
 from tests.opinfo.gaps import Gap, judge, read_gaps
 from tests.opinfo.outcome import Failure, Outcome
 from tests.opinfo.run import main
@@ -77,3 +78,13 @@ def test_what_the_rules_leave_out_is_told_and_not_run(
     path.write_text('[device]\ndtypes = ["float32"]')
     assert main(["--ops", "^(add|mul)$", "--dtypes", "int64", "--gaps", str(path)]) == 0
     assert "2 ops left out: the chip has no int64" in capsys.readouterr().out
+
+
+def test_a_vendor_brings_its_own_gaps() -> None:
+    assert run._parse(["--vendor", "cpu"]).gaps.parent.name == "cpu"
+
+
+def test_an_unknown_vendor_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run._parse(["--vendor", "referense"])
+    assert "no vendor 'referense'" in capsys.readouterr().err

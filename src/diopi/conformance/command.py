@@ -67,7 +67,7 @@ def run(request: Request, out: Console) -> Summary:
     subject = open_subject(request.vendor, runs=False)
     ops = [op for op in select(request.ops) if subject.has(op.name)]
     rules = device_rules.read(request.gaps or subject.gaps)
-    tier = plan.tier_of(request.tier)
+    tier = plan.of_chip(plan.tier_of(request.tier), rules.dtypes)
     groups = [
         group
         for group in (

@@ -81,6 +81,13 @@ def tier_of(name: str) -> Tier:
     return replace(TIERS[base], name=name, added="channels_last") if rest else TIERS[base]
 
 
+def of_chip(tier: Tier, dtypes: Collection[str]) -> Tier:
+    """The tier in every dtype that a chip has, where its rules list them; smoke stays as it is."""
+    if not dtypes or not tier.dtypes or not tier.ranks:
+        return tier
+    return replace(tier, dtypes=tuple(getattr(torch, name) for name in dtypes))
+
+
 def groups(tier: Tier, ops: Sequence[Op], dtypes: Collection[str] = ()) -> Iterator[Group]:
     """Every group of some ops."""
     if tier.models:

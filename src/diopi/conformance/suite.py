@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from deeplink import device_rules
 from diopi.conformance import gaps as known_gaps
 from diopi.conformance import plan
 from diopi.conformance.case import Result, reproduce
@@ -48,7 +49,10 @@ def failures(
     """The wrong results of one op that no gap explains; None when it has no cases."""
     subject = open_subject(vendor, runs=False)
     known = known_gaps.read(gaps or subject.gaps)
-    groups = list(plan.groups(plan.tier_of(tier), select([op]))) if subject.has(op) else []
+    rules = device_rules.read(gaps or subject.gaps)
+    limits = plan.of_chip(plan.tier_of(tier), rules.dtypes)
+    every = plan.groups(limits, select([op])) if subject.has(op) else ()
+    groups = [group for group in every if not rules.left_out(group.op, group.dtype)]
     with Pool(vendor, tier, 1, limit) as pool:
         found: list[Result] = list(pool.run(groups, {}))
     if all(result.status == "skipped" for result in found):

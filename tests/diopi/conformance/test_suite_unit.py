@@ -126,6 +126,12 @@ def test_quick_has_every_rank_and_a_transposed_result_in_every_dtype(op: str, dt
     assert {("transposed", "inplace"), ("plain", "out"), ("plain", "leak")} <= checks
 
 
+def test_quick_runs_in_the_dtypes_that_the_chip_lists() -> None:
+    tier = plan.of_chip(plan.tier_of("quick"), ("float32", "int32"))
+    assert {g.dtype for g in plan.groups(tier, [get("neg")])} == {"float32", "int32"}
+    assert plan.of_chip(plan.tier_of("smoke"), ("int32",)) == plan.tier_of("smoke")
+
+
 def test_nhwc_adds_cases_to_those_of_the_tier() -> None:
     for op in ("relu", "convolution"):
         group = next(g for g in plan.groups(plan.TIERS["quick"], [get(op)], ["float32"]))
