@@ -36,7 +36,8 @@ def _is_coming(point: EntryPoint) -> bool:
     return module is not None and not hasattr(module, point.attr)
 
 
-def cuda_names() -> None:
-    """Brings CUDA's names for the device: what DIPU_MOCK_CUDA asks of `import torch_dipu`."""
-    for point in entry_points(group=GROUP, name="ditorch"):
-        point.load()()
+def cuda_names(vendor: str) -> None:
+    """Brings CUDA's names for the device of a vendor: what DIPU_MOCK_CUDA asks for."""
+    with settings.asking_for(vendor):
+        for point in entry_points(group=GROUP, name="ditorch"):
+            point.load()()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import importlib
 import logging
 import sys
@@ -83,6 +84,23 @@ def _register() -> vendor.Vendor:
     return found
 
 
+def _bring_cuda_names() -> None:
+    """CUDA's names at once where DIPU_MOCK_CUDA is set to true, else with the first `x.cuda()`."""
+    if not settings.DIPU_MOCK_CUDA.get() or "ditorch" in sys.modules:  # ditorch brings them itself
+        return
+    if settings.DIPU_MOCK_CUDA.is_set():
+        autoload.cuda_names(VENDOR.name)
+        return
+    plain: Any = torch.Tensor.cuda
+
+    @functools.wraps(plain)
+    def cuda(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        autoload.cuda_names(VENDOR.name)  # CUDA itself is not there: see _keep_cuda_apart
+        found: Any = torch.Tensor.cuda
+        return (plain if found is cuda else found)(self, *args, **kwargs)
+
+    torch.Tensor.cuda = cuda  # type: ignore[assignment,method-assign]
+
+
 VENDOR = _register()
-if settings.DIPU_MOCK_CUDA.get() and "ditorch" not in sys.modules:  # ditorch brings them itself
-    autoload.cuda_names()
+_bring_cuda_names()

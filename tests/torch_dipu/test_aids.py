@@ -336,7 +336,9 @@ def test_the_variable_that_chose_a_device_when_dipu_was_built_is_answered() -> N
 # CUDA's names.
 
 
-@pytest.mark.parametrize(("wanted", "expected"), [("True", "cuda"), ("false", "none")])
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [("True", "cuda"), ("", "cuda"), ("false", "none")]
+)
 def test_cuda_is_mocked_where_it_is_asked_for(wanted: str, expected: str) -> None:
     source = """
 import torch, torch_dipu
@@ -348,3 +350,15 @@ print(torch_dipu.dipu.device.__dipu__)
 """
     printed = output_of(source, DIPU_MOCK_CUDA=wanted, DITORCH_QUIET="1")
     assert printed.split() == [expected, "dipu"]
+
+
+def test_the_names_of_cuda_come_with_the_first_call_of_cuda() -> None:
+    source = """
+import torch, torch_dipu
+x = torch.ones(2, device="dipu")
+print(x.device.type, x.is_cuda, torch.cuda.is_available())
+net = torch.nn.Linear(2, 1).cuda()
+print(net.weight.device.type, x.is_cuda, torch.cuda.is_available(), net(x).is_cuda)
+"""
+    printed = output_of(source, DIPU_MOCK_CUDA="", DITORCH_QUIET="1", DEEPLINK_VENDOR="cpu")
+    assert printed.splitlines() == ["dipu False False", "cuda True True True"]

@@ -120,7 +120,10 @@ DIPU_DUMP_OP_ARGS = integer(
     maximum=3,
 )
 DIPU_MOCK_CUDA = boolean(
-    "DIPU_MOCK_CUDA", False, "`import torch_dipu` brings CUDA's names, too, as ditorch does."
+    "DIPU_MOCK_CUDA",
+    True,
+    "CUDA's names for the device, as ditorch brings them: set to true with `import torch_dipu`, by "
+    "default with the first `x.cuda()`, set to false never.",
 )
 DIPU_COLLECTIVES = choice(
     "DIPU_COLLECTIVES",
