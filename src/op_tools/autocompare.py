@@ -35,6 +35,7 @@ from op_tools.accepted import Accepted
 from op_tools.again import Again, again_of
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
+from op_tools.check.sampled import Sampled, Sampling
 from op_tools.comparison import Item, Taken
 from op_tools.comparison_report import (
     Failure,
@@ -63,6 +64,7 @@ class OpAutoCompare(Observer):
     ascend or ulp. `background=True`: the references are computed in a thread of their own.
     `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `reference`: whose
     float64 comes first: the device's (what it does not find right, the host judges) or the host's.
+    `whole=True`: large calls are judged in all their elements, not by a sample of them.
     """
 
     key = "AUTOCOMPARE"
@@ -96,6 +98,7 @@ class OpAutoCompare(Observer):
             always = self._how.reference == "device"
             given = self._accepted, self._look, self._right, self._told, self._skip
             self._there = DeviceReference(self, always, *given)
+        self._sampled = None if self._how.whole else Sampled(self, self._look, self._skip)
         self._known = helper and helper.Known(interception.local, interception.ids)
         if self._how.mode == "every":
             self.selective = self.picks  # else it takes them all, and need not be asked
@@ -135,19 +138,24 @@ class OpAutoCompare(Observer):
     def so_far(self) -> str:
         return f", {len(self.failures)} wrong"
 
-    def before(self, call: Call) -> Before | Lists | None:
+    def before(self, call: Call) -> Before | Lists | Sampling | None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
+        if self._sampled is not None and self._sampled.takes(call):
+            return self._sampled.before(call)
         lists = self._there.of_lists.before(call) if self._there is not None else None
         return self._before(call) if lists is None else lists
 
-    def after(self, call: Call, state: Before | Lists | None, result: Any) -> None:
+    def after(self, call: Call, state: Before | Lists | Sampling | None, result: Any) -> None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 self.after(call, state, result)
         elif isinstance(state, Before):
             self._after(call, state, result)
+        elif isinstance(state, Sampling):
+            if self._sampled is not None:
+                self._sampled.after(state, result)
         elif state is not None and self._there is not None:
             self._there.of_lists.after(state, result, self._rereads(call))
 
@@ -338,8 +346,8 @@ class OpAutoCompare(Observer):
             items = comparison.with_values(taken.call, items)
             show_call(taken, items)
         with self._lock:
-            self.compared += 1
-        self._record(taken, "forward", items, None)
+            self.compared += not taken.label  # else it is a gradient of a call that was counted
+        self._record(taken, "backward" if taken.label else "forward", items, None)
 
     def _backward(self, taken: Taken, found: gradients.Gradients) -> None:
         given = found.outputs, [host.dense(gradient) for gradient in found.inputs]
@@ -380,6 +388,12 @@ class OpAutoCompare(Observer):
         # a result that is an argument written in place is one thing that is wrong, not two
         by_verdict = {id(item.verdict): item for item in items if not item.verdict.passed}
         wrong = list(by_verdict.values())
+        if self._sampled is not None and wrong:
+            if taken.sampled:
+                self._sampled.suspect(taken, wrong)
+                wrong = []
+            else:
+                self._sampled.confirm(taken)
         with self._lock:
             saved = self._saver.save(taken, found) if wrong else ""
             self.items += len(items)
@@ -390,6 +404,10 @@ class OpAutoCompare(Observer):
         with self._lock:
             self.skipped[reason, call.name] += 1
 
+    def samples(self) -> list[str]:
+        """What the summary says of calls that were judged by a sample."""
+        return self._sampled.summary() if self._sampled is not None else []
+
     def finish(self, started: Started) -> None:
         if self._there is not None:
             with interception.unseen(), _outside():
@@ -397,6 +415,8 @@ class OpAutoCompare(Observer):
         if self._background is not None:
             self._background.close()
         self._rows.close()
+        if self._sampled is not None:
+            self.compared += self._sampled.views
         show_summary(self, started, self.failures, self._rows.path)
 
 

@@ -27,6 +27,7 @@ class How:
     bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
     reference: str
+    whole: bool  # large calls are judged in all their elements; so are those shown in tables
 
     @property
     def on_device(self) -> bool:
@@ -38,7 +39,7 @@ class How:
 
 def how(options: Options) -> How:
     """What was asked; SettingError where it is not allowed."""
-    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "reference"}
+    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "reference", "whole"}
     unknown = sorted(set(options.more) - known)
     if unknown:
         raise SettingError(
@@ -57,6 +58,7 @@ def how(options: Options) -> How:
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
         option("reference", settings.OP_AUTOCOMPARE_REFERENCE),
+        bool(option("whole", None, False)) or report.verbose(),
     )
     if found.sample < 1 or not 0 <= found.recheck <= 1:
         raise SettingError(

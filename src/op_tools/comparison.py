@@ -54,6 +54,9 @@ class Taken:
     _kind: Hashable = field(default=None, init=False, repr=False)
     held: int = 0  # bytes that are counted for as long as this is,
     holder: Any = field(default=None, repr=False)  # by whom
+    sampled: bool = False  # a slice of a large call: see op_tools.check.sampled
+    label: str = ""  # what the result is, where it is not the call's own result
+    key: Hashable = None  # of the large call, among suspects
 
     def __del__(self) -> None:
         if self.held:
@@ -237,7 +240,7 @@ def _outputs(
         return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
     found, place = [], 0
     for number, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        label = "output" if len(mine) == 1 else f"output[{number}]"
+        label = taken.label or ("output" if len(mine) == 1 else f"output[{number}]")
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             verdict = known.get(id(a)) or verdict_on(taken, a, b, lazy, place, standard)
             found.append(Item(label, verdict, b.dtype))

@@ -363,6 +363,7 @@ def show_summary(
     lines = [f"OpAutoCompare: {tool.compared} calls compared, {tool.items} results, {wrong} wrong"]
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
+    lines += tool.samples()
     if tool.items and report.verbose():
         with path.open(newline="", encoding="utf-8") as file:
             report.say(_grid(list(csv.reader(file))))

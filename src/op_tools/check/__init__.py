@@ -1,0 +1,1 @@
+"""Checks of calls whose cost does not grow with their tensors."""
