@@ -299,7 +299,8 @@ class OpAutoCompare(Observer):
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:
-            with torch._C.DisableTorchFunction():  # the program's modes are not for our own calls
+            # the modes of the program (a FlopCounterMode) do not see the calls of the tool
+            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
                 work(*args)
 
         if self._background is None:

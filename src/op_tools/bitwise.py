@@ -16,7 +16,7 @@ from deeplink.judge.formats import is_inexact
 from deeplink.judge.verdict import name_of
 from op_tools import comparison
 from op_tools.comparison import Item, Taken
-from op_tools.reference import written_by_schema
+from op_tools.reference import declared
 
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
 
@@ -50,7 +50,7 @@ def forward(taken: Taken) -> list[Item] | None:
     before = taken.call.given
     if len(mine) != len(theirs):
         return None
-    named = {id(tensor) for tensor in written_by_schema(taken.call)}
+    named = declared(taken.call)
     rows = zip(before, taken.after, run.given, run.wrote, strict=True)
     for was, now, should, wrote in rows:
         written = wrote or id(was) in named

@@ -20,7 +20,7 @@ from op_tools import choices, drawing, exactness, names
 from op_tools.accepted import Accepted
 from op_tools.again import Again, Run
 from op_tools.call import Call, tensors
-from op_tools.reference import NOT_UNIQUE, NoReferenceError, written_by_schema
+from op_tools.reference import NOT_UNIQUE, NoReferenceError, declared
 
 VALUES = 1e-6  # absolute and relative tolerance of plain numbers
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
@@ -196,7 +196,7 @@ def _inputs(taken: Taken, run: Run, lazy: _Forward, standard: str) -> list[Item]
     found, labels = [], labels_of("input", taken.call)
     count = len(run.results)
     before = taken.call.given
-    named = {id(tensor) for tensor in written_by_schema(taken.call)}
+    named = declared(taken.call)
     rows = zip(labels, before, taken.after, run.given, run.wrote, strict=True)
     for place, (label, was, now, should, wrote) in enumerate(rows):
         if now is None:

@@ -59,7 +59,7 @@ def forward(taken: Taken) -> Made | None:
         only = part_of(taken, "output", mine, theirs, 0, same)
         return None if only is None else ((only,), same or ())
     count = len(run.results)
-    named = {id(tensor) for tensor in reference.written_by_schema(taken.call)}
+    named = reference.declared(taken.call)
     for place, (label, was, now, should, wrote) in enumerate(_arguments(taken, run)):
         if now is None:
             continue

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from deeplink import settings
-from op_tools import host, kernels, names
+from op_tools import host, kernels, names, written
 from op_tools.call import Call
 from op_tools.written import written_by_schema as written_by_schema
 
@@ -189,29 +189,37 @@ def _has_dtype(call: Call) -> bool:
     return any(isinstance(v, torch.dtype) for v in (*call.args, *call.kwargs.values()))
 
 
+def declared(call: Call) -> frozenset[int]:
+    """The ids of the arguments that a call declares as written. Autograd does not count the writes
+    of fused optimizers, nor those of list functions under a dispatch mode of the program.
+    """
+    return written.declared(call) if written.may_write(call) else frozenset()
+
+
 def writes(call: Call, versions: list[int], now: list[int]) -> bool:
     """Whether a call, which has been made, wrote an argument; `versions` are from before it."""
     if isinstance(call.func, OpOverload):  # autograd's counts are not kept below it
         return bool(call.func._schema.is_mutable)
-    if versions != now:
+    if versions != now or declared(call):
         return True
-    if NO_COUNT not in now:
-        return False
-    return names.sounds_in_place(call.name) or call.kwargs.get("out") is not None
+    return NO_COUNT in now and names.sounds_in_place(call.name)
 
 
 def wrote_nothing(call: Call, versions: list[int], now: list[int]) -> bool:
     """Whether a call, which has been made, wrote no argument, as each of them says. Hot path."""
-    return versions == now and NO_COUNT not in now and not isinstance(call.func, OpOverload)
+    counted = versions == now and NO_COUNT not in now
+    return counted and not isinstance(call.func, OpOverload) and not declared(call)
 
 
 def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
     """The places of the arguments that a call, which has been made, did not write, as it says."""
     if isinstance(call.func, OpOverload):
-        named = {id(tensor) for tensor in written_by_schema(call)}
-        return {at for at, tensor in enumerate(call.given) if id(tensor) not in named}
+        by_kernel = {id(tensor) for tensor in written_by_schema(call)}
+        return {at for at, tensor in enumerate(call.given) if id(tensor) not in by_kernel}
+    named, given = declared(call), call.given
     pairs = enumerate(zip(versions, now, strict=True))
-    return {at for at, (before, after) in pairs if before == after != NO_COUNT}
+    same = [at for at, (before, after) in pairs if before == after != NO_COUNT]
+    return {at for at in same if id(given[at]) not in named}
 
 
 def versions(call: Call) -> list[int]:

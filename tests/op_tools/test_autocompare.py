@@ -7,13 +7,16 @@ import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from deeplink.errors import SettingError
@@ -791,3 +794,53 @@ def test_a_row_has_no_tolerance_where_the_standard_has_none(standard: str) -> No
         torch.matmul(on_device(32, 256), on_device(256, 32))
     output = rows()[-1]
     assert (output["allclose"], output["atol"], output["rtol"]) == ("True", "", "")
+
+
+class _OffByATenth(TorchDispatchMode):
+    """A mode of the program under which one operator is wrong."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.wrong = wrong
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.wrong and func.__name__.startswith(self.wrong):
+            args[0][0].add_(0.1)
+        return result
+
+
+def _fused(weights: list[nn.Parameter]) -> None:
+    torch.optim.AdamW(weights, lr=0.1, fused=True).step()
+
+
+def _in_lists(weights: list[nn.Parameter]) -> None:
+    torch.optim.SGD(weights, lr=0.1, foreach=True).step()
+
+
+@pytest.mark.parametrize(
+    ("step", "operator"), [(_fused, "_fused_adamw_"), (_in_lists, "_foreach_add_")]
+)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_optimizers_are_compared_under_a_dispatch_mode_of_the_program(
+    step: Callable[[list[nn.Parameter]], None], operator: str, wrong: bool
+) -> None:
+    weights = [nn.Parameter(on_device(3)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = on_device(3)
+    with OpAutoCompare() as tool, _OffByATenth(operator if wrong else ""):
+        step(weights)
+    assert f"torch.{operator} input[0]" in {row["name"] for row in rows()}
+    assert {failure.name for failure in tool.failures} == (
+        {f"torch.{operator}"} if wrong else set()
+    )
+
+
+def test_a_flop_counter_of_the_program_does_not_count_the_references() -> None:
+    x = on_device(8, 8)
+    with OpAutoCompare() as tool, FlopCounterMode(display=False) as counter:
+        x @ x
+    healthy(tool)
+    assert counter.get_total_flops() == 2 * 8**3
