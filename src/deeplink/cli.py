@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from deeplink import __version__, children, flight, one_iter, operators, running, settings
-from deeplink.coverage import scan
 from deeplink.doctor import Report, examine, plain, try_device
 from deeplink.running import FORWARDED
 from deeplink.settings import InForce, Unknown
@@ -166,24 +165,10 @@ def flight_record(
     raise typer.Exit(1 if found else 0)
 
 
-@app.command(epilog="Example: deeplink coverage train.py")
-def coverage(
-    path: Annotated[Path, typer.Argument(help="A script, or a folder of them.")],
-    every: Annotated[bool, typer.Option("--all", help="Show what is served too.")] = False,
-) -> None:
-    """Read a program before it is run: which of its CUDA calls are served, and which are not."""
-    uses = scan(path)
-    missed = [use for use in uses if not use.served]
-    rows = [
-        (use.name, use.rule or "unknown", f"{use.file}:{use.lines[0]}", use.reason)
-        for use in (uses if every else missed)
-    ]
-    if rows:
-        columns = ("name", "rule", "first use", "reason")
-        console().print(table("What the program asks of torch.cuda", columns, rows))
-    served = len(uses) - len(missed)
-    typer.echo(f"{served} of {len(uses)} names are served; {len(missed)} are not")
-    raise typer.Exit(1 if missed else 0)
+@app.command("coverage", context_settings=FORWARDED)
+def coverage(context: typer.Context) -> None:
+    """Read a program before it is run: which of its CUDA calls the device serves; --help."""
+    _forward("coverage", context.args)
 
 
 @app.command()

@@ -1,84 +1,179 @@
-"""What a program asks of CUDA, read from its source: each name, its rule, and the lines."""
+"""What a program uses of CUDA, read from its source: torch.cuda, CUDA C++, Triton, packages.
+
+Nothing of the program runs. Whether the chosen device serves a name is ditorch's to say.
+"""
 
 from __future__ import annotations
 
 import ast
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
-from deeplink.native import folder_of
+
+# What torch.cuda's table cannot answer: by the module that is imported, what it is, what to do.
+SDPA = "use torch.nn.functional.scaled_dot_product_attention, or the vendor's build of the package"
+BUILD = "look for the vendor's build of the package"
+PACKAGES = {
+    "triton": ("Triton kernels", "use torch operators, or the vendor's build of Triton"),
+    "flash_attn": ("a package with CUDA binaries", SDPA),
+    "flashinfer": ("a package with CUDA binaries", SDPA),
+    "xformers": ("a package with CUDA binaries", SDPA),
+    "bitsandbytes": ("a package with CUDA binaries", f"use torch.optim, or {BUILD}"),
+    "apex": (
+        "a package with CUDA binaries",
+        "use torch.amp, torch.nn.LayerNorm and torch.optim with fused=True",
+    ),
+    "deepspeed": (
+        "a package with CUDA binaries",
+        f"use torch.distributed.fsdp.fully_shard, or {BUILD}",
+    ),
+    "transformer_engine": ("a package with CUDA binaries", f"use torch.nn, or {BUILD}"),
+    "mamba_ssm": ("a package with CUDA binaries", BUILD),
+    "causal_conv1d": ("a package with CUDA binaries", BUILD),
+    "cupy": ("a package with CUDA binaries", "use torch operators"),
+    "pycuda": ("a package with CUDA binaries", "use torch operators"),
+}
+CUDA_CPP = ("CUDA C++", "write the kernel for the device, or use torch operators")
+BUILDERS = ("load_inline", "load", "CUDAExtension")  # of torch.utils.cpp_extension
+EXTENSION = "torch.utils.cpp_extension"
+SOURCES = (".cu", ".cuh")
 
 
 @dataclass(frozen=True)
 class Use:
-    """One name of torch.cuda in one file; `rule` is empty for a name that the table lacks."""
+    """A name of torch.cuda in a file, with the lines."""
 
     name: str
     file: str
     lines: tuple[int, ...]
-    rule: str
-    reason: str
-
-    @property
-    def served(self) -> bool:
-        """Whether the call does what it does on CUDA, or something documented in its place."""
-        return self.rule not in ("", "unsupported")
 
 
-def scan(path: Path) -> list[Use]:
-    """The uses in a file, or in every Python file below a folder."""
+@dataclass(frozen=True)
+class Foreign:
+    """Code of a program that is CUDA's own, which no table of names covers."""
+
+    name: str  # "flash_attn", "@triton.jit", "load_inline"
+    what: str
+    file: str
+    line: int
+    advice: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was read of a program."""
+
+    uses: list[Use]
+    foreign: list[Foreign]
+
+
+def scan(path: Path) -> Found:
+    """Read a file, or every Python and CUDA file below a folder."""
     if not path.exists():
         raise DeeplinkError(f"no file or folder {str(path)!r}.", hint="give a script or a package.")
-    rules = _rules()
-    found = []
-    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-        except (SyntaxError, UnicodeDecodeError) as error:
-            raise DeeplinkError(f"cannot read {file} as Python: {error}.") from error
-        lines: dict[str, list[int]] = {}
-        for name, line in _names(tree):
-            lines.setdefault(name, []).append(line)
-        for name in sorted(lines):
-            rule, reason = rules.get(name, ("", "not a name of torch.cuda that is known here"))
-            found.append(Use(name, str(file), tuple(lines[name]), rule, reason))
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    found = Found([], [])
+    for file in files:
+        if file.suffix in SOURCES:
+            found.foreign.append(Foreign(file.name, *_cpp(str(file), 1)))
+        elif file.suffix == ".py" or file == path:
+            _read(file, found)
     return found
 
 
-def _rules() -> dict[str, tuple[str, str]]:
-    """Name -> (rule, reason); the table is ditorch's, read without activating it."""
-    with open(folder_of("ditorch") / "cuda_names.csv", newline="", encoding="utf-8") as file:
-        return {row["name"]: (row["rule"], row["reason"]) for row in csv.DictReader(file)}
+def _read(file: Path, found: Found) -> None:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise DeeplinkError(
+            f"cannot read {file} as Python: {error}.", "give a script, or a folder of them."
+        ) from error
+    names = _Names(tree)
+    found.uses.extend(_uses(names.below("torch.cuda"), str(file)))
+    seen: set[str] = set()
+    for one in sorted(_foreign(tree, names, str(file)), key=lambda one: one.line):
+        if one.name not in seen:
+            seen.add(one.name)
+            found.foreign.append(one)
 
 
-def _names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Names relative to torch.cuda, by attribute (`torch.cuda.x.y`) or by import."""
-    aliases = {"torch.cuda": "torch.cuda"}
+def _uses(names: Iterable[tuple[str, int]], file: str) -> Iterator[Use]:
+    lines: dict[str, list[int]] = {}
+    for name, line in names:
+        lines.setdefault(name, []).append(line)
+    for name in sorted(lines):
+        yield Use(name, file, tuple(lines[name]))
+
+
+def _foreign(tree: ast.AST, names: _Names, file: str) -> Iterator[Foreign]:
+    for module, line in names.imported:
+        package = module.partition(".")[0]
+        if package in PACKAGES:
+            what, advice = PACKAGES[package]
+            yield Foreign(package, what, file, line, advice)
+    for name, line in names.below(EXTENSION):
+        if name in BUILDERS:
+            yield Foreign(name, *_cpp(file, line))
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.cuda"):
-            inner = (node.module or "")[len("torch.cuda") :].lstrip(".")
-            for alias in node.names:
-                yield f"{inner}.{alias.name}".lstrip("."), node.lineno
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("torch.cuda") and alias.asname:
-                    aliases[alias.asname] = alias.name
-        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
-            for alias in node.names:
-                if alias.name == "cuda":
-                    aliases[alias.asname or "cuda"] = "torch.cuda"
-    inner_nodes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or id(node) in inner_nodes:
-            continue  # only the longest chain of each expression
-        dotted = _dotted(node)
-        for short, meaning in aliases.items():
-            if dotted.startswith(f"{short}."):
-                full = meaning + dotted[len(short) :]
-                yield full[len("torch.cuda.") :], node.lineno
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node.value.endswith(SOURCES) and "\n" not in node.value:
+                yield Foreign(Path(node.value).name, *_cpp(file, node.lineno))
+        elif isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                inner = decorator.func if isinstance(decorator, ast.Call) else decorator
+                name = names.full(_dotted(inner))
+                if name.startswith("triton."):
+                    yield Foreign(f"@{name}", PACKAGES["triton"][0], file, inner.lineno,
+                                  PACKAGES["triton"][1])  # fmt: skip
+
+
+def _cpp(file: str, line: int) -> tuple[str, str, int, str]:
+    what, advice = CUDA_CPP
+    return what, file, line, advice
+
+
+class _Names:
+    """The full names of modules and of what is taken from them, in one file."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.imported: list[tuple[str, int]] = []  # modules, and what is imported from them
+        self._short: dict[str, str] = {}  # a name of the file -> the full name
+        self._used: list[tuple[str, int]] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self.imported.append((alias.name, node.lineno))
+                    if alias.asname:
+                        self._short[alias.asname] = alias.name
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    self.imported.append((full, node.lineno))
+                    self._short[alias.asname or alias.name] = full
+        inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for node in ast.walk(tree):  # only the longest chain of each expression
+            if isinstance(node, ast.Attribute) and id(node) not in inner and _dotted(node):
+                self._used.append((self.full(_dotted(node)), node.lineno))
+
+    def full(self, dotted: str) -> str:
+        """`F.gelu` with the module that F is."""
+        first, _, rest = dotted.partition(".")
+        module = self._short.get(first, first)
+        return f"{module}.{rest}" if rest else module
+
+    def below(self, module: str) -> Iterator[tuple[str, int]]:
+        """The names relative to a module, by attribute or by import, with their lines."""
+        for name, line in (*self.imported, *self._used):
+            if name.startswith(f"{module}.") and not self._is_module(name, line):
+                yield name[len(module) + 1 :], line
+
+    def _is_module(self, name: str, line: int) -> bool:
+        """Whether an import brings a module alone: what is used of it counts."""
+        return (name, line) in self.imported and any(
+            used.startswith(f"{name}.") for used, _ in self._used
+        )
 
 
 def _dotted(node: ast.expr) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deeplink import settings
-from deeplink.running import Request, add_vendor
+from deeplink.running import Request, add_vendor, check_script
 
 EPILOG = """
 One iteration is run and the program ends after it. `record` writes what goes into each layer and
@@ -40,8 +40,8 @@ def parse(command: str, line: Sequence[str]) -> Request:
         parser.error(f"no record at {given.record!r}; make one with: {command} record --to DIR …")
     if not rest:
         parser.error("which program? A script, or -m and a module.")
-    if given.module is None and not Path(rest[0]).is_file():
-        parser.error(f"no script {rest[0]!r}; for a module say -m {rest[0]}")
+    if given.module is None:
+        check_script(parser, rest[0])
     return Request(rest[0], given.module is not None, tuple(rest[1:]), _values(given))
 
 

@@ -89,14 +89,31 @@ def parse(command: str, line: Sequence[str]) -> Request:
     given = parser.parse_args(list(line))
     rest = given.module if given.module is not None else given.program
     if not rest:
-        parser.error("which program? A script, or -m and a module.")
+        swallowed = [word for word in TOOLS if str(getattr(given, word)).endswith(".py")]
+        hints = [f"\nHint: --{word} takes operators: --{word} OPS train.py" for word in swallowed]
+        parser.error("which program? A script, or -m and a module." + "".join(hints))
     try:
         values = _values(given)
     except SettingError as error:
         parser.error(str(error))
-    if given.module is None and not Path(rest[0]).is_file():
-        parser.error(f"no script {rest[0]!r}; for a module say -m {rest[0]}")
+    if given.module is None:
+        check_script(parser, rest[0])
     return Request(rest[0], given.module is not None, tuple(rest[1:]), values)
+
+
+def check_script(parser: argparse.ArgumentParser, script: str) -> None:
+    """Exit with 2 when there is no such script, and say what to type instead."""
+    if Path(script).is_file():
+        return
+    name = Path(script).name
+    hint = f"for a module say -m {script}"
+    if name.startswith("python"):
+        hint = "leave out the interpreter: the script comes first"
+    elif name == "torchrun":
+        hint = "-m torch.distributed.run in place of torchrun"
+    elif name.endswith(".py"):
+        hint = f"looked for it from {Path.cwd()}"
+    parser.error(f"no script {script!r}.\nHint: {hint}")
 
 
 def run(request: Request, start: Callable[[], Stop] | None = None) -> None:

@@ -26,7 +26,7 @@ def main() -> int:
         records = report.read(given.file)
     except DeeplinkError as error:
         print(error, file=sys.stderr)
-        return 1
+        return 2
     if given.json:
         print(report.as_json(records))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from deeplink import one_iter, running, settings
-from ditorch import session
+from ditorch import coverage, session
 from ditorch.pytorch_tests.command import pytorch_tests
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ def one_iteration(context: typer.Context) -> None:
 
 
 app.command("pytorch-tests")(pytorch_tests)
+app.command("coverage")(coverage.command)
 
 
 def _run(request: running.Request) -> None:

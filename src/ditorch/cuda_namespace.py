@@ -154,6 +154,23 @@ _RULES: Mapping[str, Callable[[_Name, Target], Any]] = {
 }
 
 
+def missing(row: Row, target: Target) -> str | None:
+    """The value that a call returns after a warning, "" where it raises; None: it is served.
+
+    By the decisions of the rules above, without calling anything.
+    """
+    if row.rule == "unsupported":
+        return "" if row.target else row.neutral  # what row.target makes raises when it is used
+    if row.rule not in ("direct", "class"):
+        return None
+    theirs = _vendors(row, target)
+    if row.rule == "class" and not (target.has_index and isinstance(theirs, type)):
+        theirs = _ABSENT
+    if row.fallback and (theirs is _ABSENT or not target.has_index):
+        return row.neutral or None  # a fallback with a neutral value warns and returns it
+    return row.neutral if theirs is _ABSENT else None
+
+
 # What the rules are made of.
 
 

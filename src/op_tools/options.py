@@ -117,7 +117,10 @@ def _section(tool: str, config: str | None) -> dict[str, Any]:
     try:
         data = tomllib.loads(path.read_text())
     except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error}.") from None
+        raise SettingError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            "--config (OP_TOOLS_CONFIG) names a TOML file with a section for each tool.",
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not TOML: {error}.") from None
     known = ("all", *TOOLS.values())

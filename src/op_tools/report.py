@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deeplink import settings
 from deeplink.table import console, table
-from op_tools import diagnostics, spelling
+from op_tools import diagnostics, live, spelling
 from op_tools.call import Call
 
 if TYPE_CHECKING:
@@ -178,13 +178,7 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     if verbose() or not tools or not sys.stderr.isatty():
         return
     parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
-    _over(f"[op_tools] step {step}: " + ", ".join(parts))
-
-
-def _over(text: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+    live.show(f"[op_tools] step {step}: " + ", ".join(parts))
 
 
 # The summary at the end.
@@ -195,7 +189,7 @@ ERRORS = 5  # kinds of a tool's errors that are shown
 def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     """What a tool did; why, when it did nothing; what went wrong inside it."""
     name = type(tool).__name__
-    _over("")
+    live.end()
     out = console()
     for line in lines:
         out.print(line, soft_wrap=True)

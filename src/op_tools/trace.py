@@ -46,10 +46,15 @@ class Trace:
         self._process = os.getpid()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            there = self.path.exists()
+            self.path.open("ab").close()
+            if not there:
+                self.path.unlink()
         except OSError as error:
-            raise SettingError(f"the trace {path} cannot be written: {error}.") from None
-        if not os.access(self.path.parent, os.W_OK):
-            raise SettingError(f"the trace {path} cannot be written: no permission.")
+            raise SettingError(
+                f"the trace {path} cannot be written: {error.strerror or error}.",
+                "name a file in a folder that you may write (OP_TIME_MEASURE_TRACE).",
+            ) from None
         self._name("process_name", f"rank {settings.rank()} (pid {self._process})")
 
     # What is written.

@@ -1,15 +1,17 @@
-"""Reading a program before it is run."""
+"""Reading a program before it is run: what it uses of CUDA, and what the device does with it."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from deeplink.cli import app
 from deeplink.coverage import scan
 from deeplink.errors import DeeplinkError
+from tests import warm
 
 PROGRAM = """
 import torch
@@ -24,6 +26,32 @@ torch.cuda.jiterator._create_jit_fn("")
 other.cuda.is_available()
 torch.cuda.no_such_name()
 """
+FOREIGN = """
+import torch, triton
+import triton.language as tl
+from flash_attn import flash_attn_func
+from apex.normalization import FusedLayerNorm
+from torch.utils.cpp_extension import load_inline
+from torch.utils import cpp_extension
+try:
+    import bitsandbytes as bnb
+except ImportError:
+    bnb = None
+
+@triton.jit
+def kernel(x):
+    pass
+
+load_inline("name", cuda_sources="__global__ void f() {}")
+cpp_extension.CUDAExtension("name", ["kernel.cu"])
+"""
+
+
+def cover(*line: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What `deeplink coverage` starts, without importing torch again."""
+    here = {"DITORCH_QUIET": "1", "DEEPLINK_VENDOR": "reference", "COLUMNS": "400", **environment}
+    line = ("-m", "ditorch", "coverage", *line)
+    return warm.run([*map(str, line)], {**os.environ, **here}, warn="ignore")
 
 
 @pytest.fixture
@@ -34,7 +62,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_names_are_found_by_attribute_alias_and_import(program: Path) -> None:
-    uses = {use.name: use for use in scan(program)}
+    uses = {use.name: use for use in scan(program).uses}
     assert sorted(uses) == [
         "amp.GradScaler",
         "jiterator._create_jit_fn",
@@ -44,25 +72,49 @@ def test_names_are_found_by_attribute_alias_and_import(program: Path) -> None:
         "synchronize",
     ]
     assert uses["synchronize"].lines == (7, 8)
-    assert uses["synchronize"].served
-    assert not uses["jiterator._create_jit_fn"].served
-    assert uses["no_such_name"].rule == ""
 
 
 def test_the_command_lists_what_is_not_served_and_fails(program: Path) -> None:
-    result = CliRunner().invoke(app, ["coverage", str(program)])
-    assert result.exit_code == 1
-    assert "4 of 6 names are served; 2 are not" in result.output
-    assert "jiterator._create_jit_fn" in result.output
-    assert "manual_seed_all" not in result.output
+    done = cover(program)
+    assert done.returncode == 1, done.stderr
+    said = "4 of 6 names are served on reference device (CPU); 1 raise; 1 are unknown"
+    assert said in done.stdout
+    assert "jiterator._create_jit_fn" in done.stdout
+    assert "manual_seed_all" not in done.stdout
 
 
-def test_a_program_that_is_all_served_passes(tmp_path: Path) -> None:
+def test_a_name_whose_call_raises_or_warns_is_not_served(tmp_path: Path) -> None:
+    path = tmp_path / "graphs.py"
+    path.write_text("import torch\ng = torch.cuda.CUDAGraph()\ntorch.cuda.utilization()\n")
+    done = cover(path)
+    assert done.returncode == 1
+    assert re.search(r"CUDAGraph +raises +.*the device captures no", done.stdout), done.stdout
+    assert re.search(r"utilization +warns +.*warns and returns 0", done.stdout), done.stdout
+    assert "0 of 2 names are served" in done.stdout
+    strict = cover(path, DITORCH_STRICT="1")
+    assert re.search(r"utilization +raises", strict.stdout), strict.stdout
+
+
+def test_the_answer_is_the_chosen_devices(tmp_path: Path) -> None:
     path = tmp_path / "fine.py"
-    path.write_text("import torch\ntorch.cuda.empty_cache()\n")
-    result = CliRunner().invoke(app, ["coverage", str(path)])
-    assert result.exit_code == 0
-    assert "1 of 1 names are served; 0 are not" in result.output
+    path.write_text("import torch\ntorch.cuda.empty_cache()\ns = torch.cuda.Stream()\n")
+    for vendor, label in (("cpu", "plain CPU"), ("reference", "reference device (CPU)")):
+        done = cover(path, DEEPLINK_VENDOR=vendor)
+        assert (done.returncode, done.stdout) == (0, f"2 of 2 names are served on {label}\n")
+
+
+def test_what_the_check_does_not_cover_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FOREIGN)
+    (tmp_path / "more.cu").write_text("__global__ void f() {}")
+    done = cover(tmp_path)
+    assert done.returncode == 1
+    assert "not covered by this check: " in done.stdout
+    for name in (
+        *("flash_attn", "apex", "bitsandbytes", "triton", "@triton.jit"),
+        *("load_inline", "CUDAExtension", "kernel.cu", "more.cu"),
+    ):
+        assert re.search(rf"^ *{re.escape(name)} +not covered", done.stdout, re.M), name
+    assert "torch.nn.functional.scaled_dot_product_attention" in done.stdout
 
 
 def test_bad_input_is_told(tmp_path: Path) -> None:
@@ -72,3 +124,6 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
     broken.write_text("def (")
     with pytest.raises(DeeplinkError, match=r"cannot read .*broken\.py as Python"):
         scan(broken)
+    done = cover(broken)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "Hint: " in done.stderr

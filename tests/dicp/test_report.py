@@ -45,7 +45,7 @@ def test_the_backends_are_listed_and_a_misspelt_one_is_told(
     text = capsys.readouterr().out
     assert "onnxrtgraph" in text and "ascendgraph (sim)" in text
     monkeypatch.setattr("sys.argv", ["compile-report", "--backends", "onnxrtgrap"])
-    assert command.main() == 1
+    assert command.main() == 2
     assert "did you mean 'onnxrtgraph'?" in capsys.readouterr().err
 
 

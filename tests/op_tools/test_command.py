@@ -174,7 +174,10 @@ def test_a_misspelt_operator_is_refused_before_the_program_starts(
         (["--steps", "3", "train.py"], "--steps needs a tool; tools: --capture, --autocompare"),
         (["--time", "--steps", "5-3", "train.py"], "--steps 5-3: the range '5-3' is empty"),
         (["--time"], "which program?"),
-        (["--time", "nowhere.py"], "no script 'nowhere.py'; for a module say -m nowhere.py"),
+        (["--time", "nowhere.py"], "no script 'nowhere.py'.\nHint: looked for it from /"),
+        (["--time", "nowhere"], "no script 'nowhere'.\nHint: for a module say -m nowhere"),
+        (["torchrun", "train.py"], "Hint: -m torch.distributed.run in place of torchrun"),
+        (["--fallback", "train.py"], "Hint: --fallback takes operators: --fallback OPS train.py"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_reason(
@@ -223,3 +226,81 @@ def test_the_clock_is_inside_of_what_watches(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         stop(quiet=True)
     assert engine.active() == []
+
+
+LINES_WITH_FOLDERS = [
+    ["why-nan", "-o", "{file}", "--", "python", "train.py"],
+    ["diagnose", "-o", "{file}", "--symptom", "nan", "--", "python", "train.py"],
+    ["bisect", "--to", "{file}", "--", "python", "train.py"],
+    ["one-iter", "record", "--to", "{file}", "{program}"],
+    ["run", "--time", "--results", "{file}", "{program}"],
+    ["run", "--time", "--config", "{file}/none", "{program}"],
+    ["run", "--time", "--trace", "{file}/trace.json", "{program}"],
+    ["diff", "{file}/none", "{file}/none"],
+    ["report", "{file}/none"],
+]
+
+
+@pytest.mark.parametrize("line", LINES_WITH_FOLDERS, ids=lambda line: " ".join(line[:3]))
+def test_a_path_that_cannot_be_is_one_message(
+    line: list[str], program: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "a_file"
+    file.touch()
+    done = command("op_tools", *(w.format(file=file, program=program) for w in line))
+    assert done.returncode == 2, done.stderr
+    assert str(file) in done.stderr and "\nHint: " in done.stderr
+    assert "Traceback" not in done.stderr and "arguments" not in done.stdout
+
+
+WHERE = """
+import sys
+print(__file__, sys.path[0], sys.argv, vars(sys.modules["__main__"]) is globals())
+"""
+
+
+@pytest.mark.parametrize("script", ["sub/where.py", "./sub/../sub/where.py", "link.py"])
+@pytest.mark.parametrize("package", ["op_tools", "ditorch"])
+def test_a_script_gets_its_file_path_and_arguments_as_python_gives_them(
+    script: str, package: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "where.py").write_text(WHERE)
+    (tmp_path / "link.py").symlink_to(tmp_path / "sub" / "where.py")
+    plain = subprocess.run(
+        [sys.executable, script, "a", "--b"], capture_output=True, text=True, check=True
+    )
+    assert command(package, "run", script, "a", "--b").stdout == plain.stdout
+
+
+def test_a_module_gets_its_path_and_arguments_as_python_gives_them(tmp_path: Path) -> None:
+    (tmp_path / "where.py").write_text(WHERE)
+    line = ["-m", "where", "a"]
+    plain = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
+    assert command("op_tools", "run", *line).stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"DEEPLINK_VENDOR": "no-such"}, "no vendor 'no-such'; installed: "),
+        ({"DIPU_QUIRKS": "no-such"}, "no quirk 'no-such'; there are: "),
+        ({"DIPU_BUILD_DIR": "{file}"}, "cannot write the build of "),
+        ({"DIPU_BUILD_DIR": "{folder}", "CXX": "no-such-compiler"}, "(CXX=no-such-compiler)"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_a_device_that_cannot_be_is_one_message(
+    settings: dict[str, str], message: str, program: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a_file").touch()
+    places = {"file": tmp_path / "a_file", "folder": tmp_path / "empty"}
+    given = {name: value.format(**places) for name, value in settings.items()}
+    here = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(  # a process of its own: no device is loaded in it
+        [sys.executable, "-m", "ditorch", "run", str(program)],
+        env={**os.environ, **here, **given}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "\nHint: " in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""

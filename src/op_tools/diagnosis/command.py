@@ -110,7 +110,11 @@ def _stopped(command: str, folder: Path) -> int:
 
 
 def _failed(folder: Path, error: OSError) -> int:
-    text = f"{folder} cannot be written: {error.strerror or error}; what was found so far is there."
+    text = (
+        f"{folder} cannot be written: {error.strerror or error}."
+        + " What was found so far is there." * (folder / formats.FILES["bisect"]).exists()
+        + "\nHint: name a folder with --to DIR that you may write and that has room."
+    )
     console(stderr=True).print(text, style="red", soft_wrap=True)
     return 2
 

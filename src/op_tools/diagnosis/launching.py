@@ -59,7 +59,13 @@ def run(command: Sequence[str], values: Mapping[str, str]) -> int:
 def folder(given: Path | None, name: str) -> Path:
     """Where a search writes: what was asked for, else a new folder here, else a temporary one."""
     if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeeplinkError(
+                f"{given} cannot be written: {error.strerror or error}.",
+                "name a folder with -o DIR that you may write and that has room.",
+            ) from None
         return given.resolve()
     number = 1
     while True:

@@ -96,7 +96,10 @@ def read(path: str | Path) -> Recording:
     """A file or a folder with what OpCapture wrote, of one process or of many ranks."""
     root = Path(path)
     if not root.exists():
-        raise RecordingError(f"there is nothing at {root}.")
+        raise RecordingError(
+            f"there is nothing at {root}.",
+            "give the folder that `deeplink run --capture --results DIR` wrote.",
+        )
     made = Recording(root, devices=results.devices(root))
     found: list[tuple[int | None, list[Entry]]] = []
     worlds: set[int] = set()

@@ -67,7 +67,9 @@ class Writer:
             self._store = PackedStore(self._partial)
         except OSError as error:
             reason = error.strerror or error
-            raise OneIterError(f"{folder} cannot be written: {reason}.") from None
+            raise OneIterError(
+                f"{folder} cannot be written: {reason}.", "name another folder with --to DIR."
+            ) from None
         self.calls = 0
 
     def about(self, facts: dict[str, Any]) -> None:

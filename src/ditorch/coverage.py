@@ -1,0 +1,104 @@
+"""`deeplink coverage train.py`: what the chosen device does with each CUDA call of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deeplink import coverage, settings
+from deeplink.coverage import Foreign, Use
+from deeplink.table import console, table
+from deeplink.vendor import using
+from ditorch import cuda_namespace, session
+from ditorch.table import find
+from ditorch.target import Target
+
+SERVED, WARNS, RAISES, UNKNOWN = "served", "warns", "raises", "unknown"
+NOT_COVERED = "not covered"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call does on the chosen device, and what to do about it."""
+
+    use: Use
+    outcome: str
+    reason: str
+
+
+def outcome_of(use: Use, target: Target | None) -> Outcome:
+    """Ask the rules that map torch.cuda what the name does on the device."""
+    row = find(use.name)
+    name = use.name
+    while row is None and "." in name:  # Stream.wait_event: of the class
+        name = name.rpartition(".")[0]
+        row = find(name)
+    if row is None:
+        return Outcome(use, UNKNOWN, "not a name of torch.cuda that is known here")
+    if target is None:  # the device is CUDA to torch itself
+        return Outcome(use, SERVED, "")
+    neutral = cuda_namespace.missing(row, target)
+    if neutral is None:
+        return Outcome(use, SERVED, row.reason)
+    if not neutral or settings.DITORCH_STRICT.get():
+        return Outcome(use, RAISES, row.reason)
+    return Outcome(use, WARNS, f"warns and returns {neutral}: {row.reason}")
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="A script, or a folder of them.")],
+    every: Annotated[bool, typer.Option("--all", help="Show what is served too.")] = False,
+    vendor: Annotated[str, typer.Option(help="On this vendor's device (DEEPLINK_VENDOR).")] = "",
+) -> None:
+    """Read a program before it is run: what the chosen device does with its CUDA calls.
+
+    Exits with 1 when a call is not served, or when the program has parts that this check does not
+    cover: CUDA C++, Triton kernels, packages with CUDA binaries.
+
+    \b
+    Examples:
+      deeplink coverage train.py
+      deeplink coverage --all src/
+    """
+    found = coverage.scan(path)
+    with using(vendor):
+        active = session.activate()
+    outcomes = [outcome_of(use, active.target) for use in found.uses]
+    _show(outcomes, found.foreign, active.vendor.label, every)
+    missed = any(one.outcome != SERVED for one in outcomes)
+    raise typer.Exit(1 if missed or found.foreign else 0)
+
+
+def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bool) -> None:
+    rows = [
+        (one.use.name, one.outcome, f"{one.use.file}:{one.use.lines[0]}", one.reason)
+        for one in outcomes
+        if every or one.outcome != SERVED
+    ]
+    rows += [
+        (one.name, NOT_COVERED, f"{one.file}:{one.line}", f"{one.what}: {one.advice}")
+        for one in foreign
+    ]
+    out = console()
+    if rows:
+        columns = ("name", "status", "first use", "what it does, or what to do")
+        out.print(table(f"What the program uses of CUDA, on {label}", columns, rows))
+    served = sum(one.outcome == SERVED for one in outcomes)
+    counts = {
+        "raise": RAISES,
+        "warn and return a neutral value": WARNS,
+        "are unknown": UNKNOWN,
+    }
+    said = [
+        f"{count} {text}"
+        for text, outcome in counts.items()
+        if (count := sum(one.outcome == outcome for one in outcomes))
+    ]
+    line = f"{served} of {len(outcomes)} names are served on {label}"
+    out.print("; ".join([line, *said]), soft_wrap=True)
+    if foreign:
+        names = ", ".join(one.name for one in foreign)
+        out.print(f"not covered by this check: {names}", style="yellow", soft_wrap=True)
