@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -62,7 +63,8 @@ def read(entry: str) -> Meaning:
     ours = names.last(word) in names.by_word() or (
         "." not in rest and _is_kernel(f"aten.{package}")
     )
-    foreign = importlib.util.find_spec(package) is not None or not ours
+    loaded = package in sys.modules  # find_spec raises for a module without a spec
+    foreign = loaded or importlib.util.find_spec(package) is not None or not ours
     return Meaning(entry, (word,), None, _compiled(word), "" if foreign else _no(entry))
 
 
@@ -123,9 +125,19 @@ def check(where: str, entries: Iterable[str]) -> None:
 def _regular(entry: str) -> Meaning:
     pattern = _compiled(entry)
     kernels = re.match(r"aten\b", entry) is not None
-    lost = _is_closed(entry) and not any(map(pattern.fullmatch, (*names.known(), *names.SHORT)))
+    lost = _is_closed(entry) and not any(map(pattern.fullmatch, _matchable()))
     problem = f"{entry!r} matches no operator of torch" if lost else ""
     return Meaning(entry, (), "aten" if kernels else None, pattern, problem)
+
+
+@cache
+def _matchable() -> tuple[str, ...]:
+    """The names of all functions of torch, also of those that a mode sees but torch does not list:
+    torch._foreach_add_, torch._fused_adamw_.
+    """
+    native = [f"torch.{word}" for word in dir(torch._C._VariableFunctions)]
+    methods = [f"torch.Tensor.{word}" for word in dir(torch.Tensor)]
+    return (*names.known(), *names.SHORT, *native, *methods)
 
 
 def _is_closed(entry: str) -> bool:
