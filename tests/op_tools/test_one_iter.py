@@ -290,3 +290,15 @@ def test_findings_as_json(records: Callable[[type[nn.Module]], Path]) -> None:
     rows = json.loads(json.dumps([f.as_dict() for f in found.findings]))
     row = next(row for row in rows if row["layer"] == "norm")
     assert row["diverges"] and row["forward"][-1]["ratio"] == "inf"
+
+
+def test_a_record_of_the_device_under_test_itself_warns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.dipu.quirk("ignore_strides", "mm"):
+        record(tmp_path, Recurrent, "dipu")
+        assert "one-iter: recorded on reference device (CPU)" in capsys.readouterr().out
+        compare(tmp_path, Recurrent, "dipu")
+    said = capsys.readouterr().out
+    assert "WARNING: the record is from the device under test itself" in said
+    assert "Hint: record on a device that you trust" in said
