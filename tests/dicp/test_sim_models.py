@@ -1,5 +1,6 @@
 """Blocks of models through the simulated backends: inference, changing sizes, training; judged."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,3 +101,43 @@ def _gradients(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     model.zero_grad()
     model(*inputs).square().sum().backward()
     return {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+
+
+class Trained(nn.Module):
+    """What the training of image models is made of: convolutions, batch norms, adaptive pools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, groups=2, bias=False),
+            nn.BatchNorm2d(4, affine=False),
+            nn.AdaptiveAvgPool2d((2, 3)),
+            nn.Flatten(),
+            nn.Linear(24, 5),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.body(x)
+        return made
+
+
+@pytest.mark.parametrize("name", ["ascendgraph", pytest.param("topsgraph", marks=pytest.mark.slow)])
+def test_batch_norm_is_trained_and_nothing_stays_eager(name: str) -> None:
+    torch.manual_seed(0)
+    plain = Trained()
+    model = copy.deepcopy(plain)
+    x = torch.randn(2, 3, 17, 23)
+    before = len(report.RECORDS)
+    torch.compile(model, backend=SIMULATED[name])(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    for found, wanted in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+    for one, other in zip(model.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert [(r.kind, r.eager) for r in report.RECORDS[before:]] == [
+        ("forward", []),
+        ("backward", []),
+    ]
