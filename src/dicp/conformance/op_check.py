@@ -40,11 +40,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Graph:
-    """One call as a graph; `exact` when it holds for all sizes that its symbols may have."""
+    """One call as a graph."""
 
     gm: fx.GraphModule
     node: fx.Node
-    exact: bool
+    env: ShapeEnv
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds for all sizes of its symbols; an emitter may have fixed some."""
+        return not self.env.guards and not self.env.replacements
 
 
 def check(backend: Backend, call: Call, dynamic: bool = False, device: str = "cpu") -> Outcome:
@@ -93,8 +98,7 @@ def graph_of(call: Call, dynamic: bool, device: str = "cpu") -> Graph:
         given = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
         node.meta["val"] = call.overload(*given[0], **given[1])
     graph.output(tuple(_results(graph, node)))
-    exact = not env.guards and not env.replacements
-    return Graph(fx.GraphModule({}, graph), node, exact)
+    return Graph(fx.GraphModule({}, graph), node, env)
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor, dynamic: bool) -> Any:
