@@ -40,7 +40,6 @@ class _Local(threading.local):
     busy = False  # a tool's own work: its calls are nobody's business
     # Tools whose `substitute` runs the operator right now: they leave its inner calls alone.
     substituting: tuple[Tool, ...] = ()
-    moved_from: _Device = None  # the device of a call that one of them runs on the CPU
 
 
 local = _Local()
@@ -71,12 +70,6 @@ class Plan:
             self._on[device] = found
         return found
 
-    def _inside(self, device: _Device) -> tuple[Tool, ...]:
-        """The tools that work on a call made by an operator that a tool substitutes."""
-        if self.level == "function" and device is not None and device.type == "cpu":
-            device = local.moved_from or device  # two apply_feature on one function
-        return tuple([tool for tool in self.on(device) if tool not in local.substituting])
-
     def again(self) -> Plan:
         """The same without `direct`: for what will be that, and is held by this one."""
         return Plan(self.level, self.name, self.tools, self.native)
@@ -92,7 +85,9 @@ class Plan:
         device, strange = scan(args, kwargs)
         if device is None:
             device = watching.default_device(func)
-        tools = self._inside(device) if local.substituting else self.on(device)
+        tools = self.on(device)
+        if local.substituting:
+            tools = tuple([tool for tool in tools if tool not in local.substituting])
         if not tools:
             return None, ()
         if strange is not None or _functorch.peek_interpreter_stack() is not None:
@@ -256,14 +251,12 @@ def _inside(
     """
     changed = call.given_others(args, kwargs)
     changed.device = device_of(args, kwargs) or call.device
-    busy, substituting, moved_from = local.busy, local.substituting, local.moved_from
+    busy, substituting = local.busy, local.substituting
     local.busy, local.substituting = False, (*substituting, tool)
-    if changed.device != call.device and changed.device == torch.device("cpu"):
-        local.moved_from = call.device
     try:
         return through(rest, changed)
     finally:
-        local.busy, local.substituting, local.moved_from = busy, substituting, moved_from
+        local.busy, local.substituting = busy, substituting
 
 
 def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> Any:
