@@ -1,6 +1,11 @@
 """Tables for a terminal: one look for every report."""
 
+import contextlib
+import io
+import os
+import sys
 from collections.abc import Iterable, Sequence
+from typing import IO, Any, cast
 
 from rich import box
 from rich.console import Console
@@ -37,9 +42,70 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 WIDTH = 100  # of a report in a file or a pipe, where nobody says how wide a line may be
 
 
+class Output(io.TextIOBase):
+    """Standard output or standard error for text of ours, which must not end the program.
+
+    Characters that the stream's encoding lacks are escaped. A stream that is closed, broken or
+    absent drops the text.
+    """
+
+    def __init__(self, stderr: bool = False) -> None:
+        self._stderr = stderr
+
+    @property
+    def _stream(self) -> Any:
+        return sys.stderr if self._stderr else sys.stdout
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        try:
+            return bool(self._stream.isatty())
+        except (AttributeError, OSError, ValueError):
+            return False
+
+    def fileno(self) -> int:
+        found: int = self._stream.fileno()
+        return found
+
+    def write(self, text: str) -> int:
+        stream = self._stream
+        try:
+            followed = "write" in getattr(stream, "__dict__", ())  # by the live line, say
+            if stream in (sys.__stdout__, sys.__stderr__) and not followed:
+                self._write_at_once(stream, text)
+            else:
+                stream.write(self._encodable(text))
+                stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass  # absent, closed or broken: nobody reads it
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._stream.flush()
+
+    def _write_at_once(self, stream: Any, text: str) -> None:
+        """Past the stream's buffer: text that stays there would fail the exit of the program."""
+        stream.flush()
+        left = memoryview(self._encodable(text).encode(self.encoding, "replace"))
+        while left:
+            left = left[os.write(stream.fileno(), left) :]
+
+    def _encodable(self, text: str) -> str:
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+        return text
+
+
 def console(stderr: bool = False) -> Console:
     """Where reports go; plain text when it is no terminal, and no guessing at markup."""
-    made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    file = cast("IO[str]", Output(stderr))
+    made = Console(file=file, stderr=stderr, highlight=False, markup=False, soft_wrap=False)
     if not made.is_terminal and not settings.columns():
         made.width = WIDTH
     return made

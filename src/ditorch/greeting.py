@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import platform
-import sys
 
 import torch
 
 from deeplink import settings
+from deeplink.table import Output
 from ditorch.target import Target
 
 
 def say(line: str) -> None:
     """One line on standard error, unless DITORCH_QUIET is on."""
     if not settings.DITORCH_QUIET.get():
-        sys.stderr.write(f"{line}\n")
+        Output(stderr=True).write(f"{line}\n")
 
 
 def line_for(target: Target, hook_problem: str) -> str:

@@ -1,4 +1,6 @@
-"""Work that a tool does in a thread of its own, with a bound on what waits for it."""
+"""Work that a tool does in a thread of its own: pieces in order, with a bound on those that are
+pending, or one action again and again.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Callable
 
 from op_tools import endings, interception
 
+PERIOD = 0.5  # seconds between two writes of rows: on disk they are within a second
 WAITING = 64  # pieces of work that wait at most; then the program waits
 
 
@@ -45,3 +48,31 @@ class Background:
         with interception.unseen():
             while (work := self._queue.get()) is not None:
                 work()
+
+
+class Periodic:
+    """Calls `write`, which must not raise, every PERIOD seconds until it is closed."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self._write = write
+        self._ended = threading.Event()
+        self._gone = False
+        self._thread = threading.Thread(target=self._work, name="op_tools_rows", daemon=True)
+        self._thread.start()
+        endings.begun(self, beneath=True)
+
+    def close(self) -> None:
+        """Wait for a write that is going on; there is none after it."""
+        self._ended.set()
+        if not self._gone:
+            self._thread.join()
+        endings.over(self)
+
+    def forget(self) -> None:
+        """In a forked child there is no such thread."""
+        self._gone = True
+
+    def _work(self) -> None:
+        with interception.unseen():
+            while not self._ended.wait(PERIOD):
+                self._write()

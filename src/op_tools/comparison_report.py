@@ -21,6 +21,7 @@ from deeplink import settings
 from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
 from op_tools import diagnostics, report, results
+from op_tools.background import Periodic
 from op_tools.call import Call, Site, tensors
 from op_tools.comparison import Item, Taken, with_missing, with_values
 from op_tools.device_verdicts import Right
@@ -82,7 +83,7 @@ class Failure:
 
 
 class Rows:
-    """Rows of the CSV file: one for each part of a call, written in portions, under one header."""
+    """Rows of the CSV file: one for each part of a call, under one header, on disk in a second."""
 
     def __init__(self) -> None:
         folder = results.folder("op_autocompare_result")
@@ -98,6 +99,7 @@ class Rows:
         self._details: list[str] = []  # lines of the file beside it, for `deeplink report`
         self._begun = False
         self._lock = threading.RLock()
+        self._periodic = Periodic(self.flush)
 
     def add(self, call: Call, direction: str, items: Sequence[Item | Right]) -> None:
         with self._lock:
@@ -145,7 +147,8 @@ class Rows:
         self._details.append(text)
 
     def close(self) -> None:
-        """Writes what waits, and from now on at once: a backward pass may come after the end."""
+        """Write pending rows, and later ones at once: a backward pass may come after the end."""
+        self._periodic.close()
         self._limit = 1
         self.flush()
 

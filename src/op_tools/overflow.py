@@ -215,8 +215,8 @@ class OpOverflowCheck(Observer):
 
     def finish(self, started: Started) -> None:
         lines = [
-            f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf, "
-            f"{self.propagated} passed it on"
+            f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
+            f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"
         ]
         if self.first is not None:
             alarm = self.first

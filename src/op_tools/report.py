@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 import threading
 import time
 import traceback
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from deeplink.table import console, table
+from deeplink.table import Output, console, table
 from op_tools import diagnostics, live, spelling
 from op_tools.call import Call
 
@@ -44,8 +43,7 @@ def verbose() -> bool:
 def say(text: str = "") -> None:
     """A line of the tools' own; whole lines, also from several threads."""
     with _lock:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        Output().write(text + "\n")
 
 
 def announce(tool: Tool, name: str, applied: bool) -> None:
@@ -175,7 +173,7 @@ def progress(step: int, tools: Sequence[Tool]) -> None:
     if now - _last < PERIOD:
         return
     _last = now
-    if verbose() or not tools or not sys.stderr.isatty():
+    if verbose() or not tools or not Output(stderr=True).isatty():
         return
     parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
     live.show(f"[op_tools] step {step}: " + ", ".join(parts))

@@ -27,7 +27,9 @@ from op_tools import (
     results,
     time_tables,
     timed,
+    watching,
 )
+from op_tools.background import Periodic
 from op_tools.call import Call, Site
 from op_tools.clock import Clock, clock_for
 from op_tools.interception import Plan
@@ -56,6 +58,7 @@ class _Run:
     work: dict[Hashable, tuple[float, float, float]] = field(default_factory=dict)
     together: dict[Hashable, collectives.Collective | None] = field(default_factory=dict)
     native: NativeTimer | None = None
+    periodic: Periodic | None = None  # writes rows
     cost: int = 0  # nanoseconds
     ended: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,6 +99,7 @@ class OpTimeMeasure(Observer):
         plain = mode == "events" and trace is None and not run.verbose and options.level == "api"
         if plain and kernels.helper() is not None:
             run.native = self._native(run)
+        run.periodic = Periodic(partial(self._write, run))
 
     def _native(self, run: _Run) -> NativeTimer:
         def works_on(device: torch.device) -> bool | None:
@@ -105,13 +109,16 @@ class OpTimeMeasure(Observer):
             together = run.together.get(key)
             return key in run.work and (together is None or not together.asynchronous)
 
-        def collect() -> None:
-            try:
-                self._collect(run)
-            except Exception as error:  # a tool must not kill the program that it watches
-                diagnostics.add("OpTimeMeasure", "its file", error)
+        return NativeTimer(works_on, admits, partial(self._write, run), run.limit)
 
-        return NativeTimer(works_on, admits, collect, run.limit)
+    def _write(self, run: _Run) -> None:
+        """Write the rows of the calls that are over; from a thread that is not the program's."""
+        try:
+            with watching.no_capture() as allowed:
+                if allowed:
+                    self._collect(run)
+        except Exception as error:  # a tool must not end the program
+            diagnostics.add("OpTimeMeasure", "its file", error)
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         run = self._run
@@ -205,7 +212,8 @@ class OpTimeMeasure(Observer):
         with interception.unseen():
             self._collect(run, everything)
             if run.native is not None:
-                run.native.sum_up(partial(_group, run))
+                with run.lock:
+                    run.native.sum_up(partial(_group, run))
 
     @property
     def started(self) -> Started:
@@ -231,6 +239,8 @@ class OpTimeMeasure(Observer):
             run.native = None  # it holds us
 
     def _tell(self, run: _Run, started: Started) -> None:
+        if run.periodic is not None:
+            run.periodic.close()
         run.ended = perf_counter_ns()
         self._sum_up(run, everything=True)
         self._count(run, started)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +44,9 @@ def install(
         _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
         graph = torch.cuda.CUDAGraph  # its kernels are not called, and write all the same
         _set(graph, "replay", _wrapped_replay(graph.replay, before_replay))
+        if hasattr(graph, "capture_begin"):  # else torch was built without graphs
+            _set(graph, "capture_begin", _wrapped_capture_begin(graph.capture_begin))
+            _set(graph, "capture_end", _wrapped_capture_end(graph.capture_end))
     elif not on:
         while _undo:
             owner, name, value = _undo.pop()
@@ -73,6 +77,49 @@ def _wrapped_replay(plain: Callable[..., None], before: Callable[[], None]) -> A
         plain(graph)
 
     return replay
+
+
+_capture_lock = threading.RLock()
+_captures = 0  # graphs that are being captured
+
+
+@contextmanager
+def no_capture() -> Iterator[bool]:
+    """Whether no graph is being captured; none begins in the block. A thread that queries a device
+    meanwhile would make the capture fail.
+    """
+    with _capture_lock:
+        yield _captures == 0
+
+
+def _wrapped_capture_begin(plain: Callable[..., None]) -> Any:
+    @functools.wraps(plain)
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        _count_captures(1)
+        try:
+            plain(graph, *args, **kwargs)
+        except BaseException:
+            _count_captures(-1)
+            raise
+
+    return capture_begin
+
+
+def _wrapped_capture_end(plain: Callable[..., None]) -> Any:
+    @functools.wraps(plain)
+    def capture_end(graph: Any) -> None:
+        try:
+            plain(graph)
+        finally:
+            _count_captures(-1)
+
+    return capture_end
+
+
+def _count_captures(more: int) -> None:
+    global _captures
+    with _capture_lock:
+        _captures = max(0, _captures + more)
 
 
 def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) -> Any:
