@@ -39,8 +39,7 @@ def show(text: str) -> None:
             _follow(sys.stderr)
             return
         if _line_is_over:
-            width = os.get_terminal_size(sys.stderr.fileno()).columns
-            _write(f"\r\x1b[K{text[: width - 1]}")
+            _write(f"\r\x1b[K{text[: _columns() - 1]}")
             _shown = True
 
 
@@ -58,6 +57,13 @@ def _erase() -> None:
         _shown = False
         with contextlib.suppress(OSError, ValueError):
             _write("\r\x1b[K")
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:  # a stream that only represents a terminal
+        return 80
 
 
 def _write(text: str) -> None:
