@@ -6,6 +6,7 @@ give what the same work done by hand gives: on copies of the arguments, with wri
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 import op_tools
 from op_tools import diagnostics, names
@@ -56,26 +56,43 @@ def _made(kind: Any, **options: Any) -> Tool:
     return lambda: kind(**options)
 
 
-class ByHand(TorchFunctionMode):
+class ByHand:
     """Chosen functions on changed copies of their arguments; what a call wrote is copied back.
 
-    Writes are found by comparing every copy with its values before the call.
+    The functions are replaced in torch's modules, so recomputation in a backward pass finds them
+    too. Writes are found by comparing every copy with its values before the call.
     """
 
     def __init__(self, functions: list[str], change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.functions, self.change = frozenset(functions), change
+        self.functions, self.change = functions, change
+        self._patches = pytest.MonkeyPatch()
+        self._inside = False
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = names.name_of(func)  # torch's resolve_name has none for `torch._foreach_add_`
-        if name == "torch.Tensor.backward":  # a checkpoint calls its functions again in it
-            with self:
-                return torch.autograd.backward(args[0])
-        if name not in self.functions:
+    def __enter__(self) -> None:
+        for name in self.functions:
+            func = names.resolve(name)
+            changed = functools.partial(self._call, func)
+            for owner in (torch, torch.nn.functional):
+                for word in [word for word, value in vars(owner).items() if value is func]:
+                    self._patches.setattr(owner, word, changed)
+            if name.startswith("torch.Tensor."):
+                # a plain function binds as a method
+                bound = lambda *args, _f=changed, **kwargs: _f(*args, **kwargs)  # noqa: E731
+                self._patches.setattr(Tensor, name.rpartition(".")[2], bound)
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.undo()
+
+    def _call(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._inside:
             return func(*args, **kwargs)
+        self._inside = True
+        try:
+            return self._changed(func, args, kwargs)
+        finally:
+            self._inside = False
+
+    def _changed(self, func: Any, args: Any, kwargs: Any) -> Any:
         pairs: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def copied(value: Any) -> Any:

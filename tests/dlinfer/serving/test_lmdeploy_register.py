@@ -14,7 +14,6 @@ import torch
 from deeplink.errors import DeeplinkError
 from dlinfer import fused
 from dlinfer.framework import lmdeploy as adaptor
-from tests.dlinfer.serving import tiny
 
 pytestmark = [
     pytest.mark.frameworks,
@@ -160,6 +159,8 @@ if __name__ == "__main__":
 
 
 def _snippet(folder: Path, kind: str, vendor: str) -> subprocess.CompletedProcess[str]:
+    from tests.dlinfer.serving import tiny  # it needs transformers, as LMDeploy does
+
     here = tiny.make("llama", folder)
     script = folder / "snippet.py"
     script.write_text(SNIPPET)
