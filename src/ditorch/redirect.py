@@ -52,7 +52,18 @@ def wrap_factories(patches: Patches, convert: Callable[[dict[str, Any]], Any]) -
     for owner, names in OWNERS:
         for name in names:
             if hasattr(owner, name):
-                patches.set(owner, name, _keyword(getattr(owner, name), convert))
+                function = getattr(owner, name)
+                wrapper = _keyword(function, convert)
+                patches.set(owner, name, wrapper)
+                _show_to_torchscript(patches, function, wrapper)
+
+
+def _show_to_torchscript(patches: Patches, function: Any, wrapper: Any) -> None:
+    """TorchScript finds the operator of a function by the function's identity."""
+    operators = torch.jit._builtins._get_builtin_table()
+    if id(function) in operators:
+        operators[id(wrapper)] = operators[id(function)]
+        patches.later(lambda: operators.pop(id(wrapper), None))
 
 
 def _map_device(given: dict[str, Any], target: Target) -> None:

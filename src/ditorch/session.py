@@ -20,6 +20,7 @@ from ditorch import (
     redirect,
     reductions,
     surface,
+    torchscript,
 )
 from ditorch.patches import Patches
 from ditorch.target import Target, load
@@ -89,6 +90,7 @@ def _apply(session: Session, target: Target) -> None:
     cuda_namespace.apply(patches, target)
     private_names.apply(patches, target)
     surface.apply(patches, target)
+    torchscript.apply(patches, target)
     distributed.apply(patches, target)
     reductions.apply(patches)
 

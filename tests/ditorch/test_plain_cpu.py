@@ -49,6 +49,9 @@ HEARD = {
     "torch.nn.Linear(1, 1, device=0).weight.device": "cpu",
     "torch.nn.Linear(1, 1).to(0).weight.device": "cpu",
     "torch.Generator(device=0).device": "cpu",
+    "torch.jit.script(torch.nn.utils.rnn.invert_permutation)(torch.tensor([1, 0]))": (
+        "tensor([1, 0])"
+    ),
     "torch.cuda.device(0).__enter__()": "None",
     "torch.cuda.set_device(0), torch.cuda.current_device()": "(None, 0)",
     "torch.cuda.device_count()": "1",

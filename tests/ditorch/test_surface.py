@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,6 +183,41 @@ def test_jit_script_and_compile_go_on_working() -> None:
 
     compiled = torch.compile(function, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2)).cpu().tolist() == [2.0, 2.0]
+
+
+def made_by_name() -> torch.Tensor:
+    return torch.ones(2, device="cuda:1")
+
+
+def made_by_object() -> torch.Tensor:
+    return torch.ones(2, device=torch.device("cuda", 1))
+
+
+def moved() -> torch.Tensor:
+    return torch.ones(2).to("cuda:1")
+
+
+class Moves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moved = x.cuda()
+        return moved + 1 if moved.is_cuda else moved
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("function", [made_by_name, made_by_object, moved])
+def test_torchscript_serves_a_literal_device(function: Callable[[], torch.Tensor]) -> None:
+    assert torch.jit.script(function)().device == torch.device("cuda:1")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*. is deprecated:DeprecationWarning")
+def test_torchscript_serves_cuda_and_is_cuda_in_modules_also_read_from_a_file() -> None:
+    scripted = torch.jit.script(nn.Sequential(Moves(), nn.ReLU()))
+    file = io.BytesIO()
+    torch.jit.save(scripted, file)
+    file.seek(0)
+    for module in (scripted, torch.jit.load(file)):
+        made = module(torch.ones(2))
+        assert made.is_cuda and made.tolist() == [2.0, 2.0]
 
 
 def test_fork_rng_and_checkpoint_know_the_device() -> None:
