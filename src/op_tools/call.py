@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Buffer, Parameter
 
+from op_tools.names import UPLOADS
+
 # "function": one function, by apply_feature; no mode of torch is needed for it.
 Level = Literal["api", "aten", "module", "function"]
 Direction = Literal["forward", "backward"]
@@ -225,6 +227,23 @@ def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | 
     if device is None and "device" in kwargs and isinstance(kwargs["device"], (str, int)):
         device = torch.device(kwargs["device"])
     return device, strange
+
+
+def named_device(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call of `names.PLACING` names: `x.to("cuda")`, `x.cuda()`."""
+    named = kwargs.get("device")
+    second = args[1] if len(args) > 1 else None
+    if word in UPLOADS:
+        named = second if named is None else named
+        named = torch.device(word, named) if type(named) is int else named or word
+    elif word == "to" and type(second) in (str, int, torch.device):
+        named = second
+    if named is None:
+        return None
+    try:
+        return torch.device(named)
+    except (RuntimeError, TypeError):  # the call itself raises an error
+        return None
 
 
 def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:

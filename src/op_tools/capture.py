@@ -124,7 +124,7 @@ class OpCapture(Observer):
         return native and not self.selective and not self._looks()
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        if self.selective or self._looks(plan):
+        if self.selective or self._looks(plan) or plan.places:
             return None
         statistics = self._run.statistics
         if statistics is None:
@@ -312,7 +312,7 @@ def _header(call: Call, given: list[Tensor]) -> Header:
         "site": _short(call.site.file, call.site.line) if call.site is not None else "",
         "device": device_name(device) if device is not None else "",
     }
-    if len(set(devices)) > 1:
+    if set(devices) - {header["device"]}:
         header["devices"] = devices
     group = collectives.group_ranks(call)
     if group:

@@ -12,7 +12,7 @@ from op_tools import names
 from op_tools.call import tensors
 from op_tools.host import mapped
 from op_tools.store import Device, Drawing, Opaque, Recorded, device_type
-from op_tools.trusted import UPLOADS, ReplayError, function_of, writes
+from op_tools.trusted import ReplayError, function_of, writes
 
 _HOST = ("cpu", "meta")  # kinds of devices that every machine has
 
@@ -124,7 +124,7 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
     function_of(recorded, torch.device("cpu"))  # refuses what is no operator
     given: list[Tensor] = []
     name = recorded.name
-    to_device = names.last(name) in UPLOADS
+    to_device = names.last(name) in names.UPLOADS
     values = (recorded.args[0], Device("cuda")) if to_device else recorded.args
     args = [_code(value, given) for value in values]
     if names.last(name) == "to" and isinstance((*values, None)[1], (str, int)):
@@ -169,7 +169,8 @@ def _data(recorded: Recorded, given: list[Tensor]) -> dict[str, Any]:
     devices = [""] * len(given)
     for place, device in zip(order, recorded.devices, strict=False):
         devices[place] = device
-    accelerated = any(device and not device.startswith("cpu") for device in devices)
+    places = (str(recorded.header.get("device") or ""), *devices)
+    accelerated = any(place and not place.startswith("cpu") for place in places)
     items = [
         [
             _dense(tensor),

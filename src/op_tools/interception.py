@@ -22,8 +22,8 @@ from torch._C import (
     _set_grad_enabled,
 )
 
-from op_tools import diagnostics, modules, report, steps, watching
-from op_tools.call import Call, Level, call_site, device_of, scan
+from op_tools import diagnostics, modules, names, report, steps, watching
+from op_tools.call import Call, Level, call_site, device_of, named_device, scan
 from op_tools.host import own_graph
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ local = _Local()
 class Plan:
     """The tools that want an operator, outermost first, and of them those that work on a device."""
 
-    __slots__ = ("_on", "announces", "direct", "level", "name", "native", "skips", "tools")
+    __slots__ = (
+        "_on", "announces", "direct", "level", "name", "native", "places", "skips", "tools",
+    )  # fmt: skip
 
     def __init__(
         self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
@@ -57,6 +59,7 @@ class Plan:
         self.name = name
         self.tools = tools
         self.native = native  # the call is seen before autograd makes its node
+        self.places = names.last(name) in names.PLACING
         self.direct: Callable[..., Any] | None = None  # what does a call, with its one tool
         self._on: dict[_Device, tuple[Tool, ...]] = {}
         self.announces = report.verbose()
@@ -83,6 +86,8 @@ class Plan:
     ) -> tuple[Call | None, tuple[Tool, ...]]:
         """The record of a call that is about to be made, and the tools that work on it."""
         device, strange = scan(args, kwargs)
+        if self.places and (device is None or device.type == "cpu"):
+            device = named_device(names.last(self.name), args, kwargs) or device
         if device is None:
             device = watching.default_device(func)
         tools = self.on(device)

@@ -80,6 +80,17 @@ NEVER_COPY = frozenset(
 TRANSFERS = frozenset("to cpu cuda npu mlu xpu dipu ipu hpu mtia to_padded_tensor numpy".split())
 TRANSFERS |= frozenset("pin_memory copy_to_host __cuda_array_interface__ from_numpy".split())
 
+# Methods that copy a tensor to the device that they are named after.
+UPLOADS = frozenset("cuda npu mlu xpu dipu ipu hpu mtia".split())
+
+# They work on the device that an argument names, also where their tensors are on the host.
+PLACING = UPLOADS | frozenset(
+    """
+    to _to_copy as_tensor asarray new_tensor new_zeros new_ones new_full new_empty
+    new_empty_strided empty_like zeros_like ones_like full_like rand_like randn_like randint_like
+    """.split()
+)
+
 # What they return is drawn, or left as the memory was: there is no value to compare with.
 RANDOM = frozenset(
     """

@@ -122,7 +122,8 @@ class Prepared:
         self.device = device
         self.dtype = dtype
         self.func = function_of(recorded, device, trust)
-        self._accelerated = any(d and not d.startswith("cpu") for d in recorded.devices)
+        places = (str(recorded.header.get("device") or ""), *recorded.devices)
+        self._accelerated = any(place and not place.startswith("cpu") for place in places)
         self.wants_backward = backward and bool(
             recorded.grad_outputs and any(g is not None for g in recorded.grad_outputs)
         )

@@ -26,10 +26,6 @@ NATIVE_SPACES = frozenset(
 )
 
 
-# Methods that copy a tensor to the device that they are named after.
-UPLOADS = frozenset("cuda npu mlu xpu dipu ipu hpu mtia".split())
-
-
 class ReplayError(DeeplinkError):
     """A captured call that cannot be made again; the text says why."""
 
@@ -46,7 +42,7 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
     if recorded.header.get("level") == "module":
         raise ReplayError(f"{name} is a module: its code is not in the capture.")
     word = names.last(name)
-    if word in UPLOADS:
+    if word in names.UPLOADS:
         return lambda tensor, *args, **kwargs: tensor.to(device)
     trusted = name.split(".")[0] in trust
     if not (trusted or name.startswith(("torch.", "aten.")) or "." in name):

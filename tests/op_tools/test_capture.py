@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import op_tools
 from deeplink.errors import SettingError
 from op_tools import OpCapture, diagnostics, results
 from op_tools.call import Call
-from op_tools.replay import load_cases
+from op_tools.replay import differences, load_cases, replay
 from op_tools.store import Drawing, Opaque, Recorded
 from op_tools.written import marks, written
+from tests import warm
 
 FORMATS = ("folders", "packed")
 
@@ -74,6 +76,43 @@ def test_running_statistics_of_batch_norm(form: str) -> None:
     (call,) = captured("batch_norm")
     assert call.args[1].tolist() == [0.0, 0.0]
     assert call.mutated[1].tolist() == pytest.approx([0.2, 0.4])
+
+
+@pytest.mark.parametrize("form", ["folders", "packed", "statistics"])
+def test_copies_to_the_device_are_captured_and_calls_on_the_host_are_not(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, device = torch.ones(3), torch.device("dipu")
+    chosen: dict[str, Any] = {"mode": form} if form == "statistics" else {"format": form}
+    with OpCapture(**chosen):
+        x.to("dipu"), x.to(device), x.to(0), x.to(device="dipu", dtype=torch.float64)
+        nn.Linear(2, 2, bias=False).to(device)
+        torch.zeros_like(x, device=device)
+        x.add(1), x.to(torch.float64), x.to("cpu")
+    assert "OpCapture: 6 calls of 2 operators" in capsys.readouterr().out
+
+
+CUDA_CODE = """
+import torch, ditorch
+from op_tools import OpCapture
+with OpCapture():
+    torch.ones(3).cuda(), torch.ones(3).to("cuda"), torch.nn.Linear(2, 2, bias=False).cuda()
+"""
+
+
+def test_copies_by_cuda_code_are_captured() -> None:
+    done = warm.run(["-c", CUDA_CODE], os.environ, warn="ignore")
+    assert "OpCapture: 3 calls of 1 operators" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_copy_to_the_device_says_where_its_tensor_was(form: str) -> None:
+    with OpCapture(format=form):
+        torch.ones(3).to("dipu:1")
+    (call,) = (case.load() for case in load_cases("op_tools_results"))
+    assert (call.header["device"], call.devices) == ("dipu:1", ["cpu"])
+    again = replay(call)
+    assert again.result.device == torch.device("dipu:1")
+    assert [row.max_abs for row in differences(call, again)] == [0.0]
 
 
 def test_tensors_in_keywords_and_containers(form: str) -> None:

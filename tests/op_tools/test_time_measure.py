@@ -98,6 +98,19 @@ def test_rows_are_written_while_it_runs_and_forward_meets_backward(
     assert len({row["forward_id"] for row in rows()}) == len(made)
 
 
+@pytest.mark.parametrize("mode", ["events", "sync"])
+def test_copies_to_the_device_are_timed_and_calls_on_the_host_are_not(mode: str) -> None:
+    x = torch.ones(3)
+    with op_tools.OpTimeMeasure(mode=mode):
+        x.to("dipu")
+        x.to(torch.device("dipu"), torch.float64)
+        x.add(1).to(torch.float64)
+    assert [(row["name"], row["input"]) for row in rows()] == [
+        ("torch.Tensor.to", "float32(3), dipu"),
+        ("torch.Tensor.to", "float32(3), dipu, torch.float64"),
+    ]
+
+
 def test_the_whole_backward_of_a_call_is_timed_and_no_more() -> None:
     # given a composite whose last node alone does next to nothing
     class Slow(torch.autograd.Function):
