@@ -40,7 +40,7 @@ from op_tools.statistics_list_calls import DirectLists
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
-from op_tools.written import UNCOUNTED, Mark, marks, may_write, written
+from op_tools.written import Mark, is_counted, marks, may_write, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -114,7 +114,7 @@ class OpCapture(Observer):
         """Whether each call is to be looked at as a record of its own."""
         select = self.started.options.select
         asked = report.verbose() or self._condition is not None or select.first > 0
-        counted = plan is None or names.last(plan.name) not in UNCOUNTED
+        counted = plan is None or is_counted(names.last(plan.name))
         return asked or self._run.limited or not counted
 
     @property

@@ -39,10 +39,7 @@ def marks(call: Call, given: list[Tensor]) -> list[Mark]:
 
 def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Tensor]:
     """The arguments that the call has written, by their place."""
-    schema = getattr(call.func, "_schema", None) if call.level == "aten" else None
-    declared = frozenset(map(id, written_by_schema(call))) if schema is not None else frozenset()
-    if schema is None and call.operator.startswith("_foreach_") and _writes(call):
-        declared = frozenset(map(id, tensors(call.args[:1])))  # a device may count none of them
+    by_schema = declared(call)
     found = {}
     for at, (tensor, mark) in enumerate(zip(given, before, strict=True)):
         if mark is None:  # nothing counts the writes of an inference tensor
@@ -51,7 +48,7 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
             changed = (tensor._version if type(mark) is int else sample(tensor)) != mark
         if call.name in COLLECTIVES:
             changed = at == 0 and not _is_asynchronous(call)
-        if changed or (declared and id(tensor) in declared):
+        if changed or (by_schema and id(tensor) in by_schema):
             found[at] = tensor
     return found
 
@@ -103,6 +100,16 @@ def declared(call: Call) -> frozenset[int]:
             found += tensors(call.args[:1])
     found += tensors(call.kwargs.get("out"))
     return frozenset(map(id, found))
+
+
+@cache
+def is_counted(word: str) -> bool:
+    """Whether autograd's count reports every argument that an operator of torch writes.
+
+    The count of a fused optimizer's tensors does not change.
+    """
+    marked = [a.is_write for one in _overloads(word) for a in one._schema.arguments[1:]]
+    return word not in UNCOUNTED and not any(marked)
 
 
 def may_write_unseen(call: Call) -> bool:

@@ -115,6 +115,29 @@ def test_a_copy_to_the_device_says_where_its_tensor_was(form: str) -> None:
     assert [row.max_abs for row in differences(call, again)] == [0.0]
 
 
+def test_what_a_fused_optimizer_writes_is_captured(form: str) -> None:
+    parameter = nn.Parameter(torch.ones(3, device="dipu"))
+    parameter.grad = torch.ones(3, device="dipu")
+    optimizer = torch.optim.AdamW([parameter], lr=0.5, fused=True)
+    with OpCapture(format=form, ops="torch._fused_adamw_"):
+        optimizer.step()
+    (call,) = captured()
+    assert torch.equal(call.mutated[0], parameter.detach().cpu())
+    rows = differences(call, replay(call))
+    assert len(rows) > 4 and all(row.close for row in rows)
+
+
+def test_what_unscaling_writes_is_captured(form: str) -> None:
+    gradient, found = torch.full((2,), 8.0, device="dipu"), torch.zeros(1, device="dipu")
+    with OpCapture(format=form):
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            [gradient], found, torch.full((1,), 0.25, device="dipu")
+        )
+    (call,) = captured("_amp_foreach_non_finite_check_and_unscale_")
+    assert call.mutated[0].tolist() == [2.0, 2.0]
+    assert call.mutated[1].tolist() == [0.0]
+
+
 def test_tensors_in_keywords_and_containers(form: str) -> None:
     x = torch.ones(2, 3, device="dipu")
     with OpCapture(format=form):
