@@ -16,6 +16,8 @@ from deeplink import settings
 
 # Columns of names, which a reader copies: never broken over two lines.
 NO_WRAP = ("vendor", "name", "check", "status", "time", "from")
+# Columns of dotted paths of modules, whose last names identify the module: on one line each.
+PATHS = ("module", "layer")
 STYLES = {
     "ok": "green",
     "available": "green",
@@ -26,17 +28,63 @@ STYLES = {
 }
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of plain texts; a cell that is a known state gets its colour."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False
+) -> Table:
+    """A table of plain texts; a cell that is a known state gets its colour.
+
+    With `numbers`, each column but the first holds numbers, which are never broken over lines.
+    """
+    unbroken = [name in NO_WRAP or (numbers and at > 0) for at, name in enumerate(columns)]
     made = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False
     )
-    for column in columns:
-        # a column of free text may be broken anywhere, but nothing is ever left out
-        made.add_column(column, no_wrap=column in NO_WRAP, overflow="fold")
-    for row in rows:
+    texts = [list(row) for row in rows]
+    for at, column in enumerate(columns):
+        width = None
+        if column in PATHS:
+            width = _path_width([columns, *texts], unbroken, at)
+            for row in texts:
+                row[at] = _path_end(row[at], width)
+        made.add_column(
+            column,
+            justify="right" if numbers and at > 0 else "left",
+            no_wrap=unbroken[at],
+            overflow="fold",  # only the start of a path is left out
+            width=width,
+        )
+    for row in texts:
         made.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     return made
+
+
+SEPARATOR = 3  # characters around each column
+NARROWEST = 8  # characters of a path that are shown in any case
+
+
+def _path_width(rows: Sequence[Sequence[str]], unbroken: Sequence[bool], at: int) -> int:
+    """The width of a column of paths: what the other columns, broken over lines, leave."""
+    width = console().width
+    lengths = [max(map(len, texts)) for texts in zip(*rows, strict=True)]
+    others = [
+        length if whole else min(length, width // 12)
+        for place, (length, whole) in enumerate(zip(lengths, unbroken, strict=True))
+        if place != at
+    ]
+    left = width - sum(others) - SEPARATOR * len(lengths)
+    return min(lengths[at], max(NARROWEST, left))
+
+
+def _path_end(path: str, width: int) -> str:
+    """The last names of a dotted path that fit, behind an ellipsis: `…layers.15.mlp.up_proj`."""
+    if len(path) <= width:
+        return path
+    mark = ".." if console().options.ascii_only else "…"
+    start = len(path) - width + len(mark)
+    end = path[start:]
+    if path[start - 1] != "." and "." in end:
+        end = end[end.index(".") + 1 :]
+    return mark + end
 
 
 WIDTH = 100  # of a report in a file or a pipe, where nobody says how wide a line may be

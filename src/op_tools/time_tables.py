@@ -167,10 +167,7 @@ def _show_collectives(groups: Sequence[Group]) -> None:
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    made = table(title, columns, rows)
-    for column in made.columns[1:]:
-        column.no_wrap, column.justify = True, "right"
-    console().print(made)
+    console().print(table(title, columns, rows, numbers=True))
 
 
 def grid(name: str, identity: int, what: str, ms: float) -> str:

@@ -31,6 +31,18 @@ def test_the_maker_is_named_with_line_module_and_inputs() -> None:
     assert (alarm.inputs[0].low, alarm.inputs[0].high, alarm.outputs[0].nans) == (-1.0, 1.0, 1)
 
 
+def test_the_summary_tells_makers_from_calls_that_pass_it_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x = torch.tensor([-1.0, 3.0], device="dipu")
+    with op_tools.OpOverflowCheck():
+        (torch.log(x) + 1).exp()
+    assert (
+        "OpOverflowCheck: 3 calls checked, 1 made NaN or Inf of finite arguments, "
+        "2 were given NaN or Inf and passed it on"
+    ) in capsys.readouterr().out
+
+
 def test_a_gradient_that_overflows_is_named_by_its_forward() -> None:
     x = torch.zeros(2, device="dipu", requires_grad=True)
     with op_tools.OpOverflowCheck() as tool:

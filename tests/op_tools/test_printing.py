@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import op_tools
-from deeplink.table import Output, console
+from deeplink.table import Output, console, table
 from op_tools import report
 from tests import warm
 
@@ -112,3 +112,28 @@ def test_rows_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         rows = [row.split(",") for row in file.read_text().splitlines()[1:]]
         found = [(row[0], row[1]) for row in rows]  # an operator or a part of it, and the call
         assert len(found) == len(set(found)) and len(rows) >= 300
+
+
+MODULE = "model.model.decoder.layers.15.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"), [("200", MODULE), ("80", "…mlp.up_proj"), ("60", "…up_proj")]
+)
+def test_a_column_of_modules_keeps_the_end_of_a_path(
+    columns: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    row = ("torch.nn.functional.linear", "output[0] forward", "train.py:23", MODULE, "12", "27.5")
+    report.show_table("wrong", ("name", "what", "line", "module", "times", "error/bound"), [row])
+    assert f" {shown} " in capsys.readouterr().out
+
+
+def test_times_by_module_keep_the_end_of_a_path_and_whole_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = table("Modules", ("module", "total ms", "share"), [(MODULE, "123.11", "20.3%")], True)
+    console().print(lines)
+    shown = capsys.readouterr().out.splitlines()[-2].split()
+    assert shown == ["…15.mlp.up_proj", "123.11", "20.3%"]

@@ -52,7 +52,7 @@ def compared(
     out.print(f"{_tool()}: recorded on {record or unknown}", soft_wrap=True)
     out.print(f"{_tool()}: compared on {here}", soft_wrap=True)
     shown = _shown(findings)
-    columns = ("name", "is a", "status", "where", "x allowed", "drift", "of grads")
+    columns = ("layer", "is a", "status", "where", "x allowed", "drift", "of grads")
     out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
     if len(shown) < len(findings):
         out.print(f"{len(findings) - len(shown)} more are as they should be")
