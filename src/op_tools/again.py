@@ -42,7 +42,7 @@ class Run:
 
     result: Any
     given: list[Tensor]
-    leaves: list[Tensor]  # the arguments as they were: gradients are of these
+    leaves: list[Tensor]  # the copies of arguments whose gradients are computed
     wrote: Sequence[bool]  # which of them the call wrote, as far as autograd counts it
     used: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # its arguments, if `leaves` are all
 
@@ -143,6 +143,11 @@ class Again:
         requires = frozenset(id(copy) for own, copy in copies if id(own) in self.requires)
         call = replace(self.call, args=args, kwargs=kwargs)
         return replace(self, call=call, requires=requires, place=device)
+
+    def inputs_of_reference(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments in the types of the reference, with their values before the call."""
+        copies = host.Copies(lambda tensor: self._leaf(tensor, self.types, False))
+        return copies.of(self.call.args), copies.of(self.call.kwargs)
 
     def reference(self, grad: bool) -> Run:
         """In the wider type; in its own where a kernel has no wider one."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import OpCapture
+from op_tools import OpAutoCompare, OpCapture
 from op_tools.replay import Case, ReplayError, differences, load_cases, reference, replay
 from op_tools.store import Recorded
 from tests import warm
@@ -253,3 +253,18 @@ def test_captures_of_the_published_tool_are_read(tmp_path: Path) -> None:
     again = replay(case, "dipu")
     assert again.result.device.type == "dipu" and again.gradients is not None
     assert again.gradients[0].tolist() == [0.5]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_failed_call_in_place_is_saved_as_it_was_before_the_write(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    x = torch.tensor([1, 2, 3], dtype=dtype, device="dipu")
+    with OpAutoCompare() as tool, torch.dipu.quirk("nan", "mul_"):  # type: ignore[attr-defined]
+        x.mul_(2)
+    assert len(tool.failures) == 1
+    cpu, device = sorted(load_cases(tmp_path), key=lambda case: case.where)
+    assert wrong(cpu, "cpu") == []
+    assert any("nan" in line for line in wrong(device, "cpu"))
+    with torch.dipu.quirk("nan", "mul_"):  # type: ignore[attr-defined]
+        assert any("nan" in line for line in wrong(cpu, "dipu"))
