@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from deeplink.errors import SettingError
-from op_tools import diagnostics, folders, host, results, snapshot, store
+from op_tools import diagnostics, folders, results, snapshot, store
 from op_tools.call import Call, held_bytes, tensors
 from op_tools.comparison import Taken
 from op_tools.gradients import Gradients
@@ -68,8 +68,7 @@ def _write_call(where: Path, taken: Taken) -> None:
     call, run, header = taken.call, taken.reference(), _header(taken)
     device = _leaf(taken.device, taken.again.requires)
     cpu = _leaf("cpu", frozenset())
-    stand_ins = dict(zip(map(id, _given(call)), run.leaves, strict=True))
-    theirs = host.mapped((call.args, call.kwargs), lambda leaf: stand_ins.get(id(leaf), leaf))
+    theirs = taken.again.inputs_of_reference()
     _write(where / "device", "input", header, call.args, call.kwargs, device)
     _write(where / "device", "output", header, (taken.result,), {}, device)
     _write(where / "cpu", "input", header, theirs[0], theirs[1], cpu)
