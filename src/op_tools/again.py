@@ -362,10 +362,23 @@ def _again(
     if names.last(call.name) == "to":
         moved = (place if isinstance(a, (str, int)) else a for a in args[1:2])
         args = (*args[:1], *moved, *args[2:])
-    if names.last(call.name) == "rms_norm" and len(args) < 4 and kwargs.get("eps") is None:
-        # without an epsilon it takes that of the type, which is another one here
-        kwargs = {**kwargs, "eps": torch.finfo(call.args[0].dtype).eps}
+    if names.last(call.name) == "rms_norm" and (*args, *[None] * 4)[3] is None:
+        # without an epsilon it takes the input type's, which is another one in a wider type
+        epsilon = kwargs.get("eps")
+        epsilon = _default_epsilon(call.args[0].dtype) if epsilon is None else epsilon
+        args, kwargs = args[:3], {**kwargs, "eps": epsilon}
     return args, kwargs
+
+
+@cache
+def _default_epsilon(dtype: torch.dtype) -> float:
+    """The epsilon that torch's rms_norm takes when none is given.
+
+    It is that of the type of the arguments or, in later versions, of the type that is computed in.
+    """
+    small = torch.tensor([2.0**-10], dtype=dtype)
+    is_own = float(torch.nn.functional.rms_norm(small, (1,))) < 0.5
+    return torch.finfo(dtype if is_own or dtype == torch.float64 else torch.float32).eps
 
 
 def function_on_host(call: Call) -> Callable[..., Any]:

@@ -318,6 +318,15 @@ def test_tangents_are_not_compared() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_an_rms_norm_without_epsilon_takes_the_same_one_in_float64(dtype: torch.dtype) -> None:
+    x = (on_device(8, 64).to(dtype) / 20).requires_grad_()
+    norm = nn.RMSNorm(64).to("dipu", dtype)  # it gives its epsilon, None, by place
+    with OpAutoCompare() as tool:
+        norm(x).sum().backward()
+    healthy(tool)
+
+
 def test_sparse_gradients_are_compared() -> None:
     embedding = nn.Embedding(11, 8, sparse=True).to("dipu")
     words = on_device(1).new_tensor([1, 1, 2, 5], dtype=torch.int64)
