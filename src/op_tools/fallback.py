@@ -29,6 +29,9 @@ from op_tools.options import Options
 from op_tools.tool import Started, Substitute
 
 HALVES = (torch.float16, torch.bfloat16)
+# Autocast asks them for float32 by their `dtype` and leaves the arguments: so their gradients are
+# computed in the type of the arguments.
+TAKE_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
 
 
 class OpFallback(Substitute):
@@ -112,6 +115,9 @@ class OpFallback(Substitute):
                 done = run_on_host(call, None, draws)
         else:
             raised = torch.float32 if torch.float32 in floating else None
+            if raised is not None and names.last(call.name) in TAKE_DTYPE:
+                call = call.given_others(call.args, {**call.kwargs, "dtype": raised})
+                raised = None
             with no_autocast(device):
                 done = run_on_host(call, raised, draws)
         expected = iter(wanted)

@@ -401,3 +401,22 @@ def test_kernels_are_seen_inside_of_a_cast_function() -> None:
     with op_tools.OpTimeMeasure(ops="aten.mm", level="aten") as clock, OpDtypeCast(ops="torch.mm"):
         torch.mm(x, x)
     assert [(line.name, line.calls) for line in clock.summary()] == [("aten.mm.default", 1)]
+
+
+@pytest.mark.parametrize("function", ["cumsum", "softmax", "log_softmax", "cumprod"])
+def test_a_gradient_under_autocast_is_computed_in_the_type_of_the_argument(function: str) -> None:
+    values = torch.randn(6, 8, dtype=torch.float16)
+
+    def gradient() -> Tensor:
+        x = values.to("dipu").requires_grad_()
+        with torch.autocast("dipu", dtype=torch.float16):
+            made = getattr(x, function)(0)
+        made.backward(torch.linspace(-1, 1, 48).view(6, 8).to("dipu"))
+        assert x.grad is not None
+        return x.grad.cpu()
+
+    wanted = gradient()
+    with OpFallback() as tool:
+        found = gradient()
+    assert torch.equal(found, wanted)
+    assert tool.hits[f"torch.Tensor.{function}"] == 1

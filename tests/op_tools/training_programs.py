@@ -31,6 +31,7 @@ class Block(nn.Module):
         self.kind = kind
         self.first = nn.Linear(WIDTH, WIDTH)
         self.second = nn.Linear(WIDTH, WIDTH, bias=randomness.random() < 0.5)
+        self.third = nn.Linear(WIDTH, WIDTH)
         self.layer_norm = nn.LayerNorm(WIDTH)
         self.batch_norm = nn.BatchNorm1d(WIDTH)
         self.instance_norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
@@ -66,9 +67,11 @@ class Block(nn.Module):
         return F.relu(made, inplace=True).reshape(ROWS, WIDTH) + x
 
     def run_attention(self, x: Tensor) -> Tensor:
+        # each weight is used once: autocast adds the gradients of two uses in half precision, and
+        # a tool that moves each use to the CPU adds them in float32
         query, key, value = (
             part(x).view(1, ROWS, 2, WIDTH // 2).transpose(1, 2)
-            for part in (self.first, self.second, self.first)
+            for part in (self.first, self.second, self.third)
         )
         mixed = F.scaled_dot_product_attention(query, key, value)
         return mixed.transpose(1, 2).reshape(ROWS, WIDTH) + x
