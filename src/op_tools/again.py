@@ -17,7 +17,7 @@ from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import bulk, host, kernels, names, watching
 from op_tools.call import PLAIN, Call, tensor_list
-from op_tools.memory import Overlap
+from op_tools.overlap import Overlap
 from op_tools.reference import (
     CAST,
     CONVOLUTIONS,
@@ -271,12 +271,7 @@ class Again:
     def _views(self, overlap: Overlap, types: Types) -> dict[int, Tensor]:
         """Arguments that overlap, as views of one piece of memory, by the id of the argument."""
         members = [self.call.given[place] for place in overlap.places]
-        with torch.no_grad():
-            values = [self._leaf(member, types, False) for member in members]
-            memory = values[0].new_zeros(overlap.length)
-            views = [memory.as_strided(*view) for view in overlap.views]
-            for view, value in zip(views, values, strict=True):
-                view.copy_(value)
+        views = overlap.together([self._leaf(member, types, False) for member in members])
         return dict(zip(map(id, members), views, strict=True))
 
     def _leaf(self, value: Tensor, types: Types, grad: bool) -> Tensor:

@@ -53,6 +53,7 @@ from op_tools.device_verdicts import Right
 from op_tools.interception import Plan
 from op_tools.kept_before import Before
 from op_tools.options import Options
+from op_tools.overlap import overlaps
 from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
@@ -180,7 +181,7 @@ class OpAutoCompare(Observer):
         kept, requires = kept_before.kept(call, there)
         guards = memory.guards(call, there)
         state = Before(kept, requires, versions, given, guards, False, random, there, reread)
-        state.overlaps = memory.overlaps(call.given)
+        state.overlaps = overlaps(call.given)
         return state
 
     def _after(self, call: Call, state: Before, result: Any) -> None:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from op_tools import written
 from op_tools.call import Call
+from op_tools.overlap import Overlap, overlaps
 
 _LEAVES = frozenset({Tensor, int, float, bool, str, type(None), torch.dtype, torch.device})
 
@@ -105,7 +106,8 @@ def _is_dense(tensor: Tensor) -> bool:
 class Copies:
     """Stand-ins of tensors, one for each: a tensor that is given twice is copied once.
 
-    With the call that is made on them, `written()` returns the stand-ins that it wrote.
+    With the call that is made on them, `written()` returns the stand-ins that it wrote. Arguments
+    that overlap in memory have stand-ins that overlap, where the call may write one of them.
     """
 
     def __init__(
@@ -120,6 +122,10 @@ class Copies:
         self._compares = call is not None and written.may_write_unseen(call)
         for leaf, stand_in in made:  # already
             self._add(leaf, stand_in)
+        self._together: list[list[Tensor]] = []  # stand-ins that overlap
+        if call is not None and (self._declared or written.may_write(call)):
+            for overlap in overlaps(call.given):
+                self._add_together([call.given[place] for place in overlap.places], overlap)
 
     def of(self, value: Any) -> Any:
         """`value` with its tensors replaced."""
@@ -131,6 +137,29 @@ class Copies:
         if id(leaf) not in self._made:
             self._add(leaf, self._copy(leaf))
         return self._made[id(leaf)].copy
+
+    def _add_together(self, members: list[Tensor], overlap: Overlap) -> None:
+        copies = [self._copy(member) for member in members]
+        if any(copy is member for copy, member in zip(copies, members, strict=True)):
+            return  # not copied: the arguments themselves overlap
+        for copy, view in zip(copies, overlap.together(copies), strict=True):
+            copy.data = view
+        self._together.append(copies)
+        for member, copy in zip(members, copies, strict=True):
+            self._add(member, copy)
+
+    def counting(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors whose versions count the writes to the memory of a tensor.
+
+        Stand-ins that overlap have a version each.
+        """
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return [tensor]
+        memory = tensor.untyped_storage().data_ptr()
+        for copies in self._together:
+            if copies[0].untyped_storage().data_ptr() == memory:
+                return [tensor, *copies]
+        return [tensor]
 
     def _add(self, leaf: Tensor, copy: Tensor) -> None:
         version = None if copy.is_inference() else copy._version
@@ -201,7 +230,8 @@ class Saved:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
 
     def _pack(self, tensor: Tensor) -> _Saved:
-        made = _Saved(tensor, tensor._version)
+        counting = self._copies.counting(tensor)
+        made = _Saved(tensor, counting, _version_of(counting))
         self._saved.append(made)
         return made
 
@@ -230,15 +260,20 @@ class Saved:
 @dataclass(eq=False, slots=True)
 class _Saved:
     tensor: Tensor
+    counting: list[Tensor]  # their versions count the writes to the tensor
     version: int
     held: Tensor | None = None  # what the program has of it
     version_of_held: int = 0
 
 
+def _version_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor._version for tensor in tensors)
+
+
 def _unpack(saved: _Saved) -> Tensor:
     held = saved.tensor if saved.held is None else saved.held
     expected = saved.version if saved.held is None else saved.version_of_held
-    if held._version != expected or saved.tensor._version != saved.version:
+    if held._version != expected or _version_of(saved.counting) != saved.version:
         shape = list(held.shape)
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from op_tools import device_copies, host, memory, reference
 from op_tools.call import Call
+from op_tools.overlap import Overlap
 
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
@@ -32,7 +33,7 @@ class Before:
     on_device: bool = False  # the copies lie on the device, which is asked first
     reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
     in_place: bool = True  # it may write its arguments: `call` has copies of them
-    overlaps: Sequence[memory.Overlap] = ()  # arguments that overlap in memory
+    overlaps: Sequence[Overlap] = ()  # arguments that overlap in memory
 
 
 class Rereads:

@@ -5,7 +5,6 @@ much is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,58 +29,6 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
         return False
     given = [t.untyped_storage()._cdata for t in call.given]
     return set(found).issubset(given)
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Arguments of one call and one type whose memory overlaps, as views of one piece of memory."""
-
-    places: tuple[int, ...]  # among the tensors of the call
-    views: tuple[tuple[torch.Size, tuple[int, ...], int], ...]  # shape, stride, offset of each
-    length: int  # elements
-
-
-def overlaps(given: list[Tensor]) -> list[Overlap]:
-    """The arguments that a write to another argument may change."""
-    if len(given) < 2:  # hot path
-        return []
-    storages: dict[tuple[int, torch.dtype], dict[int, int]] = {}
-    for place, tensor in enumerate(given):
-        key = tensor.untyped_storage()._cdata, tensor.dtype
-        storages.setdefault(key, {}).setdefault(id(tensor), place)
-    return [
-        overlap
-        for members in storages.values()
-        if len(members) > 1
-        for overlap in _overlaps_in_storage(given, list(members.values()))
-    ]
-
-
-def _overlaps_in_storage(given: list[Tensor], places: list[int]) -> list[Overlap]:
-    spans = []  # first element, the one behind the last, place
-    for place in places:
-        tensor = given[place]
-        # copy_() does not write an expanded tensor
-        if tensor.numel() and torch._debug_has_internal_overlap(tensor) != 1:
-            last = sum(int((n - 1) * s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-            begin = int(tensor.storage_offset())
-            spans.append((begin, begin + last + 1, place))
-    spans.sort()
-    groups: list[list[tuple[int, int, int]]] = []
-    end = -1
-    for span in spans:
-        if span[0] >= end:
-            groups.append([])
-        groups[-1].append(span)
-        end = max(end, span[1])
-    return [_overlap(given, group) for group in groups if len(group) > 1]
-
-
-def _overlap(given: list[Tensor], group: list[tuple[int, int, int]]) -> Overlap:
-    first, end = group[0][0], max(span[1] for span in group)
-    places = tuple([span[2] for span in group])
-    views = [(given[at].shape, given[at].stride(), begin - first) for begin, _, at in group]
-    return Overlap(places, tuple(views), end - first)
 
 
 # Nodes whose gradient is a view of what comes in, whatever that is.

@@ -352,6 +352,54 @@ def test_a_tensor_that_was_not_saved_may_be_written(tool: Tool) -> None:
     assert_same(x.grad, x.detach().exp())
 
 
+# Arguments that overlap in memory.
+
+
+@tools(BOTH)
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[1:].add_(x[:-1]),
+        lambda x: torch.add(x[1:], 1, out=x[:-1]),
+        lambda x: x.__setitem__(slice(1, None), x[:-1]),
+        lambda x: x.view(2, 2).add_(x.view(2, 2).t()),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_write_into_an_overlapping_argument_raises_as_on_the_device(
+    write: Callable[[Tensor], Any], dtype: torch.dtype, tool: Tool
+) -> None:
+    x = torch.arange(4.0).to("dipu", dtype)
+    with tool(), pytest.raises(RuntimeError, match="refer to a single memory location"):
+        write(x)
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and diagnostics.problems() == []
+
+
+@tools(BOTH)
+def test_a_write_is_seen_by_an_argument_that_is_a_view_of_it(tool: Tool) -> None:
+    x, y = torch.zeros(4, device="dipu"), torch.ones(3, device="dipu")
+    with tool():
+        torch._foreach_add_([x, x.view(2, 2), y], 1.0)
+    assert x.tolist() == [2.0] * 4 and y.tolist() == [2.0] * 3
+
+
+@tools(BOTH)
+def test_gradients_pass_through_a_write_from_a_view(tool: Tool) -> None:
+    x = torch.ones(4, device="dipu", requires_grad=True)
+    with tool():
+        y = x * 1
+        y.add_(y.view(4)).square().sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [8.0] * 4
+
+
+@tools(BOTH)
+def test_a_saved_view_of_what_the_call_writes_is_an_error(tool: Tool) -> None:
+    x = torch.ones(4, device="dipu", requires_grad=True)
+    with tool(), pytest.raises(RuntimeError, match="has been modified by an inplace operation"):
+        y = x * 1
+        y.mul_(y.view(4)).sum().backward()
+
+
 # Composition.
 
 
