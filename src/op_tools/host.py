@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -217,17 +218,27 @@ def _differ(before: Tensor | None, after: Tensor) -> bool:
 class Saved:
     """Tensors that the graph of a call on stand-ins saves for the backward pass.
 
-    The program holds the originals and the results on the device. A write to those raises in the
-    backward pass, as it does without stand-ins.
+    The program holds the originals and the results on the device. A write to an original or to a
+    result raises in the backward pass, as it does without stand-ins.
+
+    A call on stand-ins may contain another call on stand-ins: OpFallback inside of OpDtypeCast,
+    for example. What the graph of the inner call saves is handed on to the outer call, whose
+    originals the program holds.
     """
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
         self._saved: list[_Saved] = []
 
-    def hooks(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
         """To be entered around the call."""
-        return torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        outer, _in_force.saved = _in_force.saved, self
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
+                yield
+        finally:
+            _in_force.saved = outer
 
     def _pack(self, tensor: Tensor) -> _Saved:
         counting = self._copies.counting(tensor)
@@ -245,7 +256,9 @@ class Saved:
             if result.layout == torch.strided and not result.is_nested and result.numel()
         }
         for one in self._saved:
-            tensor = one.tensor
+            if not one.is_current():
+                continue  # written since then: the backward pass raises
+            tensor = one.tensor if one.held is None else one.held
             if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
                 continue
             held = self._copies.sharing(tensor)
@@ -254,7 +267,16 @@ class Saved:
             if held is not None and held is not tensor and not held.is_inference():
                 one.held = held.detach()  # it has the count of writes, and no graph
                 one.version_of_held = one.held._version
-        self._saved.clear()
+        if _in_force.saved is not None:
+            _in_force.saved._saved += self._saved
+        self._saved = []
+
+
+class _InForce(threading.local):
+    saved: Saved | None = None  # of the innermost call on stand-ins that is running
+
+
+_in_force = _InForce()
 
 
 @dataclass(eq=False, slots=True)
@@ -265,19 +287,27 @@ class _Saved:
     held: Tensor | None = None  # what the program has of it
     version_of_held: int = 0
 
+    def is_current(self) -> bool:
+        """Whether neither the tensor nor what the program has of it was written since the call."""
+        if self.held is not None and self.held._version != self.version_of_held:
+            return False
+        return _version_of(self.counting) == self.version
+
 
 def _version_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor._version for tensor in tensors)
 
 
 def _unpack(saved: _Saved) -> Tensor:
-    held = saved.tensor if saved.held is None else saved.held
-    expected = saved.version if saved.held is None else saved.version_of_held
-    if held._version != expected or _version_of(saved.counting) != saved.version:
+    if not saved.is_current():
+        held = saved.tensor if saved.held is None else saved.held
+        found, expected = _version_of(saved.counting), saved.version
+        if found == expected:
+            found, expected = held._version, saved.version_of_held
         shape = list(held.shape)
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace "
-            f"operation: [{held.type()} {shape}] is at version {held._version}; expected version "
+            f"operation: [{held.type()} {shape}] is at version {found}; expected version "
             f"{expected} instead. Hint: enable anomaly detection to find the operation that failed "
             "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
         )

@@ -352,6 +352,30 @@ def test_a_tensor_that_was_not_saved_may_be_written(tool: Tool) -> None:
     assert_same(x.grad, x.detach().exp())
 
 
+@pytest.mark.parametrize("program", [writes_a_result, writes_an_argument])
+@pytest.mark.parametrize("cast_is_inside", [True, False])
+def test_a_saved_tensor_of_a_call_of_two_tools_that_was_written_is_an_error(
+    program: Callable[[], None], cast_is_inside: bool
+) -> None:
+    cast, fallback = WIDE["cast"](), OpFallback()
+    one, two = (fallback, cast) if cast_is_inside else (cast, fallback)
+    with one, two, pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        program()
+
+
+@pytest.mark.parametrize("cast_is_inside", [True, False])
+def test_a_tensor_that_was_not_saved_by_two_tools_may_be_written(cast_is_inside: bool) -> None:
+    cast, fallback = WIDE["cast"](), OpFallback()
+    x = device(3).requires_grad_()
+    with fallback if cast_is_inside else cast, cast if cast_is_inside else fallback:
+        y = (x + 1).exp_()
+        with torch.no_grad():
+            x.add_(1)
+        y.sum().backward()
+    assert x.grad is not None
+    assert_same(x.grad, x.detach().exp())
+
+
 # Arguments that overlap in memory.
 
 
