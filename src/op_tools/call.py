@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn.parameter import Buffer, Parameter
 
 from op_tools.names import UPLOADS
@@ -117,7 +118,7 @@ class Call:
     @property
     def operator(self) -> str:
         """The last part of the name, as in `LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16`."""
-        return _operator(self.name, self.level == "aten")
+        return _operator(self.name, self.level == "aten" or isinstance(self.func, OpOverload))
 
     @property
     def where(self) -> str:

@@ -103,7 +103,8 @@ class Sampled:
         taken = self._taken(call, part, result, made, wrote)
         taken.sampled = not state.confirms
         memory.wait_for_host(call.device or reference.HOST, result)
-        self._judge(taken, None, "")
+        if part.is_result_judged:
+            self._judge(taken, None, "")
         with self._lock:
             self.calls += 1
         if state.given is not None and any(tensor.requires_grad for tensor in made):
@@ -126,6 +127,9 @@ class Sampled:
     ) -> Taken:
         copies = host.Copies(host.host_copy)
         small = call.given_others(copies.of(part.args), copies.of(part.kwargs))
+        small.func = call.func if part.func is None else part.func
+        if len({id(tensor) for tensor in call.given}) < len(call.given):
+            small = _shared(call, small, part)
         device = call.device or reference.HOST
         # the order of arguments is that of the large call, unless lists were cut short
         wants = [
@@ -223,6 +227,28 @@ def _key(call: Call) -> Hashable:
     return call.name, place, call.module, shapes
 
 
+def _shared(call: Call, small: Call, part: Slice) -> Call:
+    """The small call with one copy of a tensor that is given twice: its gradient is the sum of
+    both. Where the copies are of different parts, the gradient is not judged.
+    """
+    first: dict[int, int] = {}
+    substitutes: dict[int, Tensor] = {}
+    for at, (own, copy) in enumerate(zip(call.given, small.given, strict=False)):
+        place = first.setdefault(id(own), at)
+        if place == at:
+            continue
+        if torch.equal(small.given[place], copy):
+            substitutes[id(copy)] = small.given[place]
+        elif at < len(part.gradients):
+            part.gradients[place] = part.gradients[at] = None
+    args, kwargs = host.mapped(
+        (small.args, small.kwargs), lambda leaf: substitutes.get(id(leaf), leaf)
+    )
+    made = small.given_others(args, kwargs)
+    made.func = small.func
+    return made
+
+
 def _on_host(leaf: Any) -> Any:
     return host.host_copy(leaf) if isinstance(leaf, Tensor) else leaf
 
@@ -245,7 +271,7 @@ def _product_gradients(call: Call, choose: Chooser) -> list[Product]:
     if not _has_products(call) or len(call.args) < 2:
         return []
     first, second = (factor.detach() for factor in call.args[:2])
-    if first.dim() < 2 or second.dim() < 2:
+    if first.dim() < 2 or second.dim() < 2 or call.args[0] is call.args[1]:
         return []
     transposed = call.operator == "linear"
     if not transposed and first.shape[:-2] != second.shape[:-2]:
