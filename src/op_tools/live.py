@@ -73,8 +73,9 @@ def _write(text: str) -> None:
 
 
 def _follow(stream: Any) -> None:
-    """Let a stream's writes erase the live line; a stream of another kind is left alone."""
-    if "write" in vars(stream) or not stream.isatty():
+    """Let a stream's writes erase the live line; no stream or one of another kind is left alone."""
+    attributes = getattr(stream, "__dict__", None)  # None: also of an absent stream
+    if attributes is None or "write" in attributes or not stream.isatty():
         return
     write = stream.write
 

@@ -54,3 +54,22 @@ def test_each_line_on_the_screen_is_the_programs_own() -> None:
     assert shown == ["begin", "step 0 | loss 16.6", "half a line", "error", "end", ""]
     drawn = re.findall(r"\[op_tools\][^\r]*", text)
     assert len(drawn) == 3 and max(map(len, drawn)) < 80
+
+
+WITHOUT_STDOUT = """
+import sys
+from op_tools import live
+
+sys.stdout = None
+live.show("[op_tools] step 0")
+print("begin", file=sys.stderr)
+live.show("[op_tools] step 1")
+print("end", file=sys.stderr)
+live.end()
+"""
+
+
+def test_the_line_is_shown_where_there_is_no_standard_output() -> None:
+    text = at_a_terminal(WITHOUT_STDOUT)
+    assert "[op_tools] step 1" in text
+    assert [re.split("\r\x1b\\[K", line)[-1] for line in text.split("\r\n")] == ["begin", "end", ""]
