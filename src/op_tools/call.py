@@ -149,18 +149,6 @@ def tensor_list(*values: Any) -> list[Tensor]:
     return found
 
 
-def given_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """`tensor_list` of a call's arguments. Hot path: most have no containers."""
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        kind = type(value)
-        if kind in PLAIN:
-            found.append(value)
-        elif kind not in _SCALARS:
-            _collect((value,), found)
-    return found
-
-
 def _collect(values: Any, found: list[Tensor]) -> None:
     for value in values:
         kind = type(value)

@@ -34,13 +34,10 @@ from op_tools.gradients import Arguments, Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
-from op_tools.statistics_calls import DirectCalls
-from op_tools.statistics_direct import Direct
-from op_tools.statistics_list_calls import DirectLists
 from op_tools.statistics_store import head
 from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
-from op_tools.written import Mark, is_counted, marks, may_write, written
+from op_tools.written import Mark, is_counted, marks, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -129,21 +126,13 @@ class OpCapture(Observer):
         statistics = self._run.statistics
         if statistics is None:
             return self._run.direct(plan, self._heads)  # type: ignore[no-any-return]
-        if statistics.recorder is not None:
-            if plan.level != "api" or plan.name.startswith("torch.distributed."):
-                return None
-            written: Callable[..., Any]
-            written = recording.function(plan, statistics, self._heads())
-            return written
-        if plan.level == "api" and not plan.name.startswith("torch.distributed."):
-            made: DirectCalls | Direct = DirectCalls(plan, self._run, self.counted)
-        elif plan.name.startswith("aten.") and plan.level == "aten":
-            made = Direct(plan, self._run, self.counted)
-        else:
+        if statistics.recorder is None or plan.level != "api":
             return None
-        if plan.name.startswith(("torch._foreach_", "aten._foreach_")) and statistics.gathers:
-            return DirectLists(plan, self._run, self.counted, made)
-        return made
+        if plan.name.startswith("torch.distributed."):
+            return None
+        written: Callable[..., Any]
+        written = recording.function(plan, statistics, self._heads())
+        return written
 
     def _heads(self) -> Any:
         if self._run.heads is None:
@@ -195,7 +184,7 @@ class OpCapture(Observer):
             arguments = run.arguments(call)
         rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
-            text = run.statistics.before(given, may_write(call))
+            text = ",".join(run.statistics.texts(given))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
         if "group" in header:
@@ -253,7 +242,8 @@ class OpCapture(Observer):
             with DisableTorchFunction():  # the mode is on in here, and is busy
                 if header is None:
                     assert run.statistics is not None
-                    return run.statistics.text(gradient)
+                    (text,) = run.statistics.texts([gradient])
+                    return text
                 return run.taken(gradient)
 
         def done(found: Gradients) -> None:

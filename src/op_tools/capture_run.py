@@ -22,9 +22,6 @@ from op_tools.statistics_store import StatisticsStore
 from op_tools.store import Header, Part, encode
 from op_tools.taking import Taker
 
-NO_HASHES = (
-    "the statistics have no hashes without the native part; OP_CAPTURE_MODE=hash writes them"
-)
 TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
 
 
@@ -99,8 +96,6 @@ class Run:
         """Any tensor may be written unseen."""
         if self._packed is not None:
             self._packed.forget_all()
-        if self.statistics is not None:
-            self.statistics.forget_all()
 
     def mode_of(self, call: Call) -> str:
         """What is still written: tensors, statistics of them, or nothing."""
@@ -204,8 +199,6 @@ class Run:
                     if kept is not None and kept.bytes
                 )
             )
-        if self.calls and self.statistics is not None and not self.statistics.hashed:
-            lines.append(f"OpCapture: {NO_HASHES}")
         for reason, count in self.skipped.most_common():
             lines.append(f"OpCapture: {count} calls not captured: {reason}")
         if self.limits:

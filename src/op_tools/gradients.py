@@ -51,21 +51,16 @@ def arguments(call: Call) -> Arguments:
     """
     if call.level == "aten":
         return Arguments(0, {}, {})
-    return arguments_of(call.given)
-
-
-def arguments_of(given: list[Tensor]) -> Arguments:
-    """The same, of all tensors among them."""
     leaves: dict[int, int] = {}
     edges: dict[tuple[Node, int], int] = {}
-    for at, tensor in enumerate(given):
+    for at, tensor in enumerate(call.given):
         if tensor.requires_grad:
             node = tensor.grad_fn
             if node is None:
                 leaves.setdefault(id(tensor), at)
             else:
                 edges.setdefault((node, tensor.output_nr), at)
-    return Arguments(len(given), leaves, edges)
+    return Arguments(len(call.given), leaves, edges)
 
 
 @dataclass

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import looks, reducing, statistics_groups
+from op_tools import looks, reducing
 from op_tools.host import kind_of
 from op_tools.statistics import NATIVE
-from op_tools.statistics_device import flat_of
 
 FINITE, NANS = 6, 7  # columns of the results; see reducing.py
 LOW, HIGH = 2, 3
@@ -82,12 +81,12 @@ class Later:
 def _started(waiting: list[Tensor]) -> Callable[[], list[float]]:
     start = reducing.starter(kind_of(waiting[0]))
     assert start is not None  # `takes` has said so
-    flats = [tensor if tensor.is_contiguous() else flat_of(tensor)[0] for tensor in waiting]
+    flats = [one if one.is_contiguous() else reducing.flat_of(one)[0] for one in waiting]
     counts = [flat.numel() for flat in flats]
     addresses = np.array([flat.data_ptr() for flat in flats])
     kinds = np.array([NATIVE[flat.dtype] for flat in flats])
     sizes = np.array(counts) * [flat.element_size() for flat in flats]
-    rows, lengths = statistics_groups.table_of(addresses, sizes, kinds)
+    rows, lengths = reducing.table_of(addresses, sizes, kinds)
     table, pieces = torch.from_numpy(rows), lengths.tolist()
     read = start(table, waiting[0].device)
     return lambda: _greatest(read(), pieces, counts)

@@ -149,7 +149,7 @@ class Unchanged(Generic[T]):
 
     def __init__(self, sampled: bool = True) -> None:
         self._sampled = sampled
-        self._known: dict[Any, tuple[StorageWeakRef, int, bool, int, bytes, T]] = {}
+        self._known: dict[Any, tuple[StorageWeakRef, int, int, bytes, T]] = {}
         self._written: dict[int, int] = {}  # memory, and when it was written last
         self._writes = 0
         self._sweep_at = SWEEP
@@ -173,8 +173,8 @@ class Unchanged(Generic[T]):
         entry = self._known.get(key) if key is not None else None
         if entry is None or _expired(entry[0].cdata):
             return key, None
-        _, version, fresh, made_at, few, made = entry
-        if not 0 <= tensor._version - version <= fresh or self._written.get(key[0], 0) > made_at:
+        _, version, made_at, few, made = entry
+        if tensor._version != version or self._written.get(key[0], 0) > made_at:
             return key, None
         return key, made if not self._sampled or few == sample(tensor) else None
 
@@ -185,10 +185,8 @@ class Unchanged(Generic[T]):
         """
         self.keep(self.key(tensor), tensor, made, dense)
 
-    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor, fresh: bool = False) -> None:
-        """The same, for a place whose key is known; None: one that has none. `fresh`: autograd may
-        be about to count the write that has made it.
-        """
+    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor) -> None:
+        """Remembers it for a place whose key is known; None: a tensor that has none."""
         if key is None:
             return
         weak = StorageWeakRef(tensor.untyped_storage())
@@ -196,7 +194,7 @@ class Unchanged(Generic[T]):
         if self._sampled:
             few = middle(dense) if len(key) == DENSE else sample(tensor)
         with self._lock:
-            self._known[key] = (weak, tensor._version, fresh, self._writes, few, made)
+            self._known[key] = (weak, tensor._version, self._writes, few, made)
             if len(self._known) > self._sweep_at:
                 self._sweep()
 

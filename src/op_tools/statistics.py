@@ -1,11 +1,9 @@
 """What a tensor's values amount to: min, max, mean, norm, how many are not finite, and a hash.
 
-The numbers are over the finite values, in float64; without the native helper those of large
-float32 tensors are summed in rows of float32 first, and good to about seven digits. The hash is
-over the bytes in the order of memory: it changes when an element changes, moves, or changes its
-sign, and two views of the same values (`x`, `x.t()`) have the same. The native helper gives all of
-it in one pass; it is built on first use, and done without where there is no compiler. Then the
-hash alone takes as long as a program's step, and OpCapture's statistics go without it.
+The numbers are over the finite values, in float64. The hash is over the bytes in the order of
+memory: it changes when an element changes, moves, or changes its sign, and two views of the same
+values (`x`, `x.t()`) have the same. The native helper gives all of it in one pass; it is built on
+first use. Where there is no compiler NumPy computes the same, more slowly.
 """
 
 from __future__ import annotations
@@ -17,13 +15,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import arena, kernels, snapshot, statistics_torch
-from op_tools.statistics_numpy import MASK, P1, WIDE, avalanche, by_pieces, hash_bytes
-from op_tools.statistics_torch import Floats
+from op_tools import arena, kernels, snapshot
+from op_tools.statistics_numpy import MASK, P1, avalanche, hash_bytes, numbers
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
@@ -100,38 +96,6 @@ def _in_window(tensor: Tensor) -> Tensor | None:
     return window[1].as_strided((count,), (1,), place)
 
 
-def floats(tensor: Tensor) -> Floats | None:
-    """The values of a dense tensor of float32 or float64, in the order of memory, where the host
-    sees all of its device's; None elsewhere. Hot path.
-    """
-    device = tensor.device
-    window = _windows.get((device, tensor.dtype), _UNKNOWN)
-    if window is _UNKNOWN:
-        window = _windows[device, tensor.dtype] = _floats_of(device, tensor.dtype)
-    if window is None:
-        return None
-    start, memory, width, index = window
-    count = tensor.numel()
-    place, rest = divmod(tensor.data_ptr() - start, width)
-    if rest or not 0 <= place <= memory.size - count or not count:
-        return None
-    _stream(index).synchronize()
-    return memory[place : place + count]
-
-
-Window = tuple[int, Floats, int, int]  # the first address, all memory, a value's width, the device
-_UNKNOWN: Window = (0, np.empty(0, np.float32), 1, 0)
-_windows: dict[tuple[torch.device, torch.dtype], Window | None] = {}
-_stream: Callable[[int], torch.Stream] = torch._C._accelerator_getStream
-
-
-def _floats_of(device: torch.device, dtype: torch.dtype) -> Window | None:
-    if device.type == "cpu" or dtype not in WIDE:
-        return None
-    found = _window_of(device, dtype)
-    return None if found is None else (found[0], found[1].numpy(), dtype.itemsize, device.index)
-
-
 @cache
 def _window_of(device: torch.device, dtype: torch.dtype) -> tuple[int, Tensor] | None:
     """The device's first address, and all of its memory as values of a type."""
@@ -157,10 +121,8 @@ def _view_of(kind: str) -> Callable[[Tensor], Tensor | None] | None:
     return view
 
 
-def measured(
-    host: Tensor, times: int = 1, hash_only: bool = False, hashed: bool = True
-) -> Statistics:
-    """The statistics of what `hosted` gave; the native part gives the hash in any case."""
+def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistics:
+    """The statistics of what `hosted` gave: by the native part, or by NumPy."""
     if host.is_complex():
         host = torch.view_as_real(host)
     helper = kernels.helper()
@@ -169,10 +131,8 @@ def measured(
         found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
     else:
         flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
-        if hashed:
-            found = Statistics(*by_pieces(flat, hash_only or not host.numel()))
-        else:
-            found = Statistics(None, *statistics_torch.numbers(flat))
+        hashed = hash_bytes(flat.view(torch.uint8).numpy())
+        found = Statistics(hashed) if hash_only else Statistics(hashed, *numbers(flat))
     return repeated(found, times)
 
 

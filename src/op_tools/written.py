@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from op_tools import names
 from op_tools.call import Call, tensors
@@ -146,7 +146,7 @@ def _marked(overload: OpOverload, call: Call) -> list[Tensor]:
 def _overloads(word: str) -> tuple[OpOverload, ...]:
     """The aten operators of a name that write an argument other than `out=`."""
     packet = getattr(torch.ops.aten, word, None)
-    if packet is None:
+    if not isinstance(packet, OpOverloadPacket):  # also an attribute of the namespace: `__eq__`
         return ()
     found = [getattr(packet, name) for name in packet.overloads()]
     lists = is_in_place(word)  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)

@@ -6,20 +6,18 @@ What ran on a GPU itself is in docs/op_tools.md.
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from deeplink import native
-from op_tools import reducing, statistics, statistics_rows
+from op_tools import reducing, statistics
+from op_tools.reducing import FIELDS, PIECE, flat_of, pieces
 from op_tools.statistics import Statistics
-from op_tools.statistics_device import flat_of
-from op_tools.statistics_groups import PIECE, pieces
+from op_tools.statistics_numpy import MASK, hash_of_sums
 from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
 SOURCE = Path(reducing.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
@@ -82,13 +80,24 @@ def found_in(
     results: torch.Tensor, lengths: list[int], flats: list[torch.Tensor], hash_only: bool
 ) -> list[Statistics]:
     """What the rows of each tensor amount to."""
-    counts = np.array([flat.numel() for flat in flats])
-    sizes = counts * [flat.element_size() for flat in flats]
-    floats = np.array([flat.is_floating_point() for flat in flats])
-    given = results.numpy(), np.array(lengths)
-    texts = statistics_rows.texts(*given, sizes, counts, floats, hash_only)
-    found = [json.loads(f"{{{text}}}") for text in texts]
-    return [Statistics(int(one.pop("hash"), 16), **one) for one in found]
+    parts = zip(results.split(lengths), flats, strict=True)
+    return [_amount_to(rows, flat, hash_only) for rows, flat in parts]
+
+
+def _amount_to(rows: torch.Tensor, flat: torch.Tensor, hash_only: bool) -> Statistics:
+    sums = [value & MASK for value in rows[:, :2].flatten().tolist()]
+    hashed = hash_of_sums(flat.numel() * flat.element_size(), sums)
+    if hash_only:
+        return Statistics(hashed)
+    rows = rows[rows[:, 6] > 0]  # the others have no finite value
+    count = int(rows[:, 6].sum())
+    if not count:
+        return Statistics(hashed, nonfinite=flat.numel())
+    values = rows.view(torch.float64)
+    low, high = (rows if not flat.is_floating_point() else values)[:, 2:4].unbind(1)
+    total, squares = values[:, 4:6].sum(0).tolist()
+    extent = low.min().item(), high.max().item()
+    return Statistics(hashed, *extent, total / count, math.sqrt(squares), flat.numel() - count)
 
 
 def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
@@ -101,7 +110,7 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
         flats = [flat_of(tensor)[0] for tensor in given]
         tables = [pieces(flat, hash_only) for flat in flats]
         table = torch.tensor([row for rows in tables for row in rows], dtype=torch.int64)
-        results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
+        results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
         addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (table, results))
         library.run(*addresses, len(table))
         all_found = found_in(results, [len(rows) for rows in tables], flats, hash_only)
@@ -115,7 +124,7 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
                 assert found.mean == pytest.approx(plain.mean, rel=1e-6, abs=near)
     nans = torch.tensor([math.nan, 1.0, math.inf])
     table = torch.tensor(pieces(nans, False), dtype=torch.int64)
-    results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
+    results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
     library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
     assert (int(results[:, 6].sum()), int(results[:, 7].sum())) == (1, 1)
 
@@ -135,7 +144,7 @@ def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctype
         if size % 8:
             rows.append((words.data_ptr(), size % 8, kind + (size // 8 * 8 // width << 8)))
         table = torch.tensor(rows, dtype=torch.int64)
-        results = torch.zeros(len(table), statistics_rows.FIELDS, dtype=torch.int64)
+        results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
         library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
         (found,) = found_in(results, [len(rows)], [flat_of(tensor)[0]], False)
         plain = statistics.of(tensor)

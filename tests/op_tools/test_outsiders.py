@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from op_tools import OpCapture, OpObserve, diagnostics, gradients, kernels, outsiders
+from op_tools import OpCapture, OpObserve, diagnostics, gradients, outsiders
 from op_tools.replay import load_cases
 from tests import warm
 
@@ -27,16 +27,6 @@ from tests import warm
 def lines(folder: Path) -> list[dict[str, Any]]:
     (file,) = (folder / "op_tools_results/op_statistics_result").glob("*.jsonl")
     return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-@pytest.fixture(params=["natively", "by Python"])
-def waits(
-    request: pytest.FixtureRequest, starts: list[int], monkeypatch: pytest.MonkeyPatch
-) -> list[int]:
-    """How many pieces each start has, in both ways."""
-    if request.param == "by Python":
-        monkeypatch.setattr(kernels, "helper", lambda: None)
-    return starts
 
 
 def full(value: float) -> Tensor:
@@ -50,19 +40,19 @@ def overwrite(address: int, count: int) -> None:
     (ctypes.c_float * count).from_address(address - start + host)[:] = [-100.0] * count
 
 
-def test_calls_are_reduced_together(waits: list[int], tmp_path: Path) -> None:
+def test_calls_are_reduced_together(starts: list[int], tmp_path: Path) -> None:
     x = full(2.0)
     with OpCapture(mode="statistics"):
         for _ in range(2):  # of a function that is met for the first time nothing is known
-            waits.clear()
+            starts.clear()
             ((x * 3) + 1).neg().abs()
-        assert not waits
-    assert len(waits) == 1
+        assert not starts
+    assert len(starts) == 1
     found = [(line["inputs"][0]["max"], line["outputs"][0]["max"]) for line in lines(tmp_path)]
     assert found == 2 * [(2.0, 6.0), (6.0, 7.0), (7.0, -7.0), (-7.0, 7.0)]
 
 
-def test_what_waits_is_read_before_a_call_that_writes(waits: list[int], tmp_path: Path) -> None:
+def test_what_waits_is_read_before_a_call_that_writes(starts: list[int], tmp_path: Path) -> None:
     x = full(2.0)
     with OpCapture(mode="statistics"):
         y = x * 3
@@ -89,7 +79,7 @@ def test_what_waits_is_read_before_a_call_by_python(starts: list[int], tmp_path:
 
 
 def test_what_waits_is_read_before_a_backward_pass_adds_to_it(
-    waits: list[int], tmp_path: Path
+    starts: list[int], tmp_path: Path
 ) -> None:
     x = full(2.0).requires_grad_()
     optimizer = torch.optim.SGD([x], lr=0.1)
@@ -118,7 +108,7 @@ def test_a_backward_pass_goes_on_where_a_tool_fails_around_it(
     assert "no space left" in diagnostics.problems("op_tools")[0].message
 
 
-def test_another_stream_waits_for_what_it_is_to_write(waits: list[int], tmp_path: Path) -> None:
+def test_another_stream_waits_for_what_it_is_to_write(starts: list[int], tmp_path: Path) -> None:
     other = torch.dipu.Stream()
     x = full(2.0)
     with OpCapture(mode="statistics"):
@@ -130,11 +120,11 @@ def test_another_stream_waits_for_what_it_is_to_write(waits: list[int], tmp_path
     assert (times["outputs"][0]["max"], added["outputs"][0]["max"]) == (6.0, 7.0)
 
 
-def test_who_asks_for_an_address_may_write_from_then_on(waits: list[int], tmp_path: Path) -> None:
+def test_who_asks_for_an_address_may_write_from_then_on(starts: list[int], tmp_path: Path) -> None:
     x = full(2.0)
     with OpCapture(mode="statistics"):
         y = x * 3
-        assert not waits
+        assert not starts
         address = y.data_ptr()
         overwrite(address, 4)
         z = y + 1
@@ -185,7 +175,7 @@ def load(file: Path, name: str) -> None:
     ],
 )
 def test_a_module_of_an_outsiders_ends_the_waiting(
-    name: str, of: bytes, ends: bool, waits: list[int], tmp_path: Path
+    name: str, of: bytes, ends: bool, starts: list[int], tmp_path: Path
 ) -> None:
     file = tmp_path / f"{name}.so"
     file.write_bytes(b"\x7fELF " + of)
@@ -194,9 +184,9 @@ def test_a_module_of_an_outsiders_ends_the_waiting(
     with OpCapture(mode="statistics"):
         x.neg()
         load(file, name)
-        assert len(waits) == ends
+        assert len(starts) == ends
         x.neg()
-        assert len(waits) == 2 * ends
+        assert len(starts) == 2 * ends
     assert ExtensionFileLoader.create_module is plain
 
 
@@ -212,22 +202,22 @@ def test_all_are_told_where_one_of_them_fails() -> None:
     assert "no space left" in diagnostics.problems("op_tools")[0].message
 
 
-def test_torchs_compiler_ends_the_waiting(waits: list[int]) -> None:
+def test_torchs_compiler_ends_the_waiting(starts: list[int]) -> None:
     plain, x = torch.compile, full(2.0)
     with OpCapture(mode="statistics"):
         x.neg()
-        assert not waits
+        assert not starts
         torch.compile(lambda one: one.mul_(2), backend="eager")
-        assert len(waits) == 1
+        assert len(starts) == 1
         x.neg()
-        assert len(waits) == 2
+        assert len(starts) == 2
     assert torch.compile is plain
 
 
 @pytest.mark.parametrize("level", ["api", "aten"])
 @pytest.mark.parametrize("there", ["library", "launcher", "module", "compiled", "group"])
 def test_nothing_is_known_from_one_call_to_the_next_where_an_outsider_is(
-    there: str, level: Any, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: str, level: Any, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest = tmp_path / ("__triton_launcher.so" if there == "launcher" else "guest.so")
     guest.write_bytes(b"\x7fELF _ZN3c1010TensorImplE" if there == "library" else b"\x7fELF")
@@ -252,16 +242,16 @@ def test_nothing_is_known_from_one_call_to_the_next_where_an_outsider_is(
 
 @pytest.mark.parametrize("level", ["api", "aten"])
 def test_nothing_waits_once_there_is_a_process_group(
-    level: Any, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: Any, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = full(2.0)
     address = x.data_ptr()
     with OpCapture(mode="statistics", level=level):
         x.neg()
-        assert not waits
+        assert not starts
         monkeypatch.setitem(outsiders.groups, "a group", None)
         x.neg()
-        assert len(waits) > 0
+        assert len(starts) > 0
         overwrite(address, 4)
         x.neg()
         monkeypatch.delitem(outsiders.groups, "a group")
@@ -272,7 +262,7 @@ def test_nothing_waits_once_there_is_a_process_group(
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 @pytest.mark.parametrize("level", ["api", "aten"])
 def test_values_that_an_outsider_has_written_are_captured_again(
-    level: Any, when: str, waits: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: Any, when: str, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outsiders, "_has_compiled", lambda: when == "before")
     x = full(2.0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from op_tools import OpCapture, diagnostics, kernels, outsiders, steps
+from op_tools import OpCapture, diagnostics, outsiders, steps
 
 STEPS = 30
 
@@ -98,13 +98,9 @@ ACTIONS: list[Callable[[Program, Tensor], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["natively", "by Python"])
 def test_who_waits_tells_what_others_tell(
-    native: bool, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not native:
-        monkeypatch.setattr(kernels, "helper", lambda: None)
-
     def told(seed: int, alone: bool) -> list[dict[str, Any]]:
         folder = tmp_path / f"{seed} {alone}"
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder))

@@ -19,7 +19,7 @@ DTYPES = (
 def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
     """Reduces pieces of memory in the current stream; what it returns gives the results.
 
-    See op_tools/statistics_device.py for the table and the results.
+    See op_tools/reducing.py for the table and the results.
     """
     window = torch.get_device_module(device).host_window(device)
     if window is None:
