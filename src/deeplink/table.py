@@ -136,7 +136,7 @@ class Output(io.TextIOBase):
             self._stream.flush()
 
     def _write_at_once(self, stream: Any, text: str) -> None:
-        """Past the stream's buffer: text that stays there would fail the exit of the program."""
+        """Write without the stream's buffer: text left in it would fail the program's exit."""
         stream.flush()
         left = memoryview(self._encodable(text).encode(self.encoding, "replace"))
         while left:

@@ -255,7 +255,7 @@ def _get_seed(ctx: int, generator: int, seed: Any, offset: Any) -> None:
 
 
 def _set_seed(ctx: int, generator: int, seed: int, offset: int) -> None:
-    """Nothing: the next call draws its seed."""
+    """Set no seed: the next call draws its own."""
 
 
 # name in diopiRuntime_t -> (what does it, the types of its arguments), in the struct's order

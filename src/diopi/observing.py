@@ -33,8 +33,8 @@ class Observer:
         """The adaptor converts an argument or a result."""
 
 
-_NOBODY = Observer()
-_current = _NOBODY
+_NO_OBSERVER = Observer()
+_current = _NO_OBSERVER
 
 
 def current() -> Observer:

@@ -150,7 +150,7 @@ def _tensor_type(target: Target) -> Callable[..., Any]:
     own = f"torch.{target.device}." if target.has_index else "torch."
 
     def is_cuda(tensor: torch.Tensor) -> bool:
-        """As `tensor.is_cuda` is to the code that calls `type`: on plain CPU to user code alone."""
+        """`tensor.is_cuda` for the code that calls `type`: on plain CPU true for user code only."""
         if tensor.device.type != target.device:
             return False
         return target.has_index or (native.shows_cuda() and not calls.called_from_inside(2))

@@ -318,7 +318,7 @@ def with_missing(
 
 
 def _argument(value: Any) -> Verdict:
-    """Of an argument that is no tensor: the reference is given the same object."""
+    """The verdict on an argument that is no tensor: the reference gets the same object."""
     tolerance = VALUES if isinstance(value, (bool, int, float, complex)) else 0.0
     return Verdict(True, "value", atol=tolerance, rtol=tolerance)
 

@@ -232,7 +232,7 @@ class Saved:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """To be entered around the call."""
+        """Hooks on saved tensors, to be entered around the call."""
         outer, _in_force.saved = _in_force.saved, self
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
@@ -440,7 +440,7 @@ class Draws:
         return self._generators[id(theirs)][2]
 
     def restart(self) -> None:
-        """Forgets what was drawn: the call is made again."""
+        """Discards the numbers drawn so far: the call is rerun."""
         for _, _, ours, start in self._generators.values():
             ours.set_state(start)
 

@@ -48,7 +48,9 @@ class Rereads:
         self._lock = threading.Lock()
 
     def __call__(self, call: Call) -> bool:
-        if self._always or "batch_norm" in call.name:  # which writes statistics that nobody counts
+        if (
+            self._always or "batch_norm" in call.name
+        ):  # its writes are not counted
             return True
         with self._lock:
             number = self._calls[call.name] = self._calls[call.name] + 1
@@ -72,8 +74,8 @@ def kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
 
 
 def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Before:
-    """Of a view, arguments with the values where they are wanted or where the result is a copy;
-    else with the shape alone.
+    """Record a view's arguments: with values where they are wanted or where the result is a copy,
+    else with shapes alone.
     """
     values = wanted or not memory.lies_in_arguments(result, call)
     if values:

@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def show(text: str) -> None:
-    """Show a line in place of the one before; nothing where the program is within a line."""
+    """Replace the live line; show nothing while the program's last line is not ended."""
     global _shown
     with _lock, contextlib.suppress(OSError, ValueError):  # the terminal may be gone
         if not sys.stderr.isatty():
@@ -67,7 +67,7 @@ def _columns() -> int:
 
 
 def _write(text: str) -> None:
-    """Past what follows the program's writes."""
+    """Write to stderr without the replaced `write`, which would erase the line."""
     type(sys.stderr).write(sys.stderr, text)
     sys.stderr.flush()
 

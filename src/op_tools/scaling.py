@@ -56,7 +56,7 @@ def watch(skipped: Skipped) -> Callable[[], None]:
 
 
 def unscaled(root: Tensor) -> Tensor | None:
-    """The loss that a root of a backward pass stands for; None: no GradScaler has scaled it."""
+    """The loss that was scaled to the root of a backward pass; None: no GradScaler scaled it."""
     waiting: deque[Any] = deque([root.grad_fn])
     for _ in range(NEAR):
         node = waiting.popleft() if waiting else None

@@ -21,13 +21,13 @@ Arguments = tuple[Any, ...]
 
 
 def calls(overload: Any, dtype: str = "float32") -> list[Call]:
-    """Those of diopi's samples, and ours."""
+    """The calls of an overload: this module's own, then the ones that diopi's samples make."""
     heard = overloads.calls(overload, dtype) if overload.namespace == "aten" else ()
     return [*ours(overload, dtype), *heard]
 
 
 def ours(overload: Any, dtype: str = "float32") -> list[Call]:
-    """Those that are written here."""
+    """The calls of an overload that this module lists."""
     if overload not in HAND:
         return []
     with recipes.seeded(0), Portable():

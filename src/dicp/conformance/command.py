@@ -37,7 +37,7 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """Wrong, or asked for by name and not compiled."""
+        """Whether the case is wrong, or was asked for by name and not compiled."""
         return self.status == WRONG or (self.named and self.status != RIGHT)
 
 

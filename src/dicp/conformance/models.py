@@ -59,7 +59,7 @@ def _of_transformers(kind: str, head: str, **extra: Any) -> Model:
 
 
 class Bert(nn.Module):
-    """As `First`; it has no cache to leave out."""
+    """The first result of a BERT, which has no cache to leave out."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def _heard(overload: Any, dtype: str) -> Iterable[Call]:
 
 
 def _entries(overload: Any) -> tuple[str, ...]:
-    """Those of op_db: of diopi's op for the overload, else of its own name."""
+    """The entries of op_db for an overload: by the name of diopi's op, else by its own name."""
     name = str(overload).replace("aten.", "aten::", 1).removesuffix(".default")
     named = recipes.entries_of(get(_served()[name])) if name in _served() else []
     base = overload._schema.name.removeprefix("aten::")

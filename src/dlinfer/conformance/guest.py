@@ -21,7 +21,7 @@ def ops() -> Sequence[str]:
 
 
 def dtypes(vendor: str, device: str) -> Mapping[str, Sequence[str]]:
-    """Those in which the vendor's own kernel takes a case; the reference's own are the meanings."""
+    """The dtypes of each op for which a vendor has a kernel of its own, not the reference."""
     kind = torch.device(device).type
     found = {}
     with kernels.using(vendor):

@@ -202,7 +202,7 @@ def _rows(kept: Callable[[Call], Sequence[int]], *, mask: int | None = None) -> 
             return None
 
         def part(tensor: Tensor) -> Tensor:
-            """Of the arguments with as many dimensions; the others are for the kept ones."""
+            """Slice a tensor of the first argument's dimensions; copy any other tensor whole."""
             if tensor.dim() != first.dim():
                 return tensor.detach().clone()
             return take(tensor, picks)

@@ -202,7 +202,7 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> list[Value | None]:
-    """By convolutions, the builder's only products of windows."""
+    """The gradients of a convolution, computed by convolutions of the builder."""
     if transposed or x.dim != 4:
         raise NotTaken("a transposed convolution, or not of two dimensions")
     steps = _both(stride, padding, dilation)
