@@ -48,9 +48,7 @@ class Rereads:
         self._lock = threading.Lock()
 
     def __call__(self, call: Call) -> bool:
-        if (
-            self._always or "batch_norm" in call.name
-        ):  # its writes are not counted
+        if self._always or "batch_norm" in call.name:  # its writes are not counted
             return True
         with self._lock:
             number = self._calls[call.name] = self._calls[call.name] + 1
