@@ -325,6 +325,67 @@ def test_an_operator_called_by_its_aten_name_has_the_rule_of_the_operator() -> N
     assert (tool.compared, tool.skipped) == (1, {})
 
 
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (torch.outer, (numbers(300), numbers(400))),
+        (torch.mul, (numbers(300, 1), numbers(400))),
+        (torch.mm, (numbers(300, 2), numbers(2, 400))),
+        (F.linear, (numbers(300, 2), numbers(400, 2))),
+        (torch.addmm, (numbers(400), numbers(300, 2), numbers(2, 400))),
+    ],
+    ids=["outer", "mul", "mm", "linear", "addmm"],
+)
+def test_a_large_result_of_small_arguments_is_sampled(
+    func: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    call = Call(1, f"torch.{func.__name__}", func, args, {})
+    assert slices.is_large(call)
+    part = slices.slice_of(call, Chooser())
+    assert part is not None
+    found = func(*part.args, **part.kwargs)
+    assert found.numel() < func(*args).numel()
+    torch.testing.assert_close(found, part.result(func(*args)))
+
+
+def test_a_wrong_shape_is_not_large() -> None:
+    call = Call(1, "torch.mul", torch.mul, (numbers(300, 7), numbers(400)), {})
+    assert not slices.is_large(call)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "func", "shapes"),
+    [
+        ("gelu", F.gelu, [(400, 300)]),
+        ("gelu", F.gelu, [(1200, 1000)]),
+        ("_softmax", torch.softmax, [(1200, 1000)]),
+        ("mm", torch.mm, [(400, 300), (300, 200)]),
+        ("_scaled_dot_product.*", F.scaled_dot_product_attention, [(4, 8, 60, 50)] * 3),
+    ],
+    ids=["small", "gelu", "softmax", "mm", "attention"],
+)
+def test_one_element_that_is_not_finite_is_reported_in_the_second_call(
+    kernel: str, func: Callable[..., Any], shapes: list[tuple[int, ...]]
+) -> None:
+    args = [torch.randn(shape).to("dipu") for shape in shapes]
+    with OpAutoCompare() as tool:
+        for _ in range(2):
+            with torch.dipu.quirk("nan", kernel):
+                func(*args, **({"dim": -1} if func is torch.softmax else {}))
+    assert [failure.item for failure in tool.failures] == ["output"]
+
+
+def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
+    x = torch.randn(400, 300).to("dipu")
+    with OpAutoCompare() as tool:
+        for _ in range(2):
+            x.masked_fill(x > 3, float("-inf"))
+            torch.log(torch.zeros_like(x))
+            1 / torch.zeros_like(x)
+    assert tool.failures == []
+    assert tool.samples()[1:] == []
+
+
 def test_whole_judges_every_element() -> None:
     x = torch.randn(400, 300).to("dipu")
     with torch.dipu.quirk("wrong_epsilon"), OpAutoCompare(whole=True) as tool:

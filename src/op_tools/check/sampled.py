@@ -7,6 +7,7 @@ and only that verdict is reported as wrong.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import exactness, gradients, host, interception, memory, names, reference
+from op_tools import exactness, gradients, host, interception, looks, memory, names, reference
 from op_tools.again import again_of
 from op_tools.call import Call, tensor_list
 from op_tools.check import slices
@@ -105,10 +106,37 @@ class Sampled:
         memory.wait_for_host(call.device or reference.HOST, result)
         if part.is_result_judged:
             self._judge(taken, None, "")
+        if state.part is not None and not wrote:
+            self._judge_non_finite(state, taken, result, made)
         with self._lock:
             self.calls += 1
         if state.given is not None and any(tensor.requires_grad for tensor in made):
             self._watch(state, taken, result)
+
+    def _judge_non_finite(
+        self, state: Sampling, sample: Taken, result: Any, made: list[Tensor]
+    ) -> None:
+        """Judges an element that is not finite, if the floating arguments are. A sample misses
+        rare ones; whether it is an error, as 1 / 0 is not, the reference says.
+        """
+        large = [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
+        if not large or all(map(math.isfinite, looks.numbers(looks.greatest(large)))):
+            return
+        given = looks.health(state.call.given)
+        if given.nan or given.inf:
+            return
+        found = next(one for one in large if not bool(torch.isfinite(one).all()))
+        first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
+        place = [int(at) for at in torch.unravel_index(first.cpu(), found.shape)]
+        part = slices.slice_of(state.call, slices.Aim(place))
+        if part is not None and part.is_result_judged:
+            taken = self._taken(state.call, part, result, made, False)
+            if not all(bool(torch.isfinite(one).all()) for one in tensor_list(taken.result)):
+                taken.sampled = sample.sampled
+                self._judge(taken, None, "")
+                return
+        text = f"not finite at {place}, of finite arguments"
+        self._note(state.call, sample.key, text)
 
     def _of_view(self, call: Call, made: list[Tensor]) -> Slice | None:
         """Nothing for a view, which computes nothing; a slice where it is a copy after all."""
@@ -193,14 +221,14 @@ class Sampled:
 
     def suspect(self, taken: Taken, wrong: Sequence[Item]) -> None:
         """A slice was found wrong: the next such call is judged as a whole."""
-        call = taken.call
-        key = taken.key
-        item = wrong[0]
+        self._note(taken.call, taken.key, wrong[0].verdict.message, wrong[0].label)
+
+    def _note(self, call: Call, key: Hashable, text: str, label: str = "output") -> None:
         place = call.site.short if call.site is not None else "unknown line"
         with self._lock:
             self._suspects.setdefault(key, False)
             self.unconfirmed.setdefault(
-                key, f"{call.name} {item.label} ({place}, step {call.step}): {item.verdict.message}"
+                key, f"{call.name} {label} ({place}, step {call.step}): {text}"
             )
 
     def confirm(self, taken: Taken) -> None:

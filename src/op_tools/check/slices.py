@@ -70,18 +70,40 @@ class Chooser:
                 break
             counts[largest] = (counts[largest] + 1) // 2
         return tuple(
-            self.indices(size, count) if count < size else None
-            for size, count in zip(shape, counts, strict=True)
+            self.indices(size, count, at) if count < size else None
+            for at, (size, count) in enumerate(zip(shape, counts, strict=True))
         )
 
     def edge(self, inner: int) -> int:
         """How many rows and columns of a product are chosen, by the length of its sums."""
         return max(8, min(64, WHOLE // 16 // max(inner, 1))) * self._edges
 
-    def indices(self, size: int, count: int) -> Tensor:
-        """`count` different indices below `size`, in order."""
+    def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
+        """`count` different indices below `size`, in order; `at`: the dimension of the result."""
         bounds = [size * at // count for at in range(count + 1)]
         return torch.tensor([self._random.randrange(*pair) for pair in pairwise(bounds)])
+
+
+class Aim(Chooser):
+    """Of each dimension the index of one element of a result, where the rule names dimensions."""
+
+    def __init__(self, place: Sequence[int]) -> None:
+        super().__init__()
+        self._place = place
+
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
+        fixed = math.prod(size for at, size in enumerate(shape) if at not in free)
+        if fixed > WHOLE or 0 in shape:
+            return None
+        return tuple(
+            self.indices(size, 1, at) if at in free and size > 1 else None
+            for at, size in enumerate(shape)
+        )
+
+    def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
+        if at is None or not -len(self._place) <= at < len(self._place):
+            return super().indices(size, count)
+        return torch.tensor([min(self._place[at], size - 1)])
 
 
 def is_affordable(call: Call) -> bool:
@@ -94,8 +116,33 @@ def is_affordable(call: Call) -> bool:
 
 
 def is_large(call: Call) -> bool:
-    """Whether a call is to be judged by a slice of it."""
-    return sum(tensor.numel() for tensor in call.given) > LARGE
+    """Whether a call is to be judged by a slice of it: its arguments are large, or its result."""
+    sizes = [tensor.numel() for tensor in call.given]
+    if sum(sizes) > LARGE:
+        return True
+    if len(sizes) < 2 or math.prod(sizes) <= LARGE:
+        return False
+    return _result_elements(call) > LARGE
+
+
+def _result_elements(call: Call) -> int:
+    """How many elements the result of a pointwise operator or of a product has; 0: unknown."""
+    rule = rule_for(call.operator)
+    try:
+        if rule is _pointwise:
+            return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in call.given)))
+        if rule is _outer:
+            return math.prod(tensor.numel() for tensor in call.given)
+        if rule is _linear:
+            first, second = call.args[:2]
+            return int(first.numel() // max(first.shape[-1], 1) * len(second))
+        if rule in (_matmul, _addmm):
+            first, second = call.args[-2:] if rule is _addmm else call.args[:2]
+            batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+            return math.prod((*batch, first.shape[-2], second.shape[-1]))
+    except (AttributeError, IndexError, RuntimeError, ValueError):  # a call that will fail
+        pass
+    return 0
 
 
 def slice_of(call: Call, choose: Chooser) -> Slice | None:
@@ -298,7 +345,7 @@ def _product(places: tuple[int, int], *, transposed: bool = False, added: int | 
         width = second.shape[columns]
         rows, batches = (*batch, first.shape[-2]), len(batch)
         row_picks = choose(rows, range(len(rows)), edge)
-        column = choose.indices(width, edge) if width > edge else None
+        column = choose.indices(width, edge, -1) if width > edge else None
         if row_picks is None:
             return None
         result_picks = (*row_picks, column)
@@ -345,9 +392,9 @@ def _convolution(call: Call, choose: Chooser) -> Slice | None:
     transposed = call.args[6] if _is_kernel(call) else "transpose" in call.name
     if image.dim() != weight.dim() or math.prod(image.shape[1:]) > WHOLE:
         return None
-    images = choose.indices(len(image), 1) if len(image) > 1 else None
+    images = choose.indices(len(image), 1, 0) if len(image) > 1 else None
     width = weight.shape[1] if transposed else len(weight)
-    channels = choose.indices(width, 4) if groups == 1 and width > 4 else None
+    channels = choose.indices(width, 4, 1) if groups == 1 and width > 4 else None
     left: list[Tensor | None] = [None] * (image.dim() - 2)
     args = list(call.args)
     args[0] = take(image, (images, None, *left))
@@ -385,7 +432,7 @@ def _convolution_backward(call: Call, choose: Chooser) -> Slice | None:
     if math.prod(image.shape[1:]) + math.prod(flown.shape[1:]) > WHOLE:
         return None
     left: list[Tensor | None] = [None] * (image.dim() - 2)
-    images = choose.indices(len(image), 1)
+    images = choose.indices(len(image), 1, 0)
     alone = (images, None, *left)
     ours = take(flown, alone), take(image, alone), weight.detach().clone()
     theirs: tuple[Tensor, ...] | None = None
@@ -439,7 +486,7 @@ def _group_norm(call: Call, choose: Chooser) -> Slice | None:
     first = call.args[0]
     groups = call.args[8 if backward else 6] if kernel else call.args[1]
     width = first.shape[1] // groups
-    image, group = choose.indices(len(first), 1), choose.indices(groups, 1)
+    image, group = choose.indices(len(first), 1, 0), choose.indices(groups, 1)
     if math.prod(first.shape[2:]) * width > WHOLE:
         return None
     channels = group * width + torch.arange(width)
@@ -476,7 +523,7 @@ def _attention(call: Call, choose: Chooser) -> Slice | None:
         return None
     if query.shape[2] * key.shape[2] > 4 * WHOLE:
         return None
-    head, sequence = choose.indices(query.shape[1], 1), choose.indices(len(query), 1)
+    head, sequence = choose.indices(query.shape[1], 1, 1), choose.indices(len(query), 1, 0)
     mine = (sequence, head, None, None)
     shared = (sequence, head // (query.shape[1] // key.shape[1]), None, None)
     args = [take(query, mine), take(key, shared), take(value, shared), *call.args[3:]]
@@ -529,7 +576,7 @@ def _fused_attention(call: Call, choose: Chooser) -> Slice | None:
     query, key, value = (named[word] for word in ("query", "key", "value"))
     if named["dropout_p"] or query.dim() != 4 or query.shape[2] * key.shape[2] > 4 * WHOLE:
         return None
-    head, sequence = choose.indices(query.shape[1], 1), choose.indices(len(query), 1)
+    head, sequence = choose.indices(query.shape[1], 1, 1), choose.indices(len(query), 1, 0)
     mine = (sequence, head, None, None)
     shared = (sequence, head // (query.shape[1] // key.shape[1]), None, None)
     args = take(query, mine), take(key, shared), take(value, shared)
