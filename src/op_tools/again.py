@@ -357,7 +357,7 @@ def _again(
     if names.last(call.name) == "to":
         moved = (place if isinstance(a, (str, int)) else a for a in args[1:2])
         args = (*args[:1], *moved, *args[2:])
-    if names.last(call.name) == "rms_norm" and (*args, *[None] * 4)[3] is None:
+    if names.last(call.name) in ("rms_norm", "_fused_rms_norm") and (*args, *[None] * 4)[3] is None:
         # without an epsilon it takes the input type's, which is another one in a wider type
         epsilon = kwargs.get("eps")
         epsilon = _default_epsilon(call.args[0].dtype) if epsilon is None else epsilon

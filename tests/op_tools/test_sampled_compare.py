@@ -386,6 +386,13 @@ def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
     assert tool.samples()[1:] == []
 
 
+def test_the_kernel_of_rms_norm_has_the_epsilon_of_its_type() -> None:
+    x = (torch.randn(900, 100) * 1e-4).to("dipu")
+    with OpAutoCompare() as tool:
+        torch.ops.aten._fused_rms_norm.default(x, [100], None, None)
+    assert (tool.compared, tool.failures, tool.samples()[1:]) == (1, [], [])
+
+
 def test_whole_judges_every_element() -> None:
     x = torch.randn(400, 300).to("dipu")
     with torch.dipu.quirk("wrong_epsilon"), OpAutoCompare(whole=True) as tool:
