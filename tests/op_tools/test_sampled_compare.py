@@ -23,6 +23,7 @@ def numbers(*shape: int) -> Tensor:
 
 
 mask = numbers(4, 1, 60, 60)
+heads = [numbers(200, 9, 40) for _ in range(3)]
 three = [numbers(4, 8, 60, 50) for _ in range(3)]
 kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
 attended = *three, *kernel(*three, 0.0, True)
@@ -185,6 +186,9 @@ CALLS: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
     ("_scaled_dot_product_flash_attention_for_cpu_backward",
      aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
      (numbers(4, 8, 60, 50), *masked, 0.0, False), {"attn_mask": mask}),
+    ("multi_head_attention_forward", F.multi_head_attention_forward,
+     (*heads, 40, 4, numbers(120, 40), numbers(120), None, None, False, 0.0, numbers(40, 40),
+      numbers(40)), {"key_padding_mask": torch.randn(9, 200) > 1, "training": True}),
     ("tril", torch.tril, (numbers(300, 400), -20), {}),
     ("triu", torch.triu, (numbers(40, 50, 60), 3), {}),
     ("one_hot", F.one_hot, (torch.randint(0, 9, (300, 400)), 9), {}),

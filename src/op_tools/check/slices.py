@@ -548,6 +548,37 @@ def _attention(call: Call, choose: Chooser) -> Slice | None:
     )
 
 
+def _multi_head(call: Call, choose: Chooser) -> Slice | None:
+    """One sequence, with all weights, if they are not too large."""
+    query, mask = call.args[0], call.kwargs.get("key_padding_mask")
+    drops = call.args[10] and _argument(call, 13, "training", True)
+    if len(call.args) > 14 or drops or query.dim() != 3:
+        return None
+    rest = [*call.args[3:], *[value for key, value in call.kwargs.items() if key != "attn_mask"]]
+    weights = sum(tensor.numel() for tensor in tensor_list(rest) if tensor is not mask)
+    attended = call.kwargs.get("attn_mask")
+    if weights > WHOLE or (attended is not None and attended.dim() != 2):
+        return None
+    sequence = choose.indices(query.shape[1], 1, 1)
+
+    def part(tensor: Tensor) -> Tensor:
+        return take(tensor, (None, sequence, None))
+
+    def result(made: Any) -> Any:
+        if isinstance(made, Tensor):  # a gradient
+            return part(made) if made.shape == query.shape else take(made, (sequence, None, None))
+        averaged = call.kwargs.get("average_attn_weights", True)
+        picks = (sequence, *[None] * (2 if averaged else 3))
+        return part(made[0]), None if made[1] is None else take(made[1], picks)
+
+    kwargs = {word: _mapped(value, _copied) for word, value in call.kwargs.items()}
+    if mask is not None:
+        kwargs["key_padding_mask"] = take(mask, (sequence, None))
+    args = [*map(part, call.args[:3]), *_mapped(call.args[3:], _copied)]
+    others = [None] * (len(call.given) - 3)
+    return Slice(tuple(args), kwargs, result, None, [part, part, part, *others])
+
+
 def _named(call: Call) -> dict[str, Any]:
     """The arguments of an operator of ATen by their names."""
     schema = getattr(call.func, "_schema", None)
@@ -935,7 +966,7 @@ def _whole(call: Call, choose: Chooser) -> Slice | None:
         return None
     return Slice(
         _mapped(call.args, _copied),
-        _mapped(call.kwargs, _copied),
+        {word: _mapped(value, _copied) for word, value in call.kwargs.items()},
         lambda result: _mapped(result, _copied),
         None,
         [_copied] * len(call.given),
@@ -1044,7 +1075,9 @@ def _without(count: int, func: Callable[..., Any] | None, rule: Any) -> Any:
         if part is None:
             return None
         inner = part.result
-        return replace(part, func=func, result=lambda result: inner(tuple(result[:3])))
+        return replace(
+            part, func=func, result=lambda result: inner(tuple(result[:3])), gradients=[]
+        )
 
     return variant
 
@@ -1182,6 +1215,7 @@ RULES: dict[str, Callable[[Call, Chooser], Slice | None]] = {
         _upsampled_backward,
     ),
     "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _multi_head,
     **dict.fromkeys([f"_scaled_dot_product_{word}" for word in _FUSED], _fused_attention),
     **dict.fromkeys(
         [f"_scaled_dot_product_{word}_backward" for word in _FUSED], _fused_attention_backward
