@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
 from op_tools import (
@@ -300,8 +301,9 @@ class OpAutoCompare(Observer):
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:
-            # the modes of the program (a FlopCounterMode) do not see the calls of the tool
-            with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            # the modes of the program (a FlopCounterMode) do not see the calls of the tool, whose
+            # own mode, which perturbs a call to find its rounding, has to work inside
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
                 work(*args)
 
         if self._background is None:

@@ -131,7 +131,7 @@ def _missing(name: str) -> None:
 
 
 def test_bad_steps_are_told_at_once() -> None:
-    with pytest.raises(ValueError, match="'x' is neither a step nor a range"):
+    with pytest.raises(ValueError, match="'x' is neither a number nor a range of numbers"):
         integrations.Window(Counting(), "x")
 
 

@@ -160,8 +160,10 @@ class Sampled:
             small = _shared(call, small, part)
         device = call.device or reference.HOST
         # the order of arguments is that of the large call, unless lists were cut short
+        given = [id(own) for own in call.given]
         wants = [
-            part.gradients[at] is not None and own.requires_grad
+            # the gradient of a tensor that is given twice is the sum of two
+            part.gradients[at] is not None and own.requires_grad and given.count(id(own)) == 1
             for at, own in enumerate(call.given[: len(part.gradients)])
         ]
         requires = frozenset(
