@@ -130,7 +130,7 @@ def run(request: Request, start: Callable[[], Stop] | None = None) -> None:
         else:
             execute(request.program, *request.arguments)
     except Exception as error:
-        trace = _own_frames(error.__traceback__)
+        trace = own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         raise SystemExit(1) from None
     finally:
@@ -183,7 +183,7 @@ def _put_first(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
     """A program's error as Python shows it: without who started it, and without the tools."""
     while trace is not None and trace.tb_frame.f_code.co_filename in _STARTERS:
         trace = trace.tb_next
@@ -200,7 +200,7 @@ def _is_tools(trace: TracebackType) -> bool:
 
 
 _STARTERS = (
-    *(__file__, runpy.__file__, "<frozen runpy>"),
+    *(__file__, str(Path(__file__).with_name("warm.py")), runpy.__file__, "<frozen runpy>"),
     *("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"),
 )
 _TOOLS_FOLDER = str(Path(__file__).parents[1] / "op_tools")

@@ -166,8 +166,6 @@ def _become(out: int, request: int) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
+        frames = running.own_frames(error.__traceback__)
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(1)

