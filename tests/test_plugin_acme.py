@@ -247,7 +247,7 @@ def test_random_numbers_are_those_of_the_seed(site: Path) -> None:
 
         for one, other in zip(draw("dipu"), draw("dipu"), strict=True):
             assert torch.equal(one, other)
-        same(draw("dipu")[0], draw("cpu")[0])  # the first call after a seed draws what the CPU draws
+        same(draw("dipu")[0], draw("cpu")[0])  # the first call after a seed
         state = torch.dipu.get_rng_state()
         first = torch.rand(3, device="dipu")
         torch.dipu.set_rng_state(state)
