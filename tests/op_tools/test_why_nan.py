@@ -130,7 +130,7 @@ def test_a_nan_among_the_data_is_told_as_such() -> None:
         (x * 2).sum().item()
 
     found = explained(run)
-    assert found["verdict"].startswith("The NaN came in from outside: aten.copy_.default")
+    assert found["verdict"].startswith("The NaN came in from outside: aten._to_copy.default")
 
 
 def test_an_overflow_is_followed_to_where_it_began() -> None:
