@@ -212,7 +212,7 @@ class Again:
         kept = _module_kept(self.call) if self.call.level == "module" else nullcontext()
         with quiet as state, kept:
             args, kwargs = _again(self.call, stand_in, self.place)
-            result = function_on_host(self.call)(*args, **kwargs)
+            result = function_on_host(self.call, wide=bool(types))(*args, **kwargs)
             if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
                 raise NoReferenceError("it draws random numbers")
         return Run(
@@ -376,26 +376,31 @@ def _default_epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype if is_own or dtype == torch.float64 else torch.float32).eps
 
 
-def function_on_host(call: Call) -> Callable[..., Any]:
-    """What does the call's work on the host."""
+def function_on_host(call: Call, wide: bool) -> Callable[..., Any]:
+    """The function that does a call's work on the host; `wide`: in wider types than its own."""
     moves = names.TRANSFERS - {"to", "cpu", "to_padded_tensor"}
     if names.last(call.name) in moves:
         return lambda tensor, *args, **kwargs: tensor.clone()
     if call.operator in CONVOLUTIONS:
         return partial(_in_two_steps, call.func)
+    if call.operator == "linear" and call.level == "api" and wide:
+        return partial(_in_two_steps, call.func)
     return call.func
 
 
 def _in_two_steps(
-    convolve: Callable[..., Tensor],
+    multiply: Callable[..., Tensor],
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """A convolution, and then its bias: what lies between may be rounded."""
-    made = convolve(input, weight, None, *args, **kwargs)
+    """A product and then its bias: a device may round what lies between.
+
+    Torch itself does so in a linear whose input is not contiguous.
+    """
+    made = multiply(input, weight, None, *args, **kwargs)
     if bias is None:
         return made
     return made + bias.view(-1, *[1] * (weight.dim() - 2))

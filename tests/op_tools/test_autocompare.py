@@ -327,6 +327,16 @@ def test_an_rms_norm_without_epsilon_takes_the_same_one_in_float64(dtype: torch.
     healthy(tool)
 
 
+def test_a_linear_of_a_part_of_a_tensor_may_round_before_its_bias() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(64, 8).bfloat16(), torch.full((64,), -3.0).bfloat16()
+    x = torch.rand(2, 16, 24).bfloat16()
+    weight, bias, x = (value.to("dipu") for value in (weight, bias, x))
+    with OpAutoCompare() as tool:
+        functional.linear(x[..., :8], weight, bias)  # torch multiplies, then adds
+    healthy(tool)
+
+
 def test_sparse_gradients_are_compared() -> None:
     embedding = nn.Embedding(11, 8, sparse=True).to("dipu")
     words = on_device(1).new_tensor([1, 1, 2, 5], dtype=torch.int64)
