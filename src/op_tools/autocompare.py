@@ -27,6 +27,7 @@ from op_tools import (
     interception,
     kept_before,
     kernels,
+    late,
     memory,
     names,
     reference,
@@ -144,6 +145,9 @@ class OpAutoCompare(Observer):
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
+        if late.is_capturing():  # to read a value would end the capture
+            self._skip(call, "a graph is being captured, and no value is computed")
+            return None
         if self._sampled is not None and self._sampled.takes(call):
             return self._sampled.before(call)
         lists = self._there.of_lists.before(call) if self._there is not None else None

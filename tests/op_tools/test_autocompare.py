@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics, kept_before, kernels
+from op_tools import OpAutoCompare, diagnostics, kept_before, kernels, late
 from op_tools.call import Call
 
 CSV = "op_tools_results/op_autocompare_result"
@@ -345,6 +345,20 @@ def test_sparse_gradients_are_compared() -> None:
     healthy(tool)
     names = [row["name"] for row in rows()]
     assert any(name.startswith("torch.nn.functional.embedding grad") for name in names)
+
+
+def test_calls_of_a_graph_that_is_being_captured_are_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = on_device(3)
+    with OpAutoCompare() as tool:
+        monkeypatch.setattr(late, "is_capturing", lambda: True)
+        x + 1
+        monkeypatch.undo()
+    assert [why for why, _ in tool.skipped] == [
+        "a graph is being captured, and no value is computed"
+    ]
+    assert tool.compared == 0
 
 
 def test_what_the_cpu_cannot_do_is_said() -> None:
