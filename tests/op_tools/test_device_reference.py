@@ -178,8 +178,9 @@ def test_a_device_without_memory_left_is_not_asked(
     alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "free_on", lambda device: 0)
+    x = on_device(4)
     with OpAutoCompare(reference="device") as tool:
-        on_device(4) * 2
+        x * 2
     assert looks(tool) == (0, 0) and tool.compared == 1
     healthy(tool)
 
@@ -201,8 +202,9 @@ def test_where_the_host_judges_alone(
 ) -> None:
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
+    x = on_device(4)
     with OpAutoCompare(**given) as tool:  # type: ignore[arg-type]
-        on_device(4) * 2
+        x * 2
     assert tool._there is None or looks(tool)[1] == 0
     assert tool.compared == 1 and not diagnostics.problems()
 
