@@ -128,7 +128,7 @@ class Output(io.TextIOBase):
                 stream.write(self._encodable(text))
                 stream.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # absent, closed or broken: nobody reads it
+            pass  # absent, closed or broken: the text has no reader
         return len(text)
 
     def flush(self) -> None:

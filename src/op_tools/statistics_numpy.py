@@ -22,7 +22,7 @@ Numbers = tuple[Any, Any, float | None, float | None, int]  # min, max, mean, no
 
 
 def numbers(flat: Tensor) -> Numbers:
-    """Of dense values on the host, over those that are finite."""
+    """Min, max, mean and norm of the finite values of a contiguous host tensor; the other count."""
     if not flat.is_floating_point() and flat.numel():
         return _of_whole(flat)
     low, high, total, squares, count = math.inf, -math.inf, 0.0, 0.0, 0

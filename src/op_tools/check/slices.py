@@ -85,7 +85,7 @@ class Chooser:
 
 
 class Aim(Chooser):
-    """Of each dimension the index of one element of a result, where the rule names dimensions."""
+    """Chooses the indices of one given element of a result instead of random ones."""
 
     def __init__(self, place: Sequence[int]) -> None:
         super().__init__()
