@@ -99,11 +99,6 @@ CASES = (
     Case("time, sync", "OpTimeMeasure", environment={"OP_TIME_MEASURE_MODE": "sync"}),
     Case("compare, every call", "OpAutoCompare", aims=(8.0, 8.0), warm=8, in_a_row=24),
     Case(
-        "compare, every call, by the host",
-        "OpAutoCompare",
-        environment={"OP_AUTOCOMPARE_REFERENCE": "host"},
-    ),
-    Case(
         "compare, once per signature",
         "OpAutoCompare",
         environment={"OP_AUTOCOMPARE_MODE": "signature"},

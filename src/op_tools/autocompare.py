@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,8 +19,6 @@ from op_tools import (
     bitwise,
     compare_options,
     comparison,
-    device_copies,
-    device_gradients,
     exactness,
     gradients,
     host,
@@ -33,8 +31,7 @@ from op_tools import (
     reference,
     report,
 )
-from op_tools.accepted import Accepted
-from op_tools.again import Again, again_of
+from op_tools.again import again_of
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.check.sampled import Sampled, Sampling
@@ -48,10 +45,6 @@ from op_tools.comparison_report import (
     show_summary,
 )
 from op_tools.comparison_store import Saver
-from op_tools.device_copies import only_reads
-from op_tools.device_lists import Lists
-from op_tools.device_reference import DeviceReference
-from op_tools.device_verdicts import Right
 from op_tools.interception import Plan
 from op_tools.kept_before import Before
 from op_tools.options import Options
@@ -65,9 +58,8 @@ class OpAutoCompare(Observer):
 
     `mode`: every call, one of each signature, or a sample. `standard`: calibrated, allclose, torch,
     ascend or ulp. `background=True`: the references are computed in a thread of their own.
-    `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `reference`: whose
-    float64 comes first: the device's (what it does not find right, the host judges) or the host's.
-    `whole=True`: large calls are judged in all their elements, not by a sample of them.
+    `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `whole=True`: large
+    calls are judged in all their elements, not by a sample of them.
     """
 
     key = "AUTOCOMPARE"
@@ -88,19 +80,12 @@ class OpAutoCompare(Observer):
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
         self._rereads = kept_before.Rereads(always=report.verbose())
-        self._writers: set[str] = set()  # operators that have written an argument
         self._tried = bitwise.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
         self._background = Background() if self._how.background else None
         helper = kernels.helper() if self._how.mode == "signature" else None
-        self._accepted = Accepted() if self._how.standard == "calibrated" else None
-        self._there: DeviceReference | None = None
-        if self._how.on_device and self._accepted is not None:
-            always = self._how.reference == "device"
-            given = self._accepted, self._look, self._right, self._told, self._skip
-            self._there = DeviceReference(self, always, *given)
         self._sampled = None if self._how.whole else Sampled(self, self._look, self._skip)
         self._known = helper and helper.Known(interception.local, interception.ids)
         if self._how.mode == "every":
@@ -141,7 +126,7 @@ class OpAutoCompare(Observer):
     def so_far(self) -> str:
         return f", {len(self.failures)} wrong"
 
-    def before(self, call: Call) -> Before | Lists | Sampling | None:
+    def before(self, call: Call) -> Before | Sampling | None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
@@ -150,20 +135,16 @@ class OpAutoCompare(Observer):
             return None
         if self._sampled is not None and self._sampled.takes(call):
             return self._sampled.before(call)
-        lists = self._there.of_lists.before(call) if self._there is not None else None
-        return self._before(call) if lists is None else lists
+        return self._before(call)
 
-    def after(self, call: Call, state: Before | Lists | Sampling | None, result: Any) -> None:
+    def after(self, call: Call, state: Before | Sampling | None, result: Any) -> None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 self.after(call, state, result)
         elif isinstance(state, Before):
             self._after(call, state, result)
-        elif isinstance(state, Sampling):
-            if self._sampled is not None:
-                self._sampled.after(state, result)
-        elif state is not None and self._there is not None:
-            self._there.of_lists.after(state, result, self._rereads(call))
+        elif state is not None and self._sampled is not None:
+            self._sampled.after(state, result)
 
     def _before(self, call: Call) -> Before | None:
         reason = reference.unfit(call)
@@ -171,21 +152,15 @@ class OpAutoCompare(Observer):
             self._skip(call, reason)
             return None
         versions = reference.versions(call)
-        there = self._there is not None and self._there.fits(call)
-        given = self._arguments(call, there) if call.level != "aten" else None
+        given = gradients.arguments(call) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
         if names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
-            return Before(call, frozenset(), versions, given, [], is_view=True, on_device=there)
-        reread = self._rereads(call)
+            return Before(call, frozenset(), versions, given, [], is_view=True)
         random = reference.random_state(call, kept_before.device_of(call))
-        if there and not reread and call.name not in self._writers and self._only_reads(call):
-            wanted = tuple([id(own) for own in call.given if own.requires_grad])
-            return Before(call, wanted, versions, given, [], False, random, there, reread, False)
-        kept, requires = kept_before.kept(call, there)
-        guards = memory.guards(call, there)
-        state = Before(kept, requires, versions, given, guards, False, random, there, reread)
+        kept, requires = kept_before.kept(call)
+        state = Before(kept, requires, versions, given, memory.guards(call), random=random)
         state.overlaps = overlaps(call.given)
         return state
 
@@ -197,18 +172,9 @@ class OpAutoCompare(Observer):
             return
         now = reference.versions(call)
         wrote = reference.writes(call, state.versions, now)
-        if wrote:
-            self._writers.add(call.name)
-            if not state.in_place:
-                self._skip(call, "it wrote an argument, which it did not do before")
-                return
         if state.is_view:
             if wrote or names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
-            if state.on_device and memory.is_mere_view(result, call):
-                with self._lock:
-                    self.compared += 1
-                return
             state = kept_before.of_view(call, state, result, wanted=report.verbose())
         device = kept_before.device_of(call)
         drawn = state.random
@@ -216,68 +182,36 @@ class OpAutoCompare(Observer):
             self._skip(call, "it draws random numbers")
             return
         wants = state.given is not None and any(t.requires_grad for t in made)
-        if state.in_place:
-            autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
-            again = again_of(state.call, state.requires, wrote, autocast, types)
-            again.overlaps = state.overlaps
-        else:  # hot path: neither autocast nor another type
-            again = Again(state.call, state.requires, wrote, reference.WIDE)
+        autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
+        again = again_of(state.call, state.requires, wrote, autocast, types)
+        again.overlaps = state.overlaps
         again.precision = exactness.now(call)
         again.draws_nothing = state.is_view or state.random is not None
-        if state.on_device:
-            again.place = device
         taken = Taken(
             again,
             None,
             [],
             wants,
             str(device),
-            device_rows(call, result) if not state.on_device and report.verbose() else (),
-            accepted=self._accepted,
+            device_rows(call, result) if report.verbose() else (),
         )
         # with OP_TOOLS_VERBOSE the tables have the values of views, too
         views = not wrote and not taken.rows and memory.lies_in_arguments(result, call)
-        if not state.in_place:
-            device_copies.taken_now(taken, reuse=not views)
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
-            if state.on_device and wants and self._there is not None:
-                self._there.hold(taken)
         else:
             memory.wait_for_host(device, result)
-            reread = self._rereads(call) if state.reread is None else state.reread
-            given = call.given
-            alone = state.on_device and not reread and isinstance(result, Tensor)
-            if alone and reference.wrote_nothing(call, state.versions, now):  # hot path
-                taken.result, taken.after = _copy_there(result), (None,) * len(given)
-            else:
-                kept = set() if reread else reference.unwritten(call, state.versions, now)
-                read = [t for at, t in enumerate(given) if at not in kept]
-                copies = kept_before.copies_of(state.on_device, result, read)
-                taken.result = copies.of(result)
-                taken.after = [None if at in kept else copies.of(t) for at, t in enumerate(given)]
-            if state.on_device and self._there is not None:
-                self._there.hold(taken)
-                self._there.forward(taken, state.guards)
-            else:
-                self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
+            kept = set() if self._rereads(call) else reference.unwritten(call, state.versions, now)
+            copies = host.Copies(host.host_copy)
+            taken.result = copies.of(result)
+            given = enumerate(call.given)
+            taken.after = [None if at in kept else copies.of(tensor) for at, tensor in given]
+            self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
         if wants and state.given is not None:
-            self._watch(call, state.given, result, taken, views)
+            self._watch(call, state.given, result, taken)
 
-    def _only_reads(self, call: Call) -> bool:
-        return only_reads(call) and self._there is not None and self._there.asked.is_wide(call)
-
-    def _arguments(self, call: Call, there: bool) -> Any:
-        """Where they hang in the graph."""
-        if there and self._there is not None:
-            return self._there.gradients.arguments(call)
-        return gradients.arguments(call)
-
-    def _watch(self, call: Call, given: Any, result: Any, taken: Taken, views: bool) -> None:
-        there = self._there if taken.again.place is not reference.HOST else None
-        if there is not None and there.gradients.watch(call, given, result, taken, views):
-            return
+    def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
         guard = interception.guard(self, taken.call)  # holds no tensor of the device
         on_device = taken.on_device
 
@@ -288,20 +222,12 @@ class OpAutoCompare(Observer):
 
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
-                self._skip(taken.call, device_gradients.PART)
-            elif there is not None and views:
-                if not memory.gradients_are_views(found):
-                    there.backward(taken, device_copies.copied(found))
-            elif there is not None:
-                there.backward(taken, found)
+                self._skip(taken.call, gradients.PART)
             else:
                 self._do(taken.call, self._backward, taken, found)
 
         take: Callable[[Tensor], Tensor] = described if taken.rows else host.host_copy
-        if there is not None:
-            take = Tensor.detach if views else _copy_there
-        flown = None if there is None or views else device_copies.widened
-        gradients.watch(call, given, result, take, guard(done), guard, flown)
+        gradients.watch(call, given, result, take, guard(done), guard)
 
     def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
         def plainly(*args: Any) -> None:
@@ -316,27 +242,11 @@ class OpAutoCompare(Observer):
             self._background.put(lambda: interception.guarded(self, call, plainly, *args))
 
     def _look(self, taken: Taken, found: gradients.Gradients | None, overrun: str) -> None:
-        """A call that its device is not to judge, or did not find right."""
+        """Judges a sample of a large call, or of its gradients."""
         if found is None:
             self._do(taken.call, self._forward, taken, overrun)
         else:
             self._do(taken.call, self._backward, taken, found)
-
-    def _right(
-        self, call: Call, found: gradients.Gradients | None, items: Sequence[Item | Right]
-    ) -> None:
-        """A call that its device found right."""
-        with self._lock:
-            self.compared += found is None
-            self.items += len(items)
-            self._rows.add(call, "forward" if found is None else "backward", items)
-
-    def _told(self, portion: Any) -> None:
-        """Calls that their device found right, by the native part."""
-        with self._lock:
-            self.compared += portion.calls
-            self.items += portion.items
-        self._rows.add_lines(portion.lines, portion.details)
 
     # Comparing; in the thread of the call, or in the background.
 
@@ -374,14 +284,9 @@ class OpAutoCompare(Observer):
         self._record(taken, "backward", items, found)
 
     def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What `look` finds, for operators that were not found to differ a short while ago.
-
-        Not where the device judges as well: it has to know the errors that are accepted.
-        """
+        """What `look` finds, for operators that were not found to differ a short while ago."""
         how = self._how
         if not how.bitwise or how.standard != "calibrated" or report.verbose():
-            return None
-        if self._there is not None and self._there.judges(torch.device(taken.device)):
             return None
         return self._tried.found(taken.call.name, look)
 
@@ -417,9 +322,6 @@ class OpAutoCompare(Observer):
         return self._sampled.summary() if self._sampled is not None else []
 
     def finish(self, started: Started) -> None:
-        if self._there is not None:
-            with interception.unseen(), _outside():
-                self._there.close()
         if self._background is not None:
             self._background.close()
         self._rows.close()
@@ -433,7 +335,3 @@ def _outside() -> Iterator[None]:
     """Outside of the graph; tensors made in inference mode cannot be worked with outside of it."""
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _copy_there(tensor: Tensor) -> Tensor:
-    return tensor.clone()  # outside of the graph, as all that the tool does

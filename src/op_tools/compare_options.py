@@ -12,7 +12,6 @@ from op_tools import report
 from op_tools.options import Options
 
 MODES = ("every", "signature", "sample")
-REFERENCES = ("auto", "device", "host")
 SAMPLE = 10  # of the calls of an operator, every so many-th
 
 
@@ -26,20 +25,12 @@ class How:
     sample: int
     bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
-    reference: str
     whole: bool  # large calls are judged in all their elements; so are those shown in tables
-
-    @property
-    def on_device(self) -> bool:
-        """Whether a device's own float64 may say that a result is right."""
-        if self.standard != "calibrated" or self.background or report.verbose():
-            return False
-        return self.reference == "device" or (self.reference == "auto" and self.mode == "every")
 
 
 def how(options: Options) -> How:
     """What was asked; SettingError where it is not allowed."""
-    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "reference", "whole"}
+    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "whole"}
     unknown = sorted(set(options.more) - known)
     if unknown:
         raise SettingError(
@@ -57,7 +48,6 @@ def how(options: Options) -> How:
         int(option("sample", None, SAMPLE)),
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
-        option("reference", settings.OP_AUTOCOMPARE_REFERENCE),
         bool(option("whole", None, False)) or report.verbose(),
     )
     if found.sample < 1 or not 0 <= found.recheck <= 1:
@@ -68,7 +58,6 @@ def how(options: Options) -> How:
     for what, value, allowed in (
         ("mode", found.mode, MODES),
         ("standard", found.standard, STANDARDS),
-        ("reference", found.reference, REFERENCES),
     ):
         if value not in allowed:
             raise SettingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ from deeplink.judge import Verdict, envelope, judge
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import choices, drawing, exactness, names
-from op_tools.accepted import Accepted
+from op_tools import choices, exactness, names
 from op_tools.again import Again, Run
 from op_tools.call import Call, tensors
 from op_tools.reference import NOT_UNIQUE, NoReferenceError, declared
@@ -49,34 +48,13 @@ class Taken:
     # a gradient as it was on the device, by the id of its copy
     where: str = ""  # the line of the program, of a call without a site
     run: Run | None = field(default=None, repr=False)
-    accepted: Accepted | None = None  # errors of earlier calls; None: nothing is known of them
-    about: Any = field(default=None, repr=False)  # its kind, as its device's judge knows it
-    _kind: Hashable = field(default=None, init=False, repr=False)
-    held: int = 0  # bytes that are counted for as long as this is,
-    holder: Any = field(default=None, repr=False)  # by whom
     sampled: bool = False  # a slice of a large call: see op_tools.check.sampled
     label: str = ""  # what the result is, where it is not the call's own result
     key: Hashable = None  # of the large call, among suspects
 
-    def __del__(self) -> None:
-        if self.held:
-            self.holder.release(self.held)
-
     @property
     def call(self) -> Call:
         return self.again.call
-
-    @property
-    def kind(self) -> Hashable:
-        """What calls have in common whose errors are alike."""
-        if self._kind is None:  # hot path: a cached_property would make a dict for each call
-            again = self.again
-            self._kind = again.call.name, again.alike, again.rounded, again.inside
-        return self._kind
-
-    def is_of(self, kind: Hashable) -> None:
-        """One object that stands for all that are equal to its kind."""
-        self._kind = kind
 
     @cached_property
     def results(self) -> list[Tensor]:
@@ -139,20 +117,14 @@ class _Forward(Drawn):
         return None if run is None else [*run.results, *run.given]
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
-        def once(again: Again) -> list[Tensor | None]:
+        again = self._taken.again
+
+        def once() -> list[Tensor | None]:
             run = again.run(again.types, grad=False)
             return [*run.results, *run.given]
 
         centre = [t.detach() for t in (*self._run.results, *self._run.given)]
-        return _sigma(self._taken, once, centre, samples)
-
-
-def _sigma(
-    taken: Taken, once: drawing.Once, centre: Sequence[Tensor | None], samples: int | None
-) -> list[Tensor | None] | None:
-    again, runs = taken.again, partial(noise, samples=samples)
-    found = drawing.drawn(again, torch.device(taken.device or "cpu"), once, centre, runs)
-    return runs(again, lambda: once(again), centre) if found is None else found
+        return noise(again, once, centre, samples)
 
 
 def noise(
@@ -367,14 +339,12 @@ class _Backward(Drawn):
             return None
 
     def _drawn(self, samples: int | None) -> list[Tensor | None] | None:
-        def once(again: Again) -> Sequence[Tensor | None]:
-            place = again.place
-            if place not in there:  # they go there once, not in each run
-                there[place] = [t if t is None else t.to(place) for t in self._outputs]
-            return again.run(again.types, grad=True).gradients(there[place])
+        again = self._taken.again
 
-        there: dict[torch.device, list[Tensor | None]] = {}
-        return _sigma(self._taken, once, self._reference, samples)
+        def once() -> Sequence[Tensor | None]:
+            return again.run(again.types, grad=True).gradients(self._outputs)
+
+        return noise(again, once, self._reference, samples)
 
 
 # One pair of tensors.
@@ -393,11 +363,6 @@ def verdict_on(
     """The verdict by the tolerance that is set for the operator and the type, else the standard."""
     call = taken.call
     tolerance = settings.op_tolerance(call.operator, name_of(mine.dtype))
-    accepted = taken.accepted if tolerance is None and mine.is_floating_point() else None
-    forward = isinstance(lazy, _Forward)
-    kind = kind_of(taken, forward, place, mine) if accepted is not None else None
-    if accepted is not None and (known := accepted.verdict(kind, mine, theirs)) is not None:
-        return known
     verdict = judge(
         mine,
         theirs,
@@ -408,8 +373,6 @@ def verdict_on(
         run_surer=lambda: _at(lazy.surer, place),
         computed_in=computed_in(taken, mine),
     )
-    if accepted is not None:
-        accepted.add(kind, mine, theirs, verdict)
     calibrated = standard == "calibrated" and verdict.atol is None
     allowance = exactness.allowance(taken.again) if calibrated and verdict.rule in _ROUNDED else ""
     if verdict.passed:
@@ -425,13 +388,6 @@ def verdict_on(
 
 def _at(found: Sequence[Tensor | None] | None, place: int) -> Tensor | None:
     return found[place] if found is not None and place < len(found) else None
-
-
-def kind_of(taken: Taken, forward: bool, place: int, mine: Tensor) -> Hashable:
-    """What parts of calls have in common whose errors are alike; so are those of a whole list."""
-    if taken.call.operator.startswith("_foreach"):
-        return taken.kind, forward
-    return taken.kind, forward, place, mine.shape
 
 
 def computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from deeplink import settings
@@ -24,7 +23,6 @@ from op_tools import diagnostics, report, results
 from op_tools.background import Periodic
 from op_tools.call import Call, Site, tensors
 from op_tools.comparison import Item, Taken, with_missing, with_values
-from op_tools.device_verdicts import Right
 from op_tools.gradients import Gradients
 from op_tools.host import mapped
 
@@ -101,50 +99,12 @@ class Rows:
         self._lock = threading.RLock()
         self._periodic = Periodic(self.flush)
 
-    def add(self, call: Call, direction: str, items: Sequence[Item | Right]) -> None:
+    def add(self, call: Call, direction: str, items: Sequence[Item]) -> None:
         with self._lock:
-            for item in items:
-                if type(item) is Right:
-                    self._right(call, direction, item)
-                else:
-                    self._waiting.append((call.id, *row(call, item)))
-                    self._details.append(detail(call, direction, item))
+            self._waiting += [(call.id, *row(call, item)) for item in items]
+            self._details += [detail(call, direction, item) for item in items]
             if len(self._waiting) >= self._limit:
                 self.flush()
-
-    def add_lines(self, lines: str, details: str) -> None:
-        """Lines of both files, as they are written."""
-        with self._lock:
-            self.flush()  # what came before
-            if lines:
-                self._write(lines, details)
-
-    def _right(self, call: Call, direction: str, item: Right) -> None:
-        """The same as any other for what is right. Hot path: it differs little by step."""
-        found = item.found
-        gap, relative, cosine = found.gap, found.relative, found.cosine
-        if not (math.isfinite(gap) and math.isfinite(relative) and math.isfinite(cosine)):
-            self._waiting.append((call.id, *row(call, item)))
-            self._details.append(detail(call, direction, item))
-            return
-        backward = call.direction == "backward" or direction == "backward"
-        about = call.name, item.label, backward, call.module, call.site, item.dtype, item.shape
-        name, first, second = _texts(*about)
-        self._waiting.append(
-            (
-                call.id,
-                name,
-                True,
-                f"{cosine:.9f}",
-                f"{gap:.9g}" if gap else _ZERO,
-                f"{relative:.9g}" if relative else _ZERO,
-                _ZERO,
-                _ZERO,
-                "",
-            )
-        )
-        text = f'{{"id": {call.id}{first}{call.step}{second}{float(gap)!r}, "message": ""}}\n'
-        self._details.append(text)
 
     def close(self) -> None:
         """Write pending rows, and later ones at once: a backward pass may come after the end."""
@@ -178,44 +138,10 @@ def _lines(rows: Sequence[tuple[object, ...]]) -> str:
     return text.getvalue()
 
 
-def texts(
-    call: Call, is_pass: bool, label: str, dtype: torch.dtype, shape: torch.Size
-) -> tuple[str, str, str]:
-    """What lines on a part that is right have in common: its name, as it is in a line, and what is
-    before and after the number of the step.
-    """
-    backward = is_pass or call.direction == "backward"
-    about = call.name, label, backward, call.module, call.site, dtype, shape
-    name, first, second = _texts(*about)
-    return _lines([(name,)]).rstrip("\n"), first, second
-
-
 _ZERO = f"{0.0:.9f}"
 
 
-@lru_cache(1 << 14)
-def _texts(
-    name: str,
-    label: str,
-    backward: bool,
-    module: str,
-    site: Site | None,
-    dtype: torch.dtype,
-    shape: torch.Size,
-) -> tuple[str, str, str]:
-    """What lines on parts that are right have in common: see `row` and `detail`."""
-    first = (
-        f', "op": {_quoted(name)}, "item": {_quoted(label)}, '
-        f'"direction": "{"backward" if backward else "forward"}", "step": '
-    )
-    second = (
-        f', "module": {_quoted(module)}, "site": {_place(site)}, "dtype": "{name_of(dtype)}", '
-        f'"shape": {list(shape)}, "passed": true, "ratio": 0.0, "max_abs": '
-    )
-    return f"{name} {label}", first, second
-
-
-def row(call: Call, item: Item | Right) -> tuple[object, ...]:
+def row(call: Call, item: Item) -> tuple[object, ...]:
     """name, allclose, cosine_similarity, … error_info.
 
     Without a tolerance, atol is the error that was allowed where the difference is the largest.
@@ -240,16 +166,16 @@ def _figure(value: float) -> str:
     return f"{value:.9g}" if value else _ZERO
 
 
-def _error_info(item: Item | Right) -> str:
+def _error_info(item: Item) -> str:
     """The types of the result and of its reference where they differ, and what the verdict says."""
-    verdict, reference = item.verdict, getattr(item, "reference", None)
+    verdict, reference = item.verdict, item.reference
     texts = [verdict.message] if verdict.message else []
     if reference is not None and verdict.dtype and name_of(reference) != verdict.dtype:
         texts.insert(0, f"Inconsistent dtypes: torch.{verdict.dtype} {reference}")
     return "; ".join(texts)
 
 
-def detail(call: Call, direction: str, item: Item | Right) -> str:
+def detail(call: Call, direction: str, item: Item) -> str:
     """The same as a line of JSON, with what the classic columns leave out."""
     verdict = item.verdict
     backward = call.direction == "backward" or direction == "backward"

@@ -18,6 +18,7 @@ from torch.autograd.graph import Node
 from op_tools import kernels
 from op_tools.call import Call, tensor_list
 
+PART = "the backward pass went through a part of it"
 Taken = Any  # what `take` made of a gradient: a copy on the host, statistics, …
 Edges = list[tuple[int, int]]
 
@@ -171,13 +172,11 @@ def watch(
     take: Callable[[Tensor], Taken],
     done: Callable[[Gradients], None],
     guard: Callable[..., Callable[..., None]] = lambda function: function,
-    take_flown: Callable[[Tensor], Taken] | None = None,
 ) -> bool:
     """Calls `done` once, when the backward pass has been through the call; False: it never will.
 
-    `take` is applied at once to what flows: a gradient may be changed in place later. What comes
-    from behind the call is taken by `take_flown`, where there is one. `guard` wraps what runs
-    inside the backward pass, which must not raise into it.
+    `take` is applied at once to what flows: a gradient may be changed in place later. `guard` wraps
+    what runs inside the backward pass, which must not raise into it.
     """
     results = tensor_list(result)
     made = part(call.sequence, given, results)
@@ -189,7 +188,7 @@ def watch(
     for node in made.nodes:
         leaving, entering = made.outputs.get(node, []), made.inputs.get(node, [])
         if leaving:
-            node.register_prehook(guard(_Before(group, leaving, take_flown or take)))
+            node.register_prehook(guard(_Before(group, leaving, take)))
         node.register_hook(guard(_After(group, entering, take)))
     return True
 

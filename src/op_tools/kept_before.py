@@ -1,4 +1,4 @@
-"""What OpAutoCompare keeps of a call from before it: arguments, on its device or on the host."""
+"""What OpAutoCompare keeps of a call from before it: copies of its arguments on the host."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from op_tools import device_copies, host, memory, reference
+from op_tools import host, memory, reference
 from op_tools.call import Call
 from op_tools.overlap import Overlap
 
@@ -23,16 +22,13 @@ REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are r
 class Before:
     """What is known of a call before it is made."""
 
-    call: Call  # with arguments on the host; those of a view as they stand on the device
+    call: Call  # with arguments on the host; those of a view as they are on the device
     requires: Collection[int]
     versions: list[int]
     given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
     random: reference.RandomState | None = None
-    on_device: bool = False  # the copies lie on the device, which is asked first
-    reread: bool | None = None  # whether arguments are read again after it; None: not asked yet
-    in_place: bool = True  # it may write its arguments: `call` has copies of them
     overlaps: Sequence[Overlap] = ()  # arguments that overlap in memory
 
 
@@ -59,16 +55,14 @@ def device_of(call: Call) -> torch.device:
     return call.device or torch.device("cpu")
 
 
-def copies_of(there: bool, *values: Any) -> host.Copies:
-    """Of all tensors among the values, on their device or on the host."""
-    return device_copies.copies_of(values) if there else host.Copies(host.host_copy)
-
-
-def kept(call: Call, there: bool) -> tuple[Call, frozenset[int]]:
+def kept(call: Call) -> tuple[Call, frozenset[int]]:
     """A call with copies of its arguments, and those of them whose gradients are wanted."""
-    copies = copies_of(there, call.args, call.kwargs)
-    kept = call.given_others(copies.of(call.args), copies.of(call.kwargs))
-    return kept, frozenset(id(copy) for own, copy in copies if own.requires_grad)
+    return _replaced(call, host.Copies(host.host_copy))
+
+
+def _replaced(call: Call, copies: host.Copies) -> tuple[Call, frozenset[int]]:
+    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
+    return on_host, frozenset(id(copy) for own, copy in copies if own.requires_grad)
 
 
 def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Before:
@@ -76,11 +70,7 @@ def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Bef
     else with shapes alone.
     """
     values = wanted or not memory.lies_in_arguments(result, call)
-    if values:
-        copies = copies_of(state.on_device, call.args, call.kwargs)
-    else:
-        place = device_of(call) if state.on_device else reference.HOST
-        copies = host.Copies(partial(reference.outline, device=place))
-    on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
-    requires = frozenset(id(copy) for own, copy in copies if own.requires_grad)
+    on_host, requires = _replaced(
+        call, host.Copies(host.host_copy if values else reference.outline)
+    )
     return replace(state, call=on_host, requires=requires)

@@ -14,7 +14,6 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -53,12 +52,6 @@ def _with_counts(module: ModuleType) -> ModuleType:
 def loaded() -> ModuleType | None:
     """The same where it is in use already: nothing is built for this."""
     return helper() if "op_tools._C" in sys.modules else None
-
-
-def aside() -> AbstractContextManager[None]:
-    """What is done inside, also by autograd's threads, is seen by no mode and no observer."""
-    module = loaded()
-    return nullcontext() if module is None else module.Aside()
 
 
 def watch(

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from op_tools import kernels, names, reference
+from op_tools import names, reference
 from op_tools.call import Call, tensor_list, tensors
-from op_tools.gradients import Gradients
 
 
 def lies_in_arguments(result: Any, call: Call) -> bool:
@@ -21,34 +20,11 @@ def lies_in_arguments(result: Any, call: Call) -> bool:
     if isinstance(call.func, OpOverload) and call.func._schema.is_mutable:
         return False
     made = [result] if type(result) is Tensor else tensor_list(result)
-    helper = kernels.loaded()
-    if helper is not None:  # hot path
-        return bool(helper.lie_in(made, call.given))
     found = [t.untyped_storage()._cdata for t in made if t.numel()]
     if not found:
         return False
     given = [t.untyped_storage()._cdata for t in call.given]
     return set(found).issubset(given)
-
-
-# Nodes whose gradient is a view of what comes in, whatever that is.
-_MERE = frozenset(f"{name}Backward0" for name in "T Transpose Permute Unsqueeze Alias".split())
-
-
-def is_mere_view(result: Any, call: Call) -> bool:
-    """Whether a call computed nothing, and its backward pass will not either."""
-    if not isinstance(result, Tensor) or not lies_in_arguments(result, call):
-        return False
-    node = result.grad_fn
-    if node is None:
-        return not result.requires_grad
-    return node.name() in _MERE and node._sequence_nr() == call.sequence
-
-
-def gradients_are_views(found: Gradients) -> bool:
-    """Whether a backward pass computed nothing: what it returned lies in what it was given."""
-    flown = {t.untyped_storage()._cdata for t in found.outputs if t is not None}
-    return all(t.untyped_storage()._cdata in flown for t in found.inputs if t is not None)
 
 
 def wait_for_host(device: torch.device, result: Any) -> None:
@@ -65,9 +41,9 @@ def wait_for_host(device: torch.device, result: Any) -> None:
 GUARD = 256  # bytes behind a result that are looked at
 
 
-def guards(call: Call, on_device: bool = False) -> list[tuple[Tensor, Tensor]]:
+def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
     """Memory behind arguments that the call may write and that are a part of something larger,
-    and a copy of it, on the host or on the device.
+    each with a copy of it on the host.
     """
     written = _may_write(call)
     if len(written) != 1:  # what lies behind the one may be the other
@@ -75,7 +51,7 @@ def guards(call: Call, on_device: bool = False) -> list[tuple[Tensor, Tensor]]:
     memory = _behind(written[0])
     if memory is None:
         return []
-    return [(memory, memory.clone() if on_device else memory.cpu())]
+    return [(memory, memory.cpu())]
 
 
 def _may_write(call: Call) -> list[Tensor]:
@@ -103,7 +79,7 @@ def _behind(tensor: Tensor) -> Tensor | None:
 def overrun(guards: Sequence[tuple[Tensor, Tensor]]) -> str:
     """What of that memory has changed; "" when nothing has."""
     for memory, before in guards:
-        changed = int((memory.cpu() != before.cpu()).sum())
+        changed = int((memory.cpu() != before).sum())
         if changed:
             return f"{changed} bytes behind the result were written"
     return ""

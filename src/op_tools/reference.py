@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from deeplink import settings
-from op_tools import host, kernels, names, written
+from op_tools import host, names, written
 from op_tools.call import Call
 from op_tools.written import written_by_schema as written_by_schema
 
@@ -100,9 +100,6 @@ def _unfit_name(name: str) -> str:
 
 def kind(values: list[Tensor]) -> str:
     """Why a tensor cannot be compared; "" when all can."""
-    helper = kernels.loaded()
-    if helper is not None and helper.are_plain(values):  # hot path
-        return ""
     for tensor in values:
         if tensor.is_nested:
             return "a nested tensor"
@@ -205,12 +202,6 @@ def writes(call: Call, versions: list[int], now: list[int]) -> bool:
     return NO_COUNT in now and names.sounds_in_place(call.name)
 
 
-def wrote_nothing(call: Call, versions: list[int], now: list[int]) -> bool:
-    """Whether a call, which has been made, wrote no argument, as each of them says. Hot path."""
-    counted = versions == now and NO_COUNT not in now
-    return counted and not isinstance(call.func, OpOverload) and not declared(call)
-
-
 def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
     """The places of the arguments that a call, which has been made, did not write, as it says."""
     if isinstance(call.func, OpOverload):
@@ -224,10 +215,6 @@ def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
 
 def versions(call: Call) -> list[int]:
     """Autograd's counts of writes, of the arguments."""
-    helper = kernels.loaded()
-    if helper is not None:  # hot path
-        found: list[int] = helper.versions_of(call.given, NO_COUNT)
-        return found
     return [NO_COUNT if tensor.is_inference() else tensor._version for tensor in call.given]
 
 
@@ -246,14 +233,14 @@ def autocast_of(device: torch.device) -> torch.dtype | None:
 _INDICES = (torch.int64, torch.int32)
 
 
-def outline(tensor: Tensor, device: torch.device = HOST) -> Tensor:
+def outline(tensor: Tensor) -> Tensor:
     """A tensor of the same shape, in the same place of a memory as large, without its values;
     with them where they may say where the others are cut.
     """
     if tensor.dtype in _INDICES and tensor.dim() < 2:
-        return host.host_copy(tensor) if device is HOST else tensor.detach().clone()
+        return host.host_copy(tensor)
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
-    memory = torch.zeros(1, dtype=tensor.dtype, device=device).expand(0) if not storage else None
+    memory = torch.zeros(1, dtype=tensor.dtype).expand(0) if not storage else None
     if memory is None:
-        memory = torch.empty(storage, dtype=tensor.dtype, device=device)
+        memory = torch.empty(storage, dtype=tensor.dtype)
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -257,12 +257,6 @@ OP_AUTOCOMPARE_MODE = choice(
     "Which calls OpAutoCompare compares: all, one of each signature, or a sample.",
     ("every", "signature", "sample"),
 )
-OP_AUTOCOMPARE_REFERENCE = choice(
-    "OP_AUTOCOMPARE_REFERENCE",
-    "auto",
-    "Whose float64 OpAutoCompare asks first: the device's, the host's, or by what is faster.",
-    ("auto", "device", "host"),
-)
 OP_AUTOCOMPARE_BACKGROUND = boolean(
     "OP_AUTOCOMPARE_BACKGROUND", False, "OpAutoCompare compares in a thread of its own."
 )

@@ -24,7 +24,6 @@ vendor = Vendor(
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
     copies="deeplink_vendors.cuda.copies",
-    differences="deeplink_vendors.cuda.differences",
     precision="deeplink_vendors.cuda.precision",
     collective="nccl",
     gaps="deeplink_vendors/cuda/gaps.toml",

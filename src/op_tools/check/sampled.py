@@ -22,8 +22,7 @@ from op_tools.call import Call, tensor_list
 from op_tools.check import slices
 from op_tools.check.slices import Chooser, Slice
 from op_tools.comparison import Item, Taken
-from op_tools.device_gradients import PART
-from op_tools.gradients import Gradients
+from op_tools.gradients import PART, Gradients
 
 NO_RULE = f"more than {slices.LARGE:,} elements and no rule to sample it"
 SHOWN = 5  # suspects in the summary

@@ -13,15 +13,12 @@ void bind_compare(py::module_& m);   // unit_compare.cpp
 void bind_counting(py::module_& m);  // unit_counting.cpp
 void bind_fronts(py::module_& m);     // unit_fronts.cpp
 void bind_functions(py::module_& m);  // unit_functions.cpp
-void bind_gathered(py::module_& m);  // unit_gathered.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
-void bind_judge(py::module_& m);     // unit_judge.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_modules(py::module_& m);   // unit_modules.cpp
 void bind_packed(py::module_& m);    // unit_packed.cpp
 void bind_packer(py::module_& m);    // unit_packer.cpp
 void bind_memory_file(py::module_& m);  // unit_memory_file.cpp
-void bind_pairs(py::module_& m);     // unit_pairs.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
@@ -53,15 +50,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_counting(m);
   op_tools::bind_fronts(m);
   op_tools::bind_functions(m);
-  op_tools::bind_gathered(m);
   op_tools::bind_heads(m);
-  op_tools::bind_judge(m);
   op_tools::bind_kernels(m);
   op_tools::bind_modules(m);
   op_tools::bind_packed(m);
   op_tools::bind_packer(m);
   op_tools::bind_memory_file(m);
-  op_tools::bind_pairs(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);
   op_tools::bind_timing(m);

@@ -1,9 +1,9 @@
 // The gradients of one call, heard by hooks on the nodes that it made; see op_tools/gradients.py, which says the same in
 // Python.
-#include "gathered.h"
 #include "made.h"
 #include "watched.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -207,7 +207,6 @@ Made made_by(const Given& given, const Tensors& results, uint64_t sequence) {
 void bind_watched(py::module_& m) {
   py::class_<Watch>(m, "Watch").def(py::init<const std::vector<at::Tensor>&>()).def("results", &Watch::results);
   m.def("finish_gradients", [] {  // at the end of a backward pass: what it went through in part is told so
-    finish_gathered();
     const auto left = std::exchange(begun(), {});
     for (const auto& [_, weak] : left)
       if (const auto group = weak.lock()) group->end(false);
