@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import torch_dipu  # noqa: F401  (registers the reference device)
 from op_tools import OpAutoCompare
-from op_tools.check.sampled import NO_RULE
+from op_tools.compare.sampling import NO_RULE
 
 DEVICE = "dipu"
 

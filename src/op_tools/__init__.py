@@ -1,8 +1,8 @@
 """Tools for the operators of a real training run: capture, compare, time, fall back and cast."""
 
 from op_tools.apply import apply_feature
-from op_tools.autocompare import OpAutoCompare
 from op_tools.capture import OpCapture
+from op_tools.compare.tool import OpAutoCompare
 from op_tools.diagnosis.origin import WhyNan
 from op_tools.diagnosis.recorder import FlightRecorder
 from op_tools.diagnosis.rerouting import OpReroute

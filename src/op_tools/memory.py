@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from op_tools import names, reference
+from op_tools import names
 from op_tools.call import Call, tensor_list, tensors
+from op_tools.written import written_by_schema
 
 
 def lies_in_arguments(result: Any, call: Call) -> bool:
@@ -56,7 +57,7 @@ def guards(call: Call) -> list[tuple[Tensor, Tensor]]:
 
 def _may_write(call: Call) -> list[Tensor]:
     if isinstance(call.func, OpOverload):
-        return reference.written_by_schema(call)
+        return written_by_schema(call)
     written: list[Any] = [call.kwargs.get("out")]
     if names.last(call.name).endswith("_") and call.args:
         written.append(call.args[0])

@@ -8,13 +8,14 @@ import torch
 
 from deeplink import settings
 from deeplink.compare import Difference
-from op_tools import comparison, comparison_report, exactness, interception, reference, report
-from op_tools.again import again_of
+from op_tools import interception, report
 from op_tools.call import Call, tensors
-from op_tools.comparison import Item, Taken
+from op_tools.compare import console, eligibility, host_verdicts, precision
+from op_tools.compare.eligibility import NoReferenceError
+from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.rerun import again_of
 from op_tools.gradients import Gradients
 from op_tools.host import Copies, host_copy
-from op_tools.reference import NoReferenceError
 from op_tools.replay import Prepared, Replayed
 from op_tools.store import Recorded
 from op_tools.trusted import writes
@@ -23,7 +24,7 @@ from op_tools.trusted import writes
 def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
     """The record that OpAutoCompare makes of a call, for a replayed call that has just run."""
     recorded = prepared.recorded
-    host = Prepared(recorded, reference.HOST, None, trust, prepared.wants_backward)
+    host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
     level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
     call = Call(number, recorded.name, host.func, host.args, host.kwargs, level)
     call.device = prepared.device
@@ -31,12 +32,12 @@ def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
     autocast = getattr(torch, cast[1]) if cast else None
     result_types = [tensor.dtype for tensor in tensors(again.result)]
     made = again_of(call, host.wanted, wrote, autocast, result_types)
-    made.precision = exactness.now(call)
+    made.precision = precision.now(call)
     copies = Copies(host_copy)
     with torch.no_grad(), interception.unseen():
         result, after = copies.of(again.result), copies.of(prepared.given)
         given = call.given_others(prepared.args, prepared.kwargs)
-        rows = comparison_report.device_rows(given, again.result)
+        rows = console.device_rows(given, again.result)
     device, where = str(prepared.device), str(recorded.header.get("site") or "")
     return Taken(made, result, after, prepared.wants_backward, device, rows, where=where)
 
@@ -47,13 +48,13 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
     `shown`: print the tables of OpAutoCompare.
     """
     standard = settings.OP_AUTOCOMPARE_STANDARD.get()
-    reason = reference.unfit(taken.call) or reference.kind(taken.results)
+    reason = eligibility.unfit(taken.call) or eligibility.kind(taken.results)
     if reason:
         raise NoReferenceError(reason)
     with torch.no_grad(), interception.unseen():
-        items = comparison.forward(taken, standard)
+        items = host_verdicts.forward(taken, standard)
         if shown:
-            comparison_report.show_forward(taken, items)
+            console.show_forward(taken, items)
         if again.gradients is None or recorded.grad_outputs is None:
             return items
         copies = Copies(host_copy)
@@ -61,9 +62,9 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
         found = Gradients(*sides, complete=True)
         for gradient, copy in copies:
             taken.on_device[id(copy)] = report.tensor_rows("", gradient)[0][1:]
-        backward = comparison.backward(taken, found.outputs, found.inputs, standard)
+        backward = host_verdicts.backward(taken, found.outputs, found.inputs, standard)
         if shown:
-            comparison_report.show_backward(taken, found, backward)
+            console.show_backward(taken, found, backward)
     return items + backward
 
 

@@ -29,8 +29,8 @@ from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
 from op_tools import names, replay_check, report
+from op_tools.compare.eligibility import NoReferenceError
 from op_tools.export import export
-from op_tools.reference import NoReferenceError
 from op_tools.replay import (
     Case,
     Prepared,

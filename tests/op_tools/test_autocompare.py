@@ -20,8 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics, kept_before, kernels, late
+from op_tools import OpAutoCompare, diagnostics, kernels, late
 from op_tools.call import Call
+from op_tools.compare import inputs
 
 CSV = "op_tools_results/op_autocompare_result"
 
@@ -743,7 +744,7 @@ def test_an_error_inside_the_tool_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     def broken(*args: object) -> None:
         raise ZeroDivisionError("inside")
 
-    monkeypatch.setattr("op_tools.bitwise.forward", broken)
+    monkeypatch.setattr("op_tools.compare.bitwise.forward", broken)
     with OpAutoCompare() as tool:
         assert (torch.ones(2, device="dipu") * 2).tolist() == [2.0, 2.0]
     assert tool.failures == []
@@ -781,13 +782,13 @@ def test_it_is_exported() -> None:
 
 def test_a_cut_is_a_view_of_which_no_value_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
-    kept = kept_before.kept
+    kept = inputs.kept
 
     def heard(call: Call) -> tuple[Call, frozenset[int]]:
         copied.append(call.name)
         return kept(call)
 
-    monkeypatch.setattr(kept_before, "kept", heard)
+    monkeypatch.setattr(inputs, "kept", heard)
     words, x = torch.arange(12, device="dipu").view(3, 4), leaf(3, 4)
     places = torch.tensor([2, 0], device="dipu")
     with OpAutoCompare(ops="torch.Tensor.__getitem__") as tool:

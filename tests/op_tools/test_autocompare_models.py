@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from op_tools import OpAutoCompare, diagnostics
-from op_tools.again import Again
+from op_tools.compare.rerun import Again
 from tests.op_tools.compared_models import CASES, LARGE, Case, train
 
 TYPES: dict[str, tuple[torch.dtype, torch.dtype | None]] = {

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from op_tools import OpAutoCompare, diagnostics
 from op_tools.call import Call
-from op_tools.check import slices
-from op_tools.check.slices import Chooser
+from op_tools.compare import slices
+from op_tools.compare.slices import Chooser
 
 aten = torch.ops.aten
 

@@ -6,12 +6,13 @@ import warnings
 
 import torch
 
-from op_tools import comparison, interception, reference
-from op_tools.again import again_of
+from op_tools import interception
 from op_tools.call import Call, tensors
-from op_tools.comparison import Taken
+from op_tools.compare import eligibility, host_verdicts
+from op_tools.compare.eligibility import NoReferenceError
+from op_tools.compare.host_verdicts import Taken
+from op_tools.compare.rerun import again_of
 from op_tools.diagnosis.recordings import Entry
-from op_tools.reference import NoReferenceError
 from op_tools.store import Recorded
 from op_tools.trusted import ReplayError, function_of, writes
 
@@ -32,7 +33,7 @@ def fault_of(entry: Entry) -> str | None:
             return None
         with interception.unseen(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            items = comparison.forward(taken, "calibrated")
+            items = host_verdicts.forward(taken, "calibrated")
     except (NoReferenceError, ReplayError, ValueError, RuntimeError, TypeError):
         return None  # damaged bytes, no such kernel here, no reference: nobody is accused
     bad = [item for item in items if not item.verdict.passed]
@@ -51,7 +52,7 @@ def _taken(recorded: Recorded) -> Taken | None:
         level,  # type: ignore[arg-type]
         device=host,
     )
-    if reference.unfit(call):
+    if eligibility.unfit(call):
         return None
     cast = header.get("autocast")
     autocast = getattr(torch, cast[1]) if cast else None

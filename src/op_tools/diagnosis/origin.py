@@ -28,7 +28,6 @@ from op_tools import (
     looks,
     names,
     overflow,
-    reference,
     report,
     results,
     statistics,
@@ -40,6 +39,7 @@ from op_tools.diagnosis.provenance import Record, Records, address, strided
 from op_tools.looking_later import Later
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
+from op_tools.written import written_by_schema
 
 WAITING = 256  # calls that are judged together, where the host has to wait for the device
 HELD = 1 << 28  # bytes of their tensors at most
@@ -97,7 +97,7 @@ class WhyNan(Observer):
         func: Any = call.func
         if self.found is None and func._schema.is_mutable:
             with self._lock:
-                self._later.before_write(strided(reference.written_by_schema(call)))
+                self._later.before_write(strided(written_by_schema(call)))
         return None
 
     def after(self, call: Call, state: Any, result: Any) -> None:
@@ -110,7 +110,7 @@ class WhyNan(Observer):
             return
         func: Any = call.func
         mutable = func._schema.is_mutable
-        made = strided(reference.written_by_schema(call) if mutable else tensor_list(result))
+        made = strided(written_by_schema(call) if mutable else tensor_list(result))
         made = made or strided(tensor_list(result))
         if not made or (not mutable and self._is_view(given, made)):
             return

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from deeplink import children, settings
 from deeplink.losses import PATTERN, Loss, observed, printed
 from deeplink.warm import Run, Warm
-from op_tools.autocompare import OpAutoCompare
 from op_tools.call import Level
+from op_tools.compare.tool import OpAutoCompare
 from op_tools.diagnosis.checks import Seen
 from op_tools.diagnosis.rerouting import OpReroute, Plan, counted
 

@@ -14,9 +14,10 @@ from deeplink import identity
 from deeplink.identity import Identity
 from deeplink.judge import Verdict, judge
 from deeplink.precision import Precision
-from op_tools import exactness, gradients, reference
+from op_tools import gradients
 from op_tools.call import Call, device_of
-from op_tools.comparison import Item
+from op_tools.compare import eligibility, precision
+from op_tools.compare.host_verdicts import Item
 from op_tools.gradients import Gradients
 from op_tools.one_iter import judging, optimizing
 from op_tools.one_iter.book import Book, Entry, OneIterError
@@ -186,7 +187,7 @@ class Comparing:
                 for made, child in zip(on_host.children, children, strict=True)
             ],
         )
-        case = _case_of(unit, seen, on_host, _autocast(call), exactness.now(call))
+        case = _case_of(unit, seen, on_host, _autocast(call), precision.now(call))
         return case, on_device
 
     # In the run as it goes.
@@ -305,7 +306,7 @@ def _numbered(word: str, place: int, count: int) -> str:
 
 
 def _autocast(call: Call) -> torch.dtype | None:
-    return reference.autocast_of(device_of(call.args, call.kwargs) or torch.device("cpu"))
+    return eligibility.autocast_of(device_of(call.args, call.kwargs) or torch.device("cpu"))
 
 
 def _version(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from deeplink.judge import Verdict
-from op_tools.comparison import Item
+from op_tools.compare.host_verdicts import Item
 from op_tools.one_iter.book import Entry
 
 Direction = Literal["forward", "backward"]

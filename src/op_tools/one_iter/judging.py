@@ -12,11 +12,11 @@ from torch import Tensor
 from deeplink.judge import Verdict, judge
 from deeplink.judge.formats import FORMATS
 from deeplink.precision import EXACT, Precision
-from op_tools.again import Again, Run
 from op_tools.call import Call
-from op_tools.comparison import Drawn, Item, Taken, noise, unchanged, verdict_on
+from op_tools.compare.eligibility import WIDE, NoReferenceError
+from op_tools.compare.host_verdicts import Drawn, Item, Taken, noise, unchanged, verdict_on
+from op_tools.compare.rerun import Again, Run
 from op_tools.one_iter.unit import Given, Made, Unit
-from op_tools.reference import WIDE, NoReferenceError
 
 STANDARD = "calibrated"
 NOISE = 32  # roundoffs

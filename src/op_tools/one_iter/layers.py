@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from op_tools import gradients, modules, names
 from op_tools.call import Call
+from op_tools.compare.eligibility import unfit
 from op_tools.gradients import Arguments
 from op_tools.one_iter.optimizing import Update
 from op_tools.one_iter.templates import flat
 from op_tools.options import Options
-from op_tools.reference import unfit
 from op_tools.tool import Observer, Started
 
 # They only carry a model to other devices and processes: what they call is looked at.

@@ -11,10 +11,10 @@ import torch
 
 from op_tools import names
 from op_tools.call import Call, device_of
+from op_tools.compare.eligibility import unfit
 from op_tools.fallback import OpFallback, give_back
 from op_tools.host import random_state_kept
 from op_tools.options import Options
-from op_tools.reference import unfit
 from op_tools.tool import Started
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from deeplink.errors import SettingError
 from op_tools import diagnostics, folders, results, snapshot, store
 from op_tools.call import Call, held_bytes, tensors
-from op_tools.comparison import Taken
+from op_tools.compare.host_verdicts import Taken
 from op_tools.gradients import Gradients
 from op_tools.snapshot import Blob, Snapshot
 from op_tools.store import Header, Part

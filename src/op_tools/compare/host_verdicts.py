@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from deeplink import settings
-from deeplink.judge import Verdict, envelope, judge
+from deeplink.judge import Verdict, envelope, judge, same_choice
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import choices, exactness, names
-from op_tools.again import Again, Run
+from op_tools import names
 from op_tools.call import Call, tensors
-from op_tools.reference import NOT_UNIQUE, NoReferenceError, declared
+from op_tools.compare import precision
+from op_tools.compare.eligibility import NOT_UNIQUE, NoReferenceError, declared
+from op_tools.compare.rerun import Again, Run
 
 VALUES = 1e-6  # absolute and relative tolerance of plain numbers
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
@@ -48,7 +50,7 @@ class Taken:
     # a gradient as it was on the device, by the id of its copy
     where: str = ""  # the line of the program, of a call without a site
     run: Run | None = field(default=None, repr=False)
-    sampled: bool = False  # a slice of a large call: see op_tools.check.sampled
+    sampled: bool = False  # a slice of a large call: see op_tools.compare.sampling
     label: str = ""  # what the result is, where it is not the call's own result
     key: Hashable = None  # of the large call, among suspects
 
@@ -138,7 +140,7 @@ def noise(
     wide = stored in (torch.float64, torch.complex128)
     if not wide and not again.types:
         return None
-    matrices, convolutions = exactness.factors(again)
+    matrices, convolutions = precision.factors(again)
     entering = 0.0 if again.inside is None else FORMATS[again.inside].roundoff
     floats = [t if t is not None and t.dtype in FORMATS else None for t in centre]
 
@@ -153,8 +155,8 @@ def noise(
             between=FORMATS[stored].roundoff,
             entering=max(entering, matrices.roundoff if matrices else 0.0),
             convolving=convolutions.roundoff if convolutions else 0.0,
-            functions=exactness.functions(again),
-            partial=FORMATS[stored].roundoff if exactness.sums(again) else 0.0,
+            functions=precision.functions(again),
+            partial=FORMATS[stored].roundoff if precision.sums(again) else 0.0,
             smallest=FORMATS[stored].smallest if FORMATS[stored].is_half else 0.0,
             samples=samples,
             seed=samples or 0,
@@ -374,12 +376,12 @@ def verdict_on(
         computed_in=computed_in(taken, mine),
     )
     calibrated = standard == "calibrated" and verdict.atol is None
-    allowance = exactness.allowance(taken.again) if calibrated and verdict.rule in _ROUNDED else ""
+    allowance = precision.allowance(taken.again) if calibrated and verdict.rule in _ROUNDED else ""
     if verdict.passed:
         return replace(verdict, message=f"within {allowance}") if allowance else verdict
     if allowance:
         verdict = replace(verdict, message=f"{verdict.message}; not even {allowance}, explains it")
-    if verdict.rule == "exact" and choices.are_equal(call, mine, theirs):
+    if verdict.rule == "exact" and _are_equal_choices(call, mine, theirs):
         return replace(unchanged(mine), rule="equal values")
     if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
         return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
@@ -401,3 +403,51 @@ def computed_in(taken: Taken, mine: Tensor) -> torch.dtype | None:
 def beyond_memory(text: str) -> Verdict:
     """A kernel that wrote where it had nothing to write."""
     return Verdict(False, "memory", text, wrong=1, ratio=math.inf, max_abs=math.inf)
+
+
+# Indices that an operator returns: where values are equal, any choice among them is right.
+
+# Of operators that give indices: where the dimension is among the arguments, its default, and
+# whether an element may be chosen once only.
+_INDICES: dict[str, tuple[int, int | None, bool]] = {
+    "argmax": (1, None, False),
+    "argmin": (1, None, False),
+    "max": (1, None, False),
+    "min": (1, None, False),
+    "median": (1, None, False),
+    "nanmedian": (1, None, False),
+    "mode": (1, -1, False),
+    "kthvalue": (2, -1, False),
+    "topk": (2, -1, True),
+    "sort": (1, -1, True),
+    "argsort": (1, -1, True),
+    "cummax": (1, None, False),
+    "cummin": (1, None, False),
+}
+_POOLS = ("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool")
+
+
+def _are_equal_choices(call: Call, mine: Tensor, theirs: Tensor) -> bool:
+    """Whether indices differ only among equal values, where any of them is right."""
+    word = names.last(call.name)
+    values = next(tensors(call.args, call.kwargs), None)
+    if values is None or mine.dtype != torch.int64:
+        return False
+    if word.startswith(_POOLS):
+        spatial = next(d for d in (1, 2, 3) if f"{d}d" in word)
+        flat = values.flatten(-spatial)
+        return same_choice(flat, mine.flatten(-spatial), theirs.flatten(-spatial), -1)
+    if word not in _INDICES:
+        return False
+    place, default, distinct = _INDICES[word]
+    dim = call.kwargs.get("dim", _positional(call, place, default))
+    if dim is not None and not isinstance(dim, int):
+        return False
+    return same_choice(values, mine, theirs, dim, distinct)
+
+
+def _positional(call: Call, place: int, default: int | None) -> Any:
+    if isinstance(call.func, OpOverload):
+        named = [a.name for a in call.func._schema.arguments]
+        place = named.index("dim") if "dim" in named else place
+    return call.args[place] if len(call.args) > place else default

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import host, memory, reference
+from op_tools import host, memory
 from op_tools.call import Call
+from op_tools.compare import eligibility
 from op_tools.overlap import Overlap
 
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
@@ -28,7 +29,7 @@ class Before:
     given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
     is_view: bool = False
-    random: reference.RandomState | None = None
+    random: eligibility.RandomState | None = None
     overlaps: Sequence[Overlap] = ()  # arguments that overlap in memory
 
 
@@ -71,6 +72,6 @@ def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Bef
     """
     values = wanted or not memory.lies_in_arguments(result, call)
     on_host, requires = _replaced(
-        call, host.Copies(host.host_copy if values else reference.outline)
+        call, host.Copies(host.host_copy if values else eligibility.outline)
     )
     return replace(state, call=on_host, requires=requires)

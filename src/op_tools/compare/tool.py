@@ -15,28 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
-from op_tools import (
-    bitwise,
-    compare_options,
-    comparison,
-    exactness,
-    gradients,
-    host,
-    interception,
-    kept_before,
-    kernels,
-    late,
-    memory,
-    names,
-    reference,
-    report,
-)
-from op_tools.again import again_of
+from op_tools import gradients, host, interception, kernels, late, memory, names, report
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
-from op_tools.check.sampled import Sampled, Sampling
-from op_tools.comparison import Item, Taken
-from op_tools.comparison_report import (
+from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
+from op_tools.compare.console import (
     Failure,
     Rows,
     device_rows,
@@ -44,12 +27,16 @@ from op_tools.comparison_report import (
     show_gradients,
     show_summary,
 )
-from op_tools.comparison_store import Saver
+from op_tools.compare.eligibility import NoReferenceError
+from op_tools.compare.failure_store import Saver
+from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.inputs import Before
+from op_tools.compare.options import how
+from op_tools.compare.rerun import again_of
+from op_tools.compare.sampling import Sampled, Sampling
 from op_tools.interception import Plan
-from op_tools.kept_before import Before
 from op_tools.options import Options
 from op_tools.overlap import overlaps
-from op_tools.reference import NoReferenceError
 from op_tools.tool import Observer, Started
 
 
@@ -71,7 +58,7 @@ class OpAutoCompare(Observer):
     compared: int  # calls
 
     def begin(self, options: Options) -> None:
-        self._how = compare_options.how(options)
+        self._how = how(options)
         for setting in settings.table():
             if setting.name.startswith("AUTOCOMPARE_ERROR_TOLERANCE"):
                 setting.get()  # a bad one is told now
@@ -79,7 +66,7 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
-        self._rereads = kept_before.Rereads(always=report.verbose())
+        self._rereads = inputs.Rereads(always=report.verbose())
         self._tried = bitwise.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
@@ -147,45 +134,45 @@ class OpAutoCompare(Observer):
             self._sampled.after(state, result)
 
     def _before(self, call: Call) -> Before | None:
-        reason = reference.unfit(call)
+        reason = eligibility.unfit(call)
         if reason:
             self._skip(call, reason)
             return None
-        versions = reference.versions(call)
+        versions = eligibility.versions(call)
         given = gradients.arguments(call) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
         if names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], is_view=True)
-        random = reference.random_state(call, kept_before.device_of(call))
-        kept, requires = kept_before.kept(call)
+        random = eligibility.random_state(call, inputs.device_of(call))
+        kept, requires = inputs.kept(call)
         state = Before(kept, requires, versions, given, memory.guards(call), random=random)
         state.overlaps = overlaps(call.given)
         return state
 
     def _after(self, call: Call, state: Before, result: Any) -> None:
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
-        reason = reference.kind(made)
+        reason = eligibility.kind(made)
         if reason:
             self._skip(call, reason)
             return
-        now = reference.versions(call)
-        wrote = reference.writes(call, state.versions, now)
+        now = eligibility.versions(call)
+        wrote = eligibility.writes(call, state.versions, now)
         if state.is_view:
             if wrote or names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
-            state = kept_before.of_view(call, state, result, wanted=report.verbose())
-        device = kept_before.device_of(call)
+            state = inputs.of_view(call, state, result, wanted=report.verbose())
+        device = inputs.device_of(call)
         drawn = state.random
-        if drawn is not None and not reference.drew_nothing(drawn, call, device):
+        if drawn is not None and not eligibility.drew_nothing(drawn, call, device):
             self._skip(call, "it draws random numbers")
             return
         wants = state.given is not None and any(t.requires_grad for t in made)
-        autocast, types = reference.autocast_of(device), [tensor.dtype for tensor in made]
+        autocast, types = eligibility.autocast_of(device), [tensor.dtype for tensor in made]
         again = again_of(state.call, state.requires, wrote, autocast, types)
         again.overlaps = state.overlaps
-        again.precision = exactness.now(call)
+        again.precision = precision.now(call)
         again.draws_nothing = state.is_view or state.random is not None
         taken = Taken(
             again,
@@ -202,7 +189,9 @@ class OpAutoCompare(Observer):
                 self.compared += 1
         else:
             memory.wait_for_host(device, result)
-            kept = set() if self._rereads(call) else reference.unwritten(call, state.versions, now)
+            kept = (
+                set() if self._rereads(call) else eligibility.unwritten(call, state.versions, now)
+            )
             copies = host.Copies(host.host_copy)
             taken.result = copies.of(result)
             given = enumerate(call.given)
@@ -254,14 +243,14 @@ class OpAutoCompare(Observer):
         try:
             items = self._same(taken, lambda: bitwise.forward(taken))
             if items is None:
-                items = comparison.forward(taken, self._how.standard)
+                items = host_verdicts.forward(taken, self._how.standard)
         except NoReferenceError as error:
             self._skip(taken.call, str(error))
             return
         if overrun:
-            items.append(Item("memory", comparison.beyond_memory(overrun)))
+            items.append(Item("memory", host_verdicts.beyond_memory(overrun)))
         if report.verbose():
-            items = comparison.with_values(taken.call, items)
+            items = host_verdicts.with_values(taken.call, items)
             show_call(taken, items)
         with self._lock:
             self.compared += not taken.label  # else it is a gradient of a call that was counted
@@ -274,12 +263,12 @@ class OpAutoCompare(Observer):
             if taken.run is None:
                 items = self._same(taken, lambda: bitwise.backward(taken, *given))
             if items is None:
-                items = comparison.backward(taken, *given, self._how.standard)
+                items = host_verdicts.backward(taken, *given, self._how.standard)
         except NoReferenceError as error:
             self._skip(taken.call, str(error))
             return
         if report.verbose() and items:
-            items = comparison.with_missing(taken.call, found.inputs, items)
+            items = host_verdicts.with_missing(taken.call, found.inputs, items)
             show_gradients(taken, found, items)
         self._record(taken, "backward", items, found)
 

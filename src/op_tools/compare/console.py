@@ -22,12 +22,12 @@ from deeplink.judge.verdict import name_of
 from op_tools import diagnostics, report, results
 from op_tools.background import Periodic
 from op_tools.call import Call, Site, tensors
-from op_tools.comparison import Item, Taken, with_missing, with_values
+from op_tools.compare.host_verdicts import Item, Taken, with_missing, with_values
 from op_tools.gradients import Gradients
 from op_tools.host import mapped
 
 if TYPE_CHECKING:
-    from op_tools.autocompare import OpAutoCompare
+    from op_tools.compare.tool import OpAutoCompare
     from op_tools.tool import Started
 
 COLUMNS = (

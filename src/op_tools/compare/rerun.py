@@ -16,8 +16,7 @@ from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
 from op_tools import host, names, watching
 from op_tools.call import Call, tensor_list
-from op_tools.overlap import Overlap
-from op_tools.reference import (
+from op_tools.compare.eligibility import (
     CAST,
     CONVOLUTIONS,
     HOST,
@@ -27,6 +26,7 @@ from op_tools.reference import (
     modules_of,
     types_for,
 )
+from op_tools.overlap import Overlap
 
 _NOTHING = torch.empty(0)
 _engine: Any = torch.autograd.Variable._execution_engine

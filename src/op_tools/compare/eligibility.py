@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from deeplink import settings
 from op_tools import host, names, written
 from op_tools.call import Call
-from op_tools.written import written_by_schema as written_by_schema
+from op_tools.written import written_by_schema
 
 Types = dict[torch.dtype, torch.dtype]
 HOST = torch.device("cpu")

@@ -14,9 +14,9 @@ from deeplink import settings
 from deeplink.judge import Verdict
 from deeplink.judge.formats import is_inexact
 from deeplink.judge.verdict import name_of
-from op_tools import comparison
-from op_tools.comparison import Item, Taken
-from op_tools.reference import declared
+from op_tools.compare import host_verdicts
+from op_tools.compare.eligibility import declared
+from op_tools.compare.host_verdicts import Item, Taken
 
 AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
 
@@ -46,7 +46,10 @@ def forward(taken: Taken) -> list[Item] | None:
     run = taken.plain
     if run is None or _has_tolerance(taken):
         return None
-    mine, theirs = list(comparison.leaves_of(taken.result)), list(comparison.leaves_of(run.result))
+    mine, theirs = (
+        list(host_verdicts.leaves_of(taken.result)),
+        list(host_verdicts.leaves_of(run.result)),
+    )
     before = taken.call.given
     if len(mine) != len(theirs):
         return None
@@ -54,19 +57,19 @@ def forward(taken: Taken) -> list[Item] | None:
     rows = zip(before, taken.after, run.given, run.wrote, strict=True)
     for was, now, should, wrote in rows:
         written = wrote or id(was) in named
-        if now is not None and not comparison.identical(now, should if written else was):
+        if now is not None and not host_verdicts.identical(now, should if written else was):
             return None
     if not all(_same(a, b) for a, b in zip(mine, theirs, strict=True)):
         return None
-    inputs = zip(comparison.labels_of("input", taken.call), taken.after, strict=True)
+    inputs = zip(host_verdicts.labels_of("input", taken.call), taken.after, strict=True)
     read = [(label, now) for label, now in inputs if now is not None]
-    items = [Item(label, comparison.unchanged(t)) for label, t in read]
+    items = [Item(label, host_verdicts.unchanged(t)) for label, t in read]
     return items + [Item(label, _equal(t)) for label, t in _named_results(mine)]
 
 
 def _equal(result: Tensor) -> Verdict:
     """The verdict on a result that no float64 was computed for."""
-    verdict = comparison.unchanged(result)
+    verdict = host_verdicts.unchanged(result)
     if not is_inexact(result.dtype):
         return verdict
     return replace(verdict, message=f"equal to the CPU's {verdict.dtype} result")
@@ -74,7 +77,7 @@ def _equal(result: Tensor) -> Verdict:
 
 def _same(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-        return comparison.identical(mine, theirs)
+        return host_verdicts.identical(mine, theirs)
     return type(mine) is type(theirs) and bool(mine == theirs)
 
 
@@ -90,10 +93,12 @@ def backward(
     except RuntimeError:  # no such kernel in this type
         return None
     found = []
-    for label, a, b in zip(comparison.labels_of("grad", taken.call), inputs, theirs, strict=True):
+    for label, a, b in zip(
+        host_verdicts.labels_of("grad", taken.call), inputs, theirs, strict=True
+    ):
         if a is None:
             continue
-        if b is None or not comparison.identical(a, b.to(a.dtype)):
+        if b is None or not host_verdicts.identical(a, b.to(a.dtype)):
             return None
         found.append(Item(label, _equal(a)))
     return found

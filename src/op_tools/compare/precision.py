@@ -9,9 +9,9 @@ from deeplink import precision
 from deeplink.judge.verdict import name_of
 from deeplink.precision import Factors, Precision, Sums
 from op_tools import host
-from op_tools.again import Again
 from op_tools.call import Call
-from op_tools.reference import RECURRENT, modules_of
+from op_tools.compare.eligibility import RECURRENT, modules_of
+from op_tools.compare.rerun import Again
 
 # Products whose factors a program may let the device round.
 MATRICES = frozenset(

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import exactness, gradients, host, interception, looks, memory, names, reference
-from op_tools.again import again_of
+from op_tools import gradients, host, interception, looks, memory, names
 from op_tools.call import Call, tensor_list
-from op_tools.check import slices
-from op_tools.check.slices import Chooser, Slice
-from op_tools.comparison import Item, Taken
+from op_tools.compare import eligibility, precision, slices
+from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.rerun import again_of
+from op_tools.compare.slices import Chooser, Slice
 from op_tools.gradients import PART, Gradients
 
 NO_RULE = f"more than {slices.LARGE:,} elements and no rule to sample it"
@@ -71,7 +71,7 @@ class Sampled:
             return True
 
     def before(self, call: Call) -> Sampling | None:
-        reason = reference.unfit(call)
+        reason = eligibility.unfit(call)
         if reason:
             self._skip(call, reason)
             return None
@@ -83,7 +83,7 @@ class Sampled:
                 return None
         wanted = part is not None and any(part.gradients) and call.level != "aten"
         given = gradients.arguments(call) if wanted or _has_products(call) else None
-        return Sampling(call, part, reference.versions(call), given, confirms)
+        return Sampling(call, part, eligibility.versions(call), given, confirms)
 
     def after(self, state: Sampling, result: Any) -> None:
         call, part = state.call, state.part
@@ -92,17 +92,17 @@ class Sampled:
             part = self._of_view(call, made)
             if part is None:
                 return
-        reason = reference.kind(made)
+        reason = eligibility.kind(made)
         if reason:
             self._skip(call, reason)
             return
-        wrote = bool(reference.writes(call, state.versions, reference.versions(call)))
+        wrote = bool(eligibility.writes(call, state.versions, eligibility.versions(call)))
         if wrote and part.written is None:
             self._skip(call, NO_RULE)
             return
         taken = self._taken(call, part, result, made, wrote)
         taken.sampled = not state.confirms
-        memory.wait_for_host(call.device or reference.HOST, result)
+        memory.wait_for_host(call.device or eligibility.HOST, result)
         if part.is_result_judged:
             self._judge(taken, None, "")
         if state.part is not None and not wrote:
@@ -157,7 +157,7 @@ class Sampled:
         small.func = call.func if part.func is None else part.func
         if len({id(tensor) for tensor in call.given}) < len(call.given):
             small = _shared(call, small, part)
-        device = call.device or reference.HOST
+        device = call.device or eligibility.HOST
         # the order of arguments is that of the large call, unless lists were cut short
         given = [id(own) for own in call.given]
         wants = [
@@ -169,8 +169,8 @@ class Sampled:
             id(copy) for copy, want in zip(small.given, wants, strict=False) if want
         )
         types = [tensor.dtype for tensor in made]
-        again = again_of(small, requires, wrote, reference.autocast_of(device), types)
-        again.precision = exactness.now(call)
+        again = again_of(small, requires, wrote, eligibility.autocast_of(device), types)
+        again.precision = precision.now(call)
         after: Sequence[Tensor | None] = [None] * len(small.given)
         if part.written is not None:
             after = [None if t is None else host.host_copy(t) for t in part.written()]
@@ -210,7 +210,7 @@ class Sampled:
         copies = host.Copies(host.host_copy)
         small = call.given_others(copies.of(args), {})
         small.func = torch.matmul
-        device = call.device or reference.HOST
+        device = call.device or eligibility.HOST
         again = again_of(small, (), False, None, [mine.dtype])
         again.rounded = taken.again.rounded
         again.precision = taken.again.precision

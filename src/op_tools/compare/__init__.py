@@ -1,0 +1,1 @@
+"""OpAutoCompare: each call judged on the host, a small one whole, a large one by a sample."""
