@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from op_tools.call import Call
-from op_tools.check import projection
-from op_tools.check.projection import Finding
+from op_tools.compare import projection
+from op_tools.compare.projection import Finding
 from tests.op_tools import small
 
 HALVES = (torch.bfloat16, torch.float16)

@@ -55,8 +55,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from op_tools import exactness, late
+from op_tools import late
 from op_tools.call import Call
+from op_tools.compare import precision
 
 COLUMNS = 8
 SAMPLED = 64  # rows whose exponents are measured
@@ -239,7 +240,7 @@ def _or_zero(extra: Tensor | None) -> Tensor | float:
 def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
     """How exact a call's device may be."""
     own = call.given[0]
-    allowed = exactness.now(call)
+    allowed = precision.now(call)
     rounded = allowed.convolution if convolution else allowed.matmul
     factors = 0.0
     if own.dtype is torch.float32 and result.dtype is torch.float32 and rounded is not None:
@@ -525,7 +526,7 @@ def _filter_gradient(
     rows = channels.expand(-1, -1, math.prod(filters.shape[2:])).reshape(groups, -1, 1)
     of_flown = _norms(flown.transpose(0, 1).reshape(groups, -1), 1)
     errors = _errors(call, result, convolution=True)
-    factor = exactness.now(call).convolution
+    factor = precision.now(call).convolution
     if factor is not None:  # the projected gradient has more digits than are left of it
         errors = replace(errors, factors=max(errors.factors, factor.roundoff))
     return [

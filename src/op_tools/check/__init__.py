@@ -1,1 +1,0 @@
-"""Checks of calls whose cost does not grow with their tensors."""
