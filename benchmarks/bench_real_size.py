@@ -3,7 +3,9 @@
 A Llama with AdamW in bfloat16: 0.85 B parameters and 4 x 1024 tokens on a GPU, 6 layers of width
 512 and 2 x 128 tokens on the reference device. Every row is a ratio to plain steps of the same
 process, taken right before and after the row: the mean step without the first one, the first step,
-and the peak of memory (on a GPU). Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
+and the peak of memory (on a GPU). For a tool that writes files, "of a write" is what the tool adds,
+its stop included, as a multiple of the time that a plain write of as many bytes takes.
+Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import op_tools
+from op_tools.filters import Selection
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,13 @@ def _debug_mode() -> AbstractContextManager[Any]:
     return DebugMode()
 
 
+_FIRST = Selection(first=1)
+
+
+def _capture(**options: Any) -> op_tools.OpCapture:
+    return op_tools.OpCapture(ops=["torch.nn.functional.linear"], **options)
+
+
 ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "torch.profiler": _profiler,
     "torch DebugMode": _debug_mode,
@@ -154,6 +164,10 @@ ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "compare, every call, aten": lambda: op_tools.OpAutoCompare(level="aten"),
     "compare, once per signature": lambda: op_tools.OpAutoCompare(mode="signature"),
     "compare, every element": lambda: op_tools.OpAutoCompare(whole=True),
+    "capture of linear, packed": lambda: _capture(format="packed"),
+    "capture of linear, packed, first 1": lambda: _capture(format="packed", select=_FIRST),
+    "capture of linear, folders, first 1": lambda: _capture(format="folders", select=_FIRST),
+    "capture, packed, first 1": lambda: op_tools.OpCapture(format="packed", select=_FIRST),
     "fallback of silu": lambda: op_tools.OpFallback(ops=["torch.nn.functional.silu"]),
     "cast of linear to float32": lambda: op_tools.OpDtypeCast(
         ops=["torch.nn.functional.linear"], casts={"torch.bfloat16": "torch.float32"}
@@ -175,11 +189,28 @@ def _peak(device: str) -> float | None:
     return torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
 
 
+def _written(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _plain_write(size: int, folder: Path) -> float:
+    """Seconds that a plain write of so many bytes takes."""
+    data, path = memoryview(bytes(range(256)) * (1 << 16)), folder / "plain_write"
+    start = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for at in range(0, size, len(data)):
+            file.write(data[: size - at])
+    seconds = time.perf_counter() - start
+    path.unlink()
+    return seconds
+
+
 def measure(
     step: Callable[[], None],
     tool: Callable[[], AbstractContextManager[Any]],
     device: str,
     steps: int,
+    folder: Path,
 ) -> dict[str, float | None]:
     """One row: ratios of the mean and of the first step, and the peak of memory as a ratio."""
     if device == "cuda":
@@ -188,16 +219,21 @@ def measure(
     plain_peak = _peak(device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    before, start = _written(folder), time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(tool())
         first, *others = (_seconds(step, device) for _ in range(steps + 1))
+    total, size = time.perf_counter() - start, _written(folder) - before
     peak = _peak(device)
+    write = _plain_write(size, folder) if size > 1 << 20 else None
     plain += [_seconds(step, device) for _ in range(steps)]
     usual = statistics.median(plain)
     return {
         "mean": statistics.mean(others) / usual,
         "first": first / usual,
         "memory": peak / plain_peak if peak and plain_peak else None,
+        "of_a_write": (total - (steps + 1) * usual) / write if write else None,
+        "gigabytes": size / 2**30 if write else None,
         "plain_seconds": usual,
     }
 
@@ -217,7 +253,8 @@ def main() -> None:
         step()
     rows: dict[str, dict[str, float | None]] = {}
     table = Table(title=f"{SIZES[options.device]}, ratios to the plain step")
-    for name in ("tool", "mean step", "first step", "peak memory", "plain step, s"):
+    columns = "tool,mean step,first step,peak memory,of a write,GiB,plain step (s)"
+    for name in columns.split(","):
         table.add_column(name)
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
@@ -226,7 +263,7 @@ def main() -> None:
             wanted = any(part in name for part in options.only or ())
             if not wanted and (options.only or name in SLOW):
                 continue
-            found = rows[name] = measure(step, tool, options.device, options.steps)
+            found = rows[name] = measure(step, tool, options.device, options.steps, Path(folder))
             shown = ["" if value is None else f"{value:.2f}" for value in found.values()]
             table.add_row(name, *shown)
             console.print(f"{name}: {shown[0]}", highlight=False)

@@ -40,7 +40,6 @@ class Vendor:
     fused: str = ""  # the module of the kernels of fused ops
     graph: str = ""  # the module of the torch.compile back end
     statistics: str = ""  # the module that reduces many tensors at once, for op_tools
-    copies: str = ""  # the module that copies many tensors at once, for op_tools
     precision: str = ""  # the module that tells how exact the program lets products be
     gaps: str = ""  # the file of what is missing, with reasons
     collective: str = ""  # the name of the torch.distributed back end

@@ -6,7 +6,7 @@ memory, the program has waited; what it is given is what the collective made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -62,12 +62,8 @@ class Awaited:
             base += tensor.numel()
         del self._buffers[:-MOST]
 
-    def read_by(
-        self, call: Call, given: Sequence[Tensor], forget: Callable[[Tensor], None]
-    ) -> list[Read]:
-        """Which of its tensors are results that nobody has read before; what was known of their
-        values is forgotten.
-        """
+    def read_by(self, call: Call, given: Sequence[Tensor]) -> list[Read]:
+        """Which tensors of a call are results that no call has read before."""
         if is_collective(call.name) or getattr(call.func, "is_view", False):
             return []
         if names.last(call.name) in names.VIEWS:
@@ -76,7 +72,6 @@ class Awaited:
         for place, tensor in enumerate(given):
             buffer = self._buffer(tensor)
             if buffer is not None:
-                forget(tensor)
                 self._buffers = [each for each in self._buffers if each is not buffer]
                 offset = (tensor.data_ptr() - buffer.start) // tensor.element_size()
                 found.append((buffer.call, place, buffer.base + offset))

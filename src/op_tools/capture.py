@@ -30,7 +30,7 @@ from op_tools.call import Call, tensor_list
 from op_tools.capture_report import input_rows, show, show_gradients
 from op_tools.capture_run import Run
 from op_tools.filters import Selection, Steps
-from op_tools.gradients import Arguments, Gradients
+from op_tools.gradients import Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
@@ -57,26 +57,6 @@ class _State:
     header: Header | None  # of tensors
     head: str = ""  # of statistics
     text: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class _Taking:
-    """What the native watch of a call's gradients asks for; it holds no tensor of the graph."""
-
-    tool: Observer
-    call: Call
-    run: Run
-    header: Header
-
-    def take(self, gradient: Tensor) -> Any:
-        found = interception.guarded(self.tool, self.call, self.run.taken, gradient)
-        return None if found is interception.FAILED else found
-
-    def done(self, outputs: list[Any], inputs: list[Any], complete: bool) -> None:
-        if not self.run.quiet:
-            found = Gradients(outputs, inputs, complete)
-            write = _write_gradients
-            interception.guarded(self.tool, self.call, write, self.run, self.header, found)
 
 
 class OpCapture(Observer):
@@ -124,9 +104,7 @@ class OpCapture(Observer):
         if self.selective or self._looks(plan) or plan.places:
             return None
         statistics = self._run.statistics
-        if statistics is None:
-            return self._run.direct(plan, self._heads)  # type: ignore[no-any-return]
-        if statistics.recorder is None or plan.level != "api":
+        if statistics is None or statistics.recorder is None or plan.level != "api":
             return None
         if plan.name.startswith("torch.distributed."):
             return None
@@ -181,16 +159,14 @@ class OpCapture(Observer):
         marked = marks(call, given)
         arguments = None
         if call.level != "aten" and any(tensor.requires_grad for tensor in given):
-            arguments = run.arguments(call)
+            arguments = gradients.arguments(call)
         rows = input_rows(call) if run.verbose else []
         if run.statistics is not None:
             text = ",".join(run.statistics.texts(given))
             return _State(run, given, marked, arguments, rows, None, head(call), text)
         header = _header(call, given)
-        if "group" in header:
-            run.forget(*given)  # torch fills some of its own without a kernel
         if run.awaited:
-            header["awaited"] = run.awaited.read_by(call, given, run.forget)
+            header["awaited"] = run.awaited.read_by(call, given)
         state = _State(run, given, marked, arguments, rows, header)
         try:
             run.put("input", header, call.args, call.kwargs, {})
@@ -231,10 +207,6 @@ class OpCapture(Observer):
             self._watch(call, state, made)
 
     def _watch(self, call: Call, state: _State, made: list[Tensor]) -> None:
-        if not isinstance(state.arguments, Arguments):
-            taking = _Taking(self, call.given_others((), {}), state.run, state.header or {})
-            state.arguments.results(made, call.sequence, taking.take, taking.done)
-            return
         guard = interception.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
@@ -254,9 +226,6 @@ class OpCapture(Observer):
                 _write_gradients(run, header, found)
 
         gradients.watch(call, state.arguments, made, take, guard(done), guard)
-
-    def settle(self) -> None:
-        self._run.forget_all()
 
     def finish(self, started: Started) -> None:
         run = self._run

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from op_tools import report, results, store
-from op_tools.snapshot import Snapshot
+from op_tools.snapshot import Blob, Snapshot, values
 from op_tools.store import PARTS, TAG, Part, Recorded
 
 # Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
@@ -38,6 +38,11 @@ class FolderStore:
         self.bytes = 0
         self.failed = ""
         self._owner = results.owner(self.place)
+
+    def take(self, tensor: Tensor) -> Blob:
+        """Read the values as they are now."""
+        own = values(tensor)
+        return Blob(own, own.nbytes)
 
     def write(self, part: Part) -> None:
         """Writes two files; OSError when they cannot be, and then neither is there."""

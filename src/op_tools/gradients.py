@@ -15,7 +15,6 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from op_tools import kernels
 from op_tools.call import Call, tensor_list
 
 PART = "the backward pass went through a part of it"
@@ -249,9 +248,6 @@ def begin() -> None:
 
 def finish() -> None:
     """At the end of a backward pass: the calls that it went through in part are told so."""
-    native = kernels.loaded()
-    if native is not None:
-        native.finish_gradients()
     left: list[Group] = []
     if _groups:
         with _lock:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
-T = TypeVar("T")
-SAMPLED = 32  # elements that are looked at to see whether memory is as it was
-DENSE = 4  # parts of the key of a tensor without gaps
-SWEEP = 4096  # so many entries later, those of freed memory are forgotten
+SAMPLED = 32  # elements that are compared to detect a write
 
 
 class Unsupported(Exception):
@@ -23,7 +19,7 @@ class Unsupported(Exception):
 
 @dataclass(slots=True, eq=False)
 class Blob:
-    """The values of a tensor, or, in a packed store, where they are written."""
+    """The values of a tensor, or, in a packed store, where in the file they are written."""
 
     values: Tensor | None
     nbytes: int
@@ -67,6 +63,19 @@ def describe(tensor: Tensor, blob: Blob) -> Snapshot:
         _address(tensor),
         blob,
     )
+
+
+def snapshots(read: Callable[[Tensor], Blob]) -> Callable[[Tensor], Snapshot]:
+    """A function that makes the snapshot of a tensor; it reads a tensor given twice only once."""
+    made: dict[int, tuple[Tensor, Snapshot]] = {}  # holds the tensors: an id may be used again
+
+    def snapshot(tensor: Tensor) -> Snapshot:
+        found = made.get(id(tensor))
+        if found is None:
+            found = made[id(tensor)] = tensor, describe(tensor, read(tensor))
+        return found[1]
+
+    return snapshot
 
 
 @cache
@@ -137,114 +146,6 @@ def _same_strides(tensor: Tensor, stride: tuple[int, ...]) -> bool:
         size == 1 or own == wanted
         for size, own, wanted in zip(tensor.shape, tensor.stride(), stride, strict=True)
     )
-
-
-class Unchanged(Generic[T]):
-    """What was made of a tensor, for as long as its memory holds the same values.
-
-    Memory is known by a weak reference to it (an address is used again) and by autograd's count
-    of writes. Not every write counts (one through `.data`, a collective), so a few elements are
-    looked at as well, unless every kernel is seen: then `put` comes after each write.
-    """
-
-    def __init__(self, sampled: bool = True) -> None:
-        self._sampled = sampled
-        self._known: dict[Any, tuple[StorageWeakRef, int, int, bytes, T]] = {}
-        self._written: dict[int, int] = {}  # memory, and when it was written last
-        self._writes = 0
-        self._sweep_at = SWEEP
-        self._lock = threading.Lock()
-
-    def trust_nobody(self) -> None:
-        """Not every kernel is seen any more; what was kept without a look at it is like none."""
-        self._sampled = True
-
-    def key(self, tensor: Tensor) -> Any:
-        """Its place, the memory first; None: it has none, or nothing counts its writes."""
-        return key_of(tensor)
-
-    def get(self, tensor: Tensor) -> T | None:
-        """What was made of it; None when it is new, or changed."""
-        return self.find(tensor)[1]
-
-    def find(self, tensor: Tensor) -> tuple[Any, T | None]:
-        """The same, with the key of its place for `keep`."""
-        key = self.key(tensor)
-        entry = self._known.get(key) if key is not None else None
-        if entry is None or _expired(entry[0].cdata):
-            return key, None
-        _, version, made_at, few, made = entry
-        if tensor._version != version or self._written.get(key[0], 0) > made_at:
-            return key, None
-        return key, made if not self._sampled or few == sample(tensor) else None
-
-    def put(self, tensor: Tensor, made: T, dense: Tensor) -> None:
-        """Remembers; what was made of the same place before is forgotten.
-
-        `dense` has its values on the host, as `ordered` gives them.
-        """
-        self.keep(self.key(tensor), tensor, made, dense)
-
-    def keep(self, key: Any, tensor: Tensor, made: T, dense: Tensor) -> None:
-        """Remembers it for a place whose key is known; None: a tensor that has none."""
-        if key is None:
-            return
-        weak = StorageWeakRef(tensor.untyped_storage())
-        few = b""
-        if self._sampled:
-            few = middle(dense) if len(key) == DENSE else sample(tensor)
-        with self._lock:
-            self._known[key] = (weak, tensor._version, self._writes, few, made)
-            if len(self._known) > self._sweep_at:
-                self._sweep()
-
-    def _sweep(self) -> None:
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
-        live = {key[0] for key in self._known}
-        self._written = {place: at for place, at in self._written.items() if place in live}
-        self._sweep_at = len(self._known) + SWEEP
-
-    def forget(self, tensor: Tensor) -> None:
-        """A call has written it, and so every view of its memory; autograd may count that only
-        later, or (where a list is written) not at all.
-        """
-        if not self._known or tensor.layout != torch.strided or tensor.is_nested:
-            return
-        with self._lock:
-            self._writes += 1
-            self._written[tensor.untyped_storage()._cdata] = self._writes
-
-
-_expired = torch.UntypedStorage._expired
-
-
-def key_of(tensor: Tensor) -> Any:
-    """The place of a tensor in memory; None when it has none, or no count of writes."""
-    if not tensor.numel() or tensor.is_inference() or tensor.is_conj() or tensor.is_neg():
-        return None
-    place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype)
-    if tensor.is_contiguous() or is_dense(tensor):
-        return (*place, tensor.numel())  # all views of the same values are one
-    return (*place, tensor.shape, tensor.stride())
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a piece of memory, each place once, in whatever order."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-def middle(dense: Tensor) -> bytes:
-    """What `sample` gives, from the values on the host."""
-    size = dense.numel()
-    count = min(size, SAMPLED)
-    few = dense.as_strided((count,), (1,), dense.storage_offset() + (size - count) // 2)
-    return _bytes(few)
 
 
 def sample(tensor: Tensor) -> bytes:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from op_tools import arena, kernels, snapshot
+from op_tools import kernels, snapshot
+from op_tools.staging import page_locked
 from op_tools.statistics_numpy import MASK, P1, avalanche, hash_bytes, numbers
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
@@ -152,7 +153,7 @@ def _staged(tensor: Tensor) -> Tensor:
         return tensor.contiguous().cpu()
     if _local.memory.numel() < size:
         room = max(size, 1 << 20)
-        found = arena.page_locked(room) if tensor.device.type == "cuda" else None
+        found = page_locked(room) if tensor.device.type == "cuda" else None
         _local.memory = torch.empty(room, dtype=torch.uint8) if found is None else found
     there = _local.memory[:size].view(tensor.dtype).view(tensor.shape)
     return there.copy_(tensor)

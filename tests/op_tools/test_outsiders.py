@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from op_tools import OpCapture, OpObserve, diagnostics, gradients, outsiders
-from op_tools.replay import load_cases
 from tests import warm
 
 
@@ -257,25 +256,6 @@ def test_nothing_waits_once_there_is_a_process_group(
         monkeypatch.delitem(outsiders.groups, "a group")
     assert [line["inputs"][0]["max"] for line in lines(tmp_path)] == [2.0, 2.0, -100.0]
     assert outsiders.groups is torch.distributed.distributed_c10d._world.pg_map
-
-
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-@pytest.mark.parametrize("level", ["api", "aten"])
-def test_values_that_an_outsider_has_written_are_captured_again(
-    level: Any, when: str, starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outsiders, "_has_compiled", lambda: when == "before")
-    x = full(2.0)
-    address = x.data_ptr()
-    with OpCapture(format="packed", level=level):
-        y = x * 3
-        if when == "meanwhile":
-            torch.compile(lambda one: one, backend="eager")
-        overwrite(address, 4)
-        x + y
-    times, added = (case.load() for case in load_cases(tmp_path / "op_tools_results"))
-    seen = [one.max().item() for one in (times.args[0], *added.args)]
-    assert seen == [2.0, -100.0, 6.0]
 
 
 ALONE = """

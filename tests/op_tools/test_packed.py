@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from op_tools import OpCapture, arena, copying, diagnostics, kernels, packed, recording, spool
+from op_tools import OpCapture, diagnostics, kernels, staging
 from op_tools.archive import Archive
-from op_tools.arena import BLOCK, Arena
 from op_tools.packed import PackedStore
 from op_tools.snapshot import describe
 from op_tools.store import Part, Recorded
@@ -67,11 +66,10 @@ def test_everything_comes_back() -> None:
 
 def test_each_content_is_written_once() -> None:
     x = torch.randn(512, 512, device="dipu")
-    with OpCapture(format="packed") as tool:
+    with OpCapture(format="packed"):
         for _ in range(20):
             x + x.clone()  # the clone is new memory each time, and the same content
-    assert tool._run.store.bytes < 3 * x.numel() * 4 < tool._run.store.saved  # type: ignore[union-attr, attr-defined]
-    assert len(list(Path("op_tools_results").rglob("*.opcap"))) == 1
+    assert archive().path.stat().st_size < 3 * x.nbytes
 
 
 def test_memory_that_is_used_again_is_not_mistaken() -> None:
@@ -97,170 +95,71 @@ def test_a_write_between_two_calls_is_seen() -> None:
     assert [call.args[0][7].item() for call in calls()] == [0.0, 1.0, 2.0]
 
 
-class Sends:
-    """The copies that a device was asked for."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-        self.packers: list[Any] = []
-
-    def __len__(self) -> int:
-        return len(self.seen) + sum(packer.sent for packer in self.packers)
-
-
-class Kernel:
-    """What a vendor gives for copies: rows of a table, copied in one launch."""
-
-    LAUNCH = ctypes.CFUNCTYPE(
-        ctypes.c_int,
-        ctypes.c_void_p,
-        *[ctypes.c_uint] * 7,
-        ctypes.c_void_p,
-        ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)),
-        ctypes.c_void_p,
-    )
-    CAPTURING = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
-
-    def __init__(self) -> None:
-        self.launches: list[int] = []  # the rows of each
-        self.failing = False
-        window = recording.window("dipu", 0)
-        assert window is not None
-        self._device, self._host, self._bytes = window
-        self._functions = self.LAUNCH(self.launch), self.CAPTURING(lambda stream, state: 0)
-
-    def launcher(self, kind: str, index: int) -> tuple[int, int, int, int]:
-        launch, capturing = (
-            ctypes.cast(function, ctypes.c_void_p).value or 0 for function in self._functions
-        )
-        return launch, 0, 8, capturing
-
-    def launch(self, *given: Any) -> int:
-        if self.failing:
-            return 1
-        rows, table = given[2], given[9][0]
-        self.launches.append(rows)
-        torch.accelerator.synchronize()  # as in the order of a stream
-        for row in range(rows):
-            start, to, size = table[3 * row : 3 * row + 3]
-            ctypes.memmove(self._address(to), self._address(start), size)
-        return 0
-
-    def _address(self, at: int) -> int:
-        is_devices = self._device <= at < self._device + self._bytes
-        return at - self._device + self._host if is_devices else at
-
-
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The device copies many tensors with one kernel, and the host does not see its memory."""
-    made = Kernel()
-    monkeypatch.setattr(copying, "launcher", made.launcher)
-    monkeypatch.setattr(recording, "window", lambda kind, index: None)
-    return made
-
-
-@pytest.mark.parametrize("near", [True, False], ids=["near", "locked"])
-def test_the_tensors_of_a_part_are_copied_with_one_kernel(
-    near: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if near:
-        monkeypatch.setattr(spool, "FEW", 0)
-    given = [torch.full((i + 1,), float(i), device="dipu") for i in range(70)]
-    given += [torch.arange(12.0, device="dipu").view(3, 4)[:, 1:3]]  # torch copies what has gaps
-    with OpCapture(format="packed"):
-        made = torch._foreach_add(given, 1)
-        torch._foreach_mul_(made, 2)
-    added, multiplied = calls()
-    for i in range(70):
-        assert added.args[0][i].eq(i).all() and added.output[i].eq(i + 1).all()
-        assert multiplied.output[i].eq(2 * i + 2).all() and len(multiplied.output[i]) == i + 1
-    assert added.args[0][70].tolist() == [[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]]
-    # of each part of a call 64 and then the rest; what is known again, not once more
-    assert kernel.launches == [64, 6, 64, 7, 64, 7]
-    assert archive().lost == 0 and diagnostics.problems() == []
-
-
-@pytest.mark.parametrize("near", [True, False], ids=["near", "locked"])
-@pytest.mark.parametrize("drained", [True, False])
-def test_a_few_elements_are_looked_at_by_the_same_kernel(
-    near: bool, drained: bool, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if near:
-        monkeypatch.setattr(spool, "FEW", 0)
-    x = torch.zeros(100, device="dipu")
-    with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
-        x.neg()
-        if drained:
-            tool._run.store._spool.drain()  # type: ignore[union-attr, attr-defined]
-        x.neg()
-        x.data.add_(1)  # neither counted nor seen
-        x.neg()
-    assert [call.args[0][7].item() for call in calls()] == [0.0, 0.0, 1.0]
-    assert len(kernel.launches) == 7  # x, a result, a look, a result, a look, x again, a result
-
-
-def test_a_kernel_that_cannot_be_started_is_told_and_nothing_of_it_is_taken_for_known(
-    kernel: Kernel,
-) -> None:
-    x = torch.ones(3, device="dipu")
-    with OpCapture(format="packed"):
-        kernel.failing = True
-        x.neg()
-        kernel.failing = False
-        x.exp()
-    assert [call.args[0].tolist() for call in calls("torch.Tensor.exp")] == [[1.0] * 3]
-    assert "was not started" in str(diagnostics.problems()[0])
-    diagnostics.clear()
-
-
-@pytest.fixture(params=["native", "near", "python"])
-def sent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sends]:
-    """The device copies on its own, as one does whose memory the host does not see, and late; into
-    the host's memory or, as when there is more of it ("near"), into its own at first.
-    """
-    sends, plain, helper = Sends(), packed.send, kernels.helper()
-    assert helper is not None
-    make = helper.Packer
-
-    def send(*given: Any) -> Any:
-        sends.seen.append(given[1].shape)
-        return plain(*given)
-
-    def packer(*given: Any) -> Any:
-        sends.packers.append(make(*given))
-        return sends.packers[-1]
-
-    if request.param == "near":
-        monkeypatch.setattr(spool, "FEW", 0)
-        monkeypatch.setattr(spool, "_is_bounded", lambda: False)
-    if request.param != "python":
-        monkeypatch.setattr(recording, "window", lambda kind, index: None)
-        monkeypatch.setattr(helper, "Packer", packer)
-    else:
-        monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
-        monkeypatch.setattr(packed, "send", send)
+def late() -> Iterator[None]:
+    """The device makes its copies to page-locked memory late."""
     with torch.dipu.quirk("late_copy"):
-        yield sends
+        yield
 
 
-def test_what_a_device_copies_on_its_own_is_as_it_was(sent: Sends) -> None:
+@pytest.mark.usefixtures("late")
+def test_what_a_device_copies_on_its_own_is_as_it_was() -> None:
     x = torch.zeros(1000, device="dipu")
     with OpCapture(format="packed"):
         for _ in range(3):
             x.neg()
             x.add_(1)  # behind the copy, in the same stream
-        x.t()  # as it was: not copied again
-        x.data.add_(1)  # not counted by autograd, and seen: it is a call
+        x.t()
+        x.data.add_(1)  # not counted by autograd
         x.neg()
     assert [call.args[0][7].item() for call in calls("torch.Tensor.neg")] == [0.0, 1.0, 2.0, 4.0]
     assert [call.output[7].item() for call in calls("torch.Tensor.add_")][:2] == [1.0, 2.0]
-    # x at first, four results of neg, four of add_, and x twice more: `data` counts for itself
-    assert len(sent) == 11
     assert archive().lost == 0
 
 
-def test_a_written_list_is_copied_anew_through_its_views(sent: Sends) -> None:
+@pytest.mark.usefixtures("late")
+def test_what_is_overwritten_right_after_its_call_is_as_it_was() -> None:
+    x = torch.full((100_000,), 2.0, device="dipu")
+    other = torch.dipu.Stream()
+    with OpCapture(format="packed", ops="torch.Tensor.mul"):
+        for value in range(5):
+            y = x.mul(value)
+            other.wait_stream(torch.dipu.current_stream())
+            with torch.dipu.stream(other):
+                torch._foreach_zero_([y, x])  # autograd counts no write
+                x.data.fill_(value)
+            torch.dipu.current_stream().wait_stream(other)
+    assert [call.args[0].unique().item() for call in calls()] == [2.0, 0.0, 1.0, 2.0, 3.0]
+    assert [call.output.unique().item() for call in calls()] == [0.0, 0.0, 2.0, 6.0, 12.0]
+
+
+@pytest.mark.usefixtures("late")
+def test_gradients_are_as_they_were_when_a_hook_writes_them() -> None:
+    x = torch.full((1000,), 3.0, device="dipu", requires_grad=True)
+    with OpCapture(format="packed", ops="torch.Tensor.mul"):
+        y = x * 2
+        y.register_hook(lambda gradient: gradient.zero_())
+        (y * 5).sum().backward()
+    first, second = calls()
+    assert second.grad_inputs is not None and first.grad_outputs is not None
+    assert second.grad_inputs[0].unique().tolist() == [5.0]  # type: ignore[union-attr]
+    assert first.grad_outputs[0].unique().tolist() == [0.0]  # type: ignore[union-attr]
+
+
+def test_values_that_an_untracked_writer_has_changed_are_captured_again() -> None:
+    x = torch.full((4,), 2.0, device="dipu")
+    start, host, _ = torch.dipu.host_window(0)
+    with OpCapture(format="packed"):
+        y = x * 3
+        torch.accelerator.synchronize()
+        (ctypes.c_float * 4).from_address(x.data_ptr() - start + host)[:] = [-100.0] * 4
+        x + y
+    times, added = calls()
+    assert [one.max().item() for one in (times.args[0], *added.args)] == [2.0, -100.0, 6.0]
+
+
+@pytest.mark.usefixtures("late")
+def test_a_written_list_is_copied_anew_through_its_views() -> None:
     x = torch.ones(4, 4, device="dipu")
     with OpCapture(format="packed", level="aten"):
         x[:, :2].neg()
@@ -268,23 +167,11 @@ def test_a_written_list_is_copied_anew_through_its_views(sent: Sends) -> None:
         x[:, :2].neg()
     given = [call.args[0] for call in calls("aten.neg.default")]
     assert [values.max().item() for values in given] == [1.0, 2.0]
-    assert len(sent) > 0
 
 
-def test_of_a_part_of_the_calls_a_few_elements_are_looked_at(sent: Sends) -> None:
-    x = torch.zeros(100, device="dipu")
-    with OpCapture(format="packed", ops="torch.Tensor.neg") as tool:
-        x.neg()
-        tool._run.store._spool.drain()  # type: ignore[union-attr, attr-defined]
-        x.neg()
-        x.data.add_(1)  # neither counted nor seen
-        x.neg()
-    assert [call.args[0][7].item() for call in calls()] == [0.0, 0.0, 1.0]
-    assert len(sent) == 5  # x twice, three results
-
-
+@pytest.mark.usefixtures("late")
 def test_what_is_on_its_way_when_memory_is_full_is_not_torn(
-    sent: Sends, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OP_CAPTURE_MEMORY", "1MB")
     made = [torch.full((2000 + 7 * i,), float(i), device="dipu") for i in range(120)]
@@ -293,33 +180,21 @@ def test_what_is_on_its_way_when_memory_is_full_is_not_torn(
             x.neg()
     for i, call in enumerate(calls()):
         assert call.args[0].eq(i).all() and call.output.eq(-i).all()
-    assert len(sent) == 240 and archive().lost == 0
+    assert archive().lost == 0
 
 
 def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
-    sent: Sends, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken:
-        def __init__(self, waiting: Any) -> None:
-            self.first, self.clear = waiting.first, waiting.clear
-            self.waiting = waiting
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access")
 
-        def settle(self, stop: int) -> None:
-            self.first = self.waiting.first
-            if self.first < stop:
-                raise RuntimeError("an illegal memory access")
-
-        def land(self, stop: int, *given: Any) -> None:
-            self.settle(stop)
-
-    def broken(path: Path, problem: Any, waiting: Any, filling: Any) -> spool.Spool:
-        return plain(path, problem, Broken(waiting), filling)
-
-    plain = spool.Spool
-    monkeypatch.setattr(packed, "Spool", broken)
+    plain = staging._copy
+    monkeypatch.setattr(staging, "_copy", lambda flat, size: (plain(flat, size)[0], Broken()))
     x = torch.ones(100, device="dipu")
     with OpCapture(format="packed"):
-        x.neg()
+        assert x.neg()[0].item() == -1.0
     assert calls() == []
     assert [p.tool for p in diagnostics.problems()] == ["OpCapture"]
     assert "an illegal memory access" in str(diagnostics.problems()[0])
@@ -348,34 +223,6 @@ def test_a_late_backward_is_written_too() -> None:
     y.sum().backward()
     (call,) = calls()
     assert call.grad_inputs is not None and call.grad_inputs[0].tolist() == [2.0] * 3  # type: ignore[union-attr]
-
-
-def gradients_of_a_program() -> list[tuple[str, Any, Any, bool]]:
-    """Composite, in-place, many results, an argument twice, a pass through a part of a call."""
-    torch.manual_seed(0)
-    x = torch.randn(4, 6, device="dipu", requires_grad=True)
-    words = torch.nn.Embedding(5, 6, sparse=True, device="dipu")
-    before = set(Path().rglob("*.opcap"))
-    with OpCapture(format="packed"):
-        y = torch.nn.functional.layer_norm(x * x, (6,)).relu_()
-        a, b, c = y.unbind(1)[:3]
-        z = torch.nn.functional.linear(torch.stack([a, b]), x[0, :4].expand(3, 4))
-        (z.sum() + words(torch.tensor([1, 1], device="dipu")).sum() + c.clone().sum()).backward()
-        first, _ = torch.broadcast_tensors(x[:1], x[:, :1])
-        first.sum().backward()
-    (path,) = set(Path().rglob("*.opcap")) - before
-    held = Archive(path)
-    made = [held.load(call) for call in held]
-    return [(call.name, call.grad_inputs, call.grad_outputs, call.complete) for call in made]
-
-
-def test_gradients_are_heard_natively_as_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    natively = gradients_of_a_program()
-    monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
-    in_python = gradients_of_a_program()
-    assert repr(natively) == repr(in_python)
-    assert sum(gradient is not None for _, gradient, _, _ in natively) > 10
-    assert not all(complete for _, _, _, complete in natively)
 
 
 @pytest.mark.parametrize("cut", [1, 63, 64, 100, 1000, 5000])
@@ -492,23 +339,20 @@ def put(store: PackedStore, number: int, tensor: torch.Tensor) -> None:
     store.write(Part("input", {"id": number, "name": "x", "time": ""}, (taken,), {}))
 
 
-def test_what_waits_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OP_CAPTURE_MEMORY", "1MB")
-    plain = spool.Spool._write
-    peaks = []
+def test_copies_in_the_queue_stay_within_their_bound() -> None:
+    held = staging.Staging(100)
+    seen = []
 
-    def slow(self: spool.Spool, piece: arena.Arena, stop: int) -> None:
-        peaks.append(sum(each.size for each in self._full))
-        plain(self, piece, stop)
+    def release() -> None:
+        seen.append(held._held)
+        held.release(80)
 
-    monkeypatch.setattr(spool.Spool, "_write", slow)
-    store = PackedStore()
-    for i in range(40):
-        put(store, i, torch.full((50_000,), float(i)))
-    store.close()
-    assert max(peaks) <= 1 << 20
-    held = archive()
-    assert [held.load(call).args[0][-1].item() for call in held] == [float(i) for i in range(40)]
+    held.reserve(80)
+    threading.Timer(0.05, release).start()
+    held.reserve(60)  # blocks until the other is released
+    assert seen == [80] and held._held == 60
+    held.release(60)
+    held.reserve(1000)  # more than all: alone
 
 
 LAYOUTS = {
@@ -537,10 +381,9 @@ def test_tensors_of_every_layout_come_back(
     x = torch.arange(24.0).reshape(4, 6).to(device)
     laid = [(name, layout(x)) for name, layout in LAYOUTS.items()]
     store = PackedStore()
-    for turn in range(2):  # the second time nothing has changed
+    for turn in range(2):
         for number, (_, tensor) in enumerate(laid):
             put(store, turn * len(laid) + number, tensor)
-        before = store._spool.end
     store.close()
     held = archive()
     for call in held:
@@ -548,13 +391,10 @@ def test_tensors_of_every_layout_come_back(
         (made,) = held.load(call).args
         assert torch.equal(made, tensor.cpu()) and made.dtype == tensor.dtype, name
         assert made.stride() == tensor.stride(), name
-    assert before < 50_000 and held.lost == 0
+    assert held.lost == 0
 
 
-@pytest.mark.parametrize("past", [True, False], ids=["past the cache", "through it"])
-def test_large_and_small_ones_in_a_row(past: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not past:  # as on a file system that cannot
-        monkeypatch.setattr(spool, "_open_direct", lambda path: None)
+def test_large_and_small_ones_in_a_row() -> None:
     store = PackedStore()
     torch.manual_seed(0)
     sizes = [3, 1_000_000, 700_001, 5, 2_000_000, 1, 60_000, 1_048_560, 1_048_576, 7] * 2
@@ -568,41 +408,18 @@ def test_large_and_small_ones_in_a_row(past: bool, monkeypatch: pytest.MonkeyPat
     assert held.lost == 0 and held.whole == store.bytes
 
 
-def test_a_file_system_that_refuses_a_direct_write_gets_a_plain_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = os.pwrite
-
-    def refusing(file: int, data: Any, at: int) -> int:
-        if file == store._spool._direct:
-            raise OSError(22, "Invalid argument")
-        return plain(file, data, at)
-
-    store = PackedStore()
-    monkeypatch.setattr(os, "pwrite", refusing)
-    tensor = torch.randn(300_000)
-    put(store, 1, tensor)
-    store.close()
-    assert not store.failed and torch.equal(archive().load(1).args[0], tensor)
-
-
-def test_a_full_disk_ends_the_archive_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = os.pwrite
-
-    def full(file: int, data: memoryview, at: int) -> int:
-        if at + len(data) > 20_000:
-            plain(file, data[: 20_000 - at], at)
-            raise OSError(28, "No space left on device")
-        return plain(file, data, at)
-
-    monkeypatch.setattr(os, "pwrite", full)
+def test_a_full_disk_ends_the_archive_and_not_the_program() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     x = torch.zeros(10, device="dipu")
     with OpCapture(format="packed") as tool:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
         for i in range(60):
             x = x + i
+        tool.stop()
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert x[0].item() == sum(range(60))
-    assert "No space left" in tool._run.store.failed  # type: ignore[union-attr]
-    assert archive().lost == 0 and len(archive()) >= 1
+    assert "File too large" in str(diagnostics.problems()[0])
+    assert archive().lost == 0 and 1 <= len(archive()) < 60
 
 
 UNSTOPPED = """
@@ -628,13 +445,3 @@ def test_what_waits_is_written_at_the_exit_also_of_two_processes(tmp_path: Path)
         found = [held.load(call) for call in held]
         assert held.lost == 0 and len(found) == 60
         assert found[-1].output[5, 5].item() == 58.0
-
-
-def test_memory_is_real_while_a_program_is_traced() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        made = Arena(BLOCK)
-    made.view[:3] = b"abc"
-    assert bytes(made.view[:4])[:3] == b"abc"
-    assert made.address % BLOCK == 0

@@ -275,8 +275,7 @@ OP_CAPTURE_MODE = choice(
 OP_CAPTURE_MEMORY = size(
     "OP_CAPTURE_MEMORY",
     1024**3,
-    "Bytes that wait to be written at most; then the program waits. Unless set, then a device's "
-    "own memory is used first, a sixteenth of what is free.",
+    "Bytes that wait to be written at most; then the program waits.",
 )
 OP_TIME_MEASURE_MODE = choice(
     "OP_TIME_MEASURE_MODE",

@@ -23,7 +23,6 @@ vendor = Vendor(
     fused="deeplink_vendors.cuda.fused",
     graph="deeplink_vendors.cuda.graph",
     statistics="deeplink_vendors.cuda.statistics",
-    copies="deeplink_vendors.cuda.copies",
     precision="deeplink_vendors.cuda.precision",
     collective="nccl",
     gaps="deeplink_vendors/cuda/gaps.toml",

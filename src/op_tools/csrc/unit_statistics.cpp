@@ -16,14 +16,10 @@ void bind_functions(py::module_& m);  // unit_functions.cpp
 void bind_heads(py::module_& m);     // unit_heads.cpp
 void bind_kernels(py::module_& m);   // unit_kernels.cpp
 void bind_modules(py::module_& m);   // unit_modules.cpp
-void bind_packed(py::module_& m);    // unit_packed.cpp
-void bind_packer(py::module_& m);    // unit_packer.cpp
-void bind_memory_file(py::module_& m);  // unit_memory_file.cpp
 void bind_recorder(py::module_& m);  // unit_recorder.cpp
 void bind_signature(py::module_& m);  // unit_signature.cpp
 void bind_timing(py::module_& m);    // unit_timing.cpp
 void bind_values(py::module_& m);    // unit_values.cpp
-void bind_watched(py::module_& m);   // unit_watched.cpp
 
 static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
   Measured found;
@@ -53,14 +49,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_heads(m);
   op_tools::bind_kernels(m);
   op_tools::bind_modules(m);
-  op_tools::bind_packed(m);
-  op_tools::bind_packer(m);
-  op_tools::bind_memory_file(m);
   op_tools::bind_recorder(m);
   op_tools::bind_signature(m);
   op_tools::bind_timing(m);
   op_tools::bind_values(m);
-  op_tools::bind_watched(m);
   m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of host memory");
   m.def("hash", &op_tools::hash_address, "the hash of so many bytes at an address");
 }

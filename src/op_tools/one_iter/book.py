@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from deeplink import identity, settings
 from deeplink.errors import DeeplinkError
 from op_tools import store
 from op_tools.archive import SUFFIX, Archive
 from op_tools.gradients import Gradients
 from op_tools.packed import PackedStore
-from op_tools.snapshot import Snapshot, describe
+from op_tools.snapshot import snapshots
 from op_tools.store import Part, Recorded
 
 VERSION = 1
@@ -92,15 +90,8 @@ class Writer:
             self._store.write(Part(kind, header, tuple(side), {}, more))
 
     def take(self, value: Any) -> Any:
-        """A value as it is now, on the host; memory that has not changed is not copied again."""
-        taken: dict[int, Snapshot] = {}  # one for each tensor: which are the same one is kept
-
-        def leaf(tensor: Tensor) -> Snapshot:
-            if id(tensor) not in taken:
-                taken[id(tensor)] = describe(tensor, self._store.take(tensor))
-            return taken[id(tensor)]
-
-        return store.encode(value, leaf)
+        """A value as it is now, with snapshots in the place of its tensors."""
+        return store.encode(value, snapshots(self._store.take))
 
     def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
         self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))
