@@ -33,7 +33,7 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.Tensor, float], N
 
     def stands_for(graph: object) -> None:
         tensor, value = given.pop()
-        with interception.unseen(), kernels.aside(), DisableTorchFunction(), torch.no_grad():
+        with interception.unseen(), DisableTorchFunction(), torch.no_grad():
             tensor.data.fill_(value)
 
     def fill(tensor: torch.Tensor, value: float) -> None:
