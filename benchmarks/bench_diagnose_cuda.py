@@ -123,7 +123,8 @@ def bisect(trial: Trial) -> Found:
 def diff(trial: Trial) -> Found:
     for name, fault in (("a", "none"), ("b", trial.case.fault)):
         trial.deeplink(
-            "run", "--capture", "--level", "aten", "--results", name, *trial.program(fault)
+            *("run", "--capture", "--first", "0", "--level", "aten", "--results", name),
+            *trial.program(fault),
         )
     trial.deeplink("diff", "a", "b")
     found = trial.read("diff.json")

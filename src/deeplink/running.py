@@ -27,7 +27,7 @@ from deeplink.table import console
 
 # A tool by its option: the word of its settings, its arguments in the help, and what it does.
 TOOLS = {
-    "capture": ("CAPTURE", "", "write arguments, results and gradients of each call"),
+    "capture": ("CAPTURE", "", "write arguments, results and gradients, of one call of each kind"),
     "autocompare": ("AUTOCOMPARE", "", "compare each call with the CPU in higher precision"),
     "time": ("TIME_MEASURE", "", "time each call, forward and backward"),
     "fallback": ("FALLBACK", "OPS", "run these operators on the CPU"),
@@ -41,7 +41,11 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
     "ranks": ("0,1", settings.OP_TOOLS_RANKS, "watch these ranks"),
     "modules": ("PATTERNS", settings.OP_TOOLS_MODULES, "watch these modules, as blocks.*.attn"),
     "sites": ("PATTERNS", settings.OP_TOOLS_SITES, "watch these lines, as model.py:10"),
-    "first": ("N", settings.OP_TOOLS_FIRST, "watch so many calls of each signature"),
+    "first": (
+        "N",
+        settings.OP_TOOLS_FIRST,
+        "watch so many calls of each signature; 0: all; --capture: 1",
+    ),
     "every": ("K", settings.OP_TOOLS_EVERY, "watch every k-th call of an operator"),
     "level": ("api|aten|module", settings.OP_TOOLS_LEVEL, "what counts as an operator"),
     "devices": ("KINDS", settings.OP_TOOLS_DEVICES, "watch these devices, as cpu"),
@@ -241,6 +245,8 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
                 problem = f"--{word} {text}: {error}; allowed: {setting.allowed}"
                 raise SettingError(problem) from None
             values[setting.name] = text
+    if "capture" in asked and not _selects(given.first):
+        values[settings.OP_CAPTURE_FIRST.name] = "1"
     if given.verbose:
         values[settings.OP_TOOLS_VERBOSE.name] = "1"
     if values and not started:
@@ -253,6 +259,12 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
     if given.vendor:
         values[settings.DEEPLINK_VENDOR.name] = given.vendor
     return values
+
+
+def _selects(first: str | None) -> bool:
+    """Whether something says how many calls of each signature are captured, or they are small."""
+    is_set = settings.OP_TOOLS_FIRST.is_set() or settings.OP_CAPTURE_FIRST.is_set()
+    return first is not None or is_set or settings.OP_CAPTURE_MODE.get() != "tensors"
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -299,6 +311,7 @@ examples:
   {command} --overflow train.py                       where the first NaN comes from
   {command} --recorder train.py                       always on: 0.5 to 4 % of the time
   {command} --fallback torch.nn.functional.gelu train.py      without this one: is it well?
-  {command} --capture --ops 'torch.nn.functional.*' --first 2 train.py
+  {command} --capture train.py                        one call of each signature, to replay
+  {command} --capture --first 0 --ops torch.nn.functional.linear --steps 3 train.py
   {command} --time -m torch.distributed.run --nproc-per-node 2 train.py
 """

@@ -83,7 +83,9 @@ class OpCapture(Observer):
         sampled = not (everything and options.level == "aten")  # else every kernel is seen
         # of a step that is selected everything is: a count of writes is trusted within it
         in_step = _is_everything(options, replace(options.select, steps=Steps(), ranks=()))
-        self._run = capture_run.begun(chosen["format"], chosen["mode"], sampled, in_step)
+        self._run = capture_run.begun(
+            chosen["format"], chosen["mode"], options.select.first == 0, sampled, in_step
+        )
 
     # A call.
 

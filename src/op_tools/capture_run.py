@@ -12,7 +12,7 @@ from torch import Tensor
 from deeplink import settings
 from op_tools import diagnostics, report, results
 from op_tools.awaited import Awaited
-from op_tools.call import Call, tensors
+from op_tools.call import Call, held_bytes
 from op_tools.capture_report import size
 from op_tools.folders import FolderStore
 from op_tools.packed import PackedStore
@@ -20,7 +20,8 @@ from op_tools.snapshot import Blob, snapshots
 from op_tools.statistics_store import StatisticsStore
 from op_tools.store import Header, Part, encode
 
-TENSORS_SHARE = 0.9  # of the budget; the rest is for statistics
+TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
+FREE_SHARE = 0.05  # of the free space: the limit of all ranks together, unless one is given
 
 
 class Store(Protocol):
@@ -42,7 +43,7 @@ class Store(Protocol):
 FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": PackedStore}
 
 
-def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
+def begun(format: str, mode: str, every_call: bool, sampled: bool, everything: bool) -> Run:
     """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes; with
     `everything`, every call of a step is seen, if one is. Both concern statistics alone.
     """
@@ -51,8 +52,18 @@ def begun(format: str, mode: str, sampled: bool, everything: bool) -> Run:
         mode,
         FORMATS[format]() if tensors else None,
         None if tensors else StatisticsStore(mode == "hash", sampled, everything),
-        settings.OP_TOOLS_DISK_BUDGET.get() > 0,
+        _limit(mode),
+        results.budget.spent,
+        every_call,
     )
+
+
+def _limit(mode: str) -> int:
+    """Bytes that this process may write; 0: no limit. Statistics are small and need a given one."""
+    if settings.OP_TOOLS_DISK_BUDGET.is_set() or mode != "tensors":
+        return settings.OP_TOOLS_DISK_BUDGET.get()
+    free = results.free_space() * FREE_SHARE / max(1, settings.world())
+    return results.budget.spent + int(free)
 
 
 @dataclass
@@ -62,7 +73,9 @@ class Run:
     mode: str
     store: Store | None
     statistics: StatisticsStore | None
-    limited: bool
+    limit: int  # bytes that the process may write in all; 0: no limit
+    spent: int  # bytes that the process had written before the start
+    every_call: bool  # not a few of each signature
     awaited: Awaited = field(default_factory=Awaited)
     heads: Any = None  # of lines that are written natively
     calls: int = 0
@@ -73,6 +86,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.verbose = report.verbose()
+        self._step: int | None = None  # the first one
+        self._forecast_shown = False
 
     def forget(self, *tensors: Tensor) -> None:
         """Tensors were written."""
@@ -80,25 +95,58 @@ class Run:
             for tensor in tensors:
                 self.statistics.forget(tensor)
 
+    @property
+    def limited(self) -> bool:
+        """Whether the bytes that may be written are bounded."""
+        return self.limit > 0
+
     def mode_of(self, call: Call) -> str:
         """What is still written: tensors, statistics of them, or nothing."""
         if self.store is not None and self.store.failed and not self.quiet:
             self.quiet = self.store.failed
         if self.quiet:
             return "nothing"
+        if self.store is not None and not self._forecast_shown:
+            self._forecast(call.step)
         if self.limited:
-            self._keep_to_budget(call)
+            self._keep_to_limit(call)
         return self.mode
 
-    def _keep_to_budget(self, call: Call) -> None:
+    def _forecast(self, step: int) -> None:
+        """After the first step, show how many bytes it wrote and how many more may be written."""
+        if self._step is None:
+            self._step = step
+        used = results.budget.spent - self.spent
+        if step == self._step or not used or self.store is None:
+            return
+        self._forecast_shown = True
+        line = (
+            f"OpCapture: {size(used)} in the first step, to {self.store.place}; "
+            f"{size(results.free_space())} are free there"
+        )
+        if self.limited:
+            most = int(self.limit * TENSORS_SHARE) - self.spent
+            line += f", of which tensors may take {size(most)} (OP_TOOLS_DISK_BUDGET)"
+            if self.every_call:
+                line += f": about {max(0, most - used) // used} steps more"
+        report.say(f"{line}.")
+
+    def _keep_to_limit(self, call: Call) -> None:
         if self.mode == "tensors":
-            need = sum(t.numel() * t.element_size() for t in tensors(call.args, call.kwargs))
-            if not results.budget.allows(2 * need + 8192, TENSORS_SHARE):
+            need = sum(map(held_bytes, call.given))
+            if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False)
                 self.limits.append(f"after {self.calls} calls only statistics were written")
-        elif self.mode != "nothing" and not results.budget.allows(4096):
+                report.say(
+                    f"OpCapture: no more tensors after {self.calls} calls, for they reach the "
+                    f"limit of {size(self.limit)}. Hint: OP_TOOLS_DISK_BUDGET sets another one."
+                )
+        elif self.mode != "nothing" and not self._allows(4096):
             self.mode = "nothing"
             self.limits.append(f"after {self.calls} calls nothing was written")
+
+    def _allows(self, more: int, share: float = 1.0) -> bool:
+        return results.budget.spent + more <= self.limit * share
 
     def put(self, kind: str, header: Header, args: Any, kwargs: Any, more: Any) -> None:
         """Write a part of a call with the values of its tensors as they are now."""
@@ -150,8 +198,10 @@ class Run:
         for reason, count in self.skipped.most_common():
             lines.append(f"OpCapture: {count} calls not captured: {reason}")
         if self.limits:
-            limit = size(settings.OP_TOOLS_DISK_BUDGET.get())
-            lines.append(f"OpCapture: OP_TOOLS_DISK_BUDGET of {limit}: {', '.join(self.limits)}")
+            limit = f"limit of {size(self.limit)} ({FREE_SHARE:.0%} of the free space)"
+            if settings.OP_TOOLS_DISK_BUDGET.is_set():
+                limit = f"OP_TOOLS_DISK_BUDGET of {size(self.limit)}"
+            lines.append(f"OpCapture: {limit}: {', '.join(self.limits)}")
         if self.quiet:
             lines.append(f"OpCapture: nothing more was written after: {self.quiet}")
         return lines

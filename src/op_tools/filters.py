@@ -99,7 +99,7 @@ class Selector:
         chosen = self._selection
         if chosen.first <= 0 and chosen.every <= 1:
             return True
-        key: Hashable = signature(call) if chosen.first > 0 else call.name
+        key: Hashable = (call.direction, signature(call)) if chosen.first > 0 else call.name
         with self._lock:
             seen = self._counts[key]
             self._counts[key] += 1
@@ -121,7 +121,10 @@ def _at(call: Call, sites: Sequence[str]) -> bool:
 
 
 def signature(call: Call) -> Hashable:
-    """What two calls that do the same work have in common: shapes, types and plain values."""
+    """What two calls that do the same work have in common: shapes, types and plain values.
+
+    Of a float only the type counts: the scalars of an optimizer differ in each step.
+    """
     return call.name, _of(call.args), _of(call.kwargs)
 
 
@@ -133,4 +136,6 @@ def _of(value: object) -> Hashable:
         return tuple(_of(item) for item in value)
     if isinstance(value, dict):
         return tuple((key, _of(item)) for key, item in value.items())
-    return value if isinstance(value, (int, float, str, bool)) else repr(value)[:80]
+    if isinstance(value, float):
+        return float
+    return value if isinstance(value, (int, str, bool)) else repr(value)[:80]

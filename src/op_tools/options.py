@@ -69,12 +69,12 @@ def options_for(
         devices=_first(
             _words(devices), _set(settings.OP_TOOLS_DEVICES), section.get("devices"), ()
         ),
-        select=select if select is not None else _selection(section),
+        select=select if select is not None else _selection(section, key),
         more={**section.get("more", {}), **(more or {})},
     )
 
 
-def _selection(section: dict[str, Any]) -> Selection:
+def _selection(section: dict[str, Any], key: str) -> Selection:
     steps = _set(settings.OP_TOOLS_STEPS)
     text = str(_first(steps, section.get("steps"), ""))
     try:
@@ -83,12 +83,13 @@ def _selection(section: dict[str, Any]) -> Selection:
         raise SettingError(
             f"steps = {text!r}: {error}.", "write numbers and ranges, as 3,10-20,100-."
         ) from None
+    first = settings.OP_CAPTURE_FIRST.get() if key == "CAPTURE" else 0
     return Selection(
         steps=chosen,
         ranks=_first(_set(settings.OP_TOOLS_RANKS), section.get("ranks"), ()),
         modules=_first(_set(settings.OP_TOOLS_MODULES), section.get("modules"), ()),
         sites=_first(_set(settings.OP_TOOLS_SITES), section.get("sites"), ()),
-        first=_first(_set(settings.OP_TOOLS_FIRST), section.get("first"), 0),
+        first=_first(_set(settings.OP_TOOLS_FIRST), section.get("first"), first),
         every=_first(_set(settings.OP_TOOLS_EVERY), section.get("every"), 1),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import sys
 import threading
@@ -112,6 +113,14 @@ def _create(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def free_space() -> int:
+    """Bytes that are free where the results go."""
+    place = settings.OP_TOOLS_RESULTS.get().absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 class Budget:

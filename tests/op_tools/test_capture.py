@@ -15,6 +15,7 @@ import op_tools
 from deeplink.errors import SettingError
 from op_tools import OpCapture, diagnostics, results
 from op_tools.call import Call
+from op_tools.filters import Selection
 from op_tools.replay import differences, load_cases, replay
 from op_tools.store import Drawing, Opaque, Recorded
 from op_tools.written import marks, written
@@ -353,6 +354,67 @@ def test_the_budget_leads_from_tensors_to_statistics_to_nothing(
     )
     size = sum(path.stat().st_size for path in Path("op_tools_results").rglob("*.*"))
     assert 200_000 < size < 330_000
+
+
+def test_tensors_take_a_share_of_the_free_space_at_most(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "budget", results.Budget())
+    monkeypatch.setattr(results, "free_space", lambda: 20 * 300_000)
+    x = torch.zeros(5000, device="dipu")
+    with OpCapture(format=form):
+        for i in range(100):
+            x = x + i
+    said = capsys.readouterr().out
+    assert "reach the limit of 293.0 kB. Hint: OP_TOOLS_DISK_BUDGET sets another one.\n" in said
+    assert re.search(r"limit of 293.0 kB \(5% of the free space\): after \d+ calls only sta", said)
+    size = sum(path.stat().st_size for path in Path("op_tools_results").rglob("*.*"))
+    assert 200_000 < size < 330_000
+
+
+def test_no_limit_is_one_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "free_space", lambda: 0)
+    monkeypatch.setenv("OP_TOOLS_DISK_BUDGET", "0")
+    with OpCapture(format="packed"):
+        torch.ones(5000, device="dipu") + 1
+    assert len(captured()) == 2 and "limit" not in capsys.readouterr().out
+
+
+def test_after_the_first_step_it_is_forecast_how_much_will_be_written(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "budget", results.Budget())
+    monkeypatch.setattr(results, "free_space", lambda: 20 * (10 << 20))
+    x = torch.randn(1 << 16, device="dipu")
+    with OpCapture(format=form):
+        for _ in range(3):
+            x = x.exp()
+            op_tools.step()
+    assert re.search(
+        r"OpCapture: 5\d\d.\d kB in the first step, to op_tools_results/\S+; 200.0 MB are free "
+        r"there, of which tensors may take 9.0 MB \(OP_TOOLS_DISK_BUDGET\): about 1[67] steps",
+        capsys.readouterr().out,
+    )
+
+
+def test_a_call_is_of_one_signature_whatever_its_scalars() -> None:
+    x = torch.ones(3, device="dipu")
+    with OpCapture(ops="torch.Tensor.mul", select=Selection(first=1)):
+        for i in range(4):
+            x.mul(0.5 + i)
+    assert len(captured()) == 1
+
+
+def test_a_signature_counts_anew_in_the_backward_pass() -> None:
+    x, y = torch.ones(3, device="dipu", requires_grad=True), torch.ones(3, device="dipu")
+    with OpCapture(level="aten", ops="aten.mul.Tensor", select=Selection(first=1)):
+        for _ in range(3):
+            y * y
+            (x * y).sum().backward()
+    plain = [call.header["direction"] for call in captured() if not call.args[0].requires_grad]
+    assert plain == ["forward", "backward"]
 
 
 def test_the_summary_says_how_much_and_where(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,7 @@ def test_what_is_asked_for_becomes_settings(program: Path) -> None:
     assert request.values == {
         "OP_TOOLS_RUN": "capture,time,fallback",
         "OP_CAPTURE_LIST": "torch.add,torch.mul",
+        "OP_CAPTURE_FIRST": "1",
         "OP_TIME_MEASURE_LIST": "torch.add,torch.mul",
         "OP_FALLBACK_LIST": "torch.exp",
         "OP_TOOLS_STEPS": "3-5",
@@ -147,6 +148,27 @@ def test_what_is_asked_for_becomes_settings(program: Path) -> None:
     }
     known = [setting.name for setting in settings.table()]
     assert set(request.values) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        (["--first", "0"], {}),
+        ([], {"OP_TOOLS_FIRST": "3"}),
+        ([], {"OP_CAPTURE_FIRST": "3"}),
+        ([], {"OP_CAPTURE_MODE": "statistics"}),
+    ],
+)
+def test_capture_takes_one_call_of_each_signature_unless_it_is_told_otherwise(
+    options: list[str],
+    environment: dict[str, str],
+    program: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    request = running.parse("deeplink run", ["--capture", *options, str(program)])
+    assert "OP_CAPTURE_FIRST" not in request.values
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,12 @@ OP_CAPTURE_MODE = choice(
     "What OpCapture writes of a tensor: its values, its statistics, or a hash.",
     ("tensors", "statistics", "hash"),
 )
+OP_CAPTURE_FIRST = integer(
+    "OP_CAPTURE_FIRST",
+    0,
+    "So many calls of each signature are captured, unless OP_TOOLS_FIRST is set; 0: all.",
+    minimum=0,
+)
 OP_CAPTURE_MEMORY = size(
     "OP_CAPTURE_MEMORY",
     1024**3,
@@ -318,7 +324,10 @@ OP_BISECT_PLAN = path(
     "OP_BISECT_PLAN", lambda: Path(), "Which calls `deeplink bisect` wants elsewhere: a JSON file."
 )
 OP_TOOLS_DISK_BUDGET = size(
-    "OP_TOOLS_DISK_BUDGET", 0, "Bytes that a process may write in all; 0: no limit."
+    "OP_TOOLS_DISK_BUDGET",
+    0,
+    "Bytes that a process may write in all; 0: no limit. Unless set, OpCapture stops writing "
+    "tensors at 5 % of the free space.",
 )
 OP_TOOLS_NATIVE = boolean(
     "OP_TOOLS_NATIVE", True, "Use the native part of op_tools; without it, Python does its work."

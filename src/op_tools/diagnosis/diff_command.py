@@ -15,8 +15,9 @@ from op_tools.diagnosis.formats import Diff
 STATUS = {"same": 0, "rounding": 0, "diverges": 1}  # the others: 2
 SHOWN = 20  # rows of each table
 EPILOG = """
-A run is what `deeplink run --capture --level aten train.py` wrote: a folder or a file of it, of one
-process or of many ranks; OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics small.
+A run is what `deeplink run --capture --first 0 --level aten train.py` wrote: a folder or a file of
+it, of one process or of many ranks. OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics
+small.
 Status: 0 the same, or rounding; 1 they diverge, or a collective is wrong; 2 they have nothing in
 common, or a part of them cannot be read.
 

@@ -119,7 +119,7 @@ def read(path: str | Path) -> Recording:
         reason = f" ({made.problems[0]})" if made.problems else ""
         raise RecordingError(
             f"no recorded call at {root}{reason}.",
-            "record one with: deeplink run --capture --level aten train.py, and "
+            "record one with: deeplink run --capture --first 0 --level aten train.py, and "
             "OP_CAPTURE_FORMAT=packed or OP_CAPTURE_MODE=statistics.",
         )
     _place(made, found, max(worlds, default=0))
