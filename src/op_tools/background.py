@@ -33,6 +33,19 @@ class Background:
         else:
             self._queue.put(work)
 
+    def offer(self, work: Callable[[], object], seconds: float | None) -> bool:
+        """Queues a piece of work as `put` does; False: too many were pending for so long."""
+        if self._gone:
+            return False
+        if self._closed:  # a backward pass after the end
+            work()
+            return True
+        try:
+            self._queue.put(work, block=seconds != 0, timeout=seconds or None)
+        except queue.Full:
+            return False
+        return True
+
     def close(self) -> None:
         """Waits until all is done."""
         self._closed = True

@@ -784,9 +784,9 @@ def test_a_cut_is_a_view_of_which_no_value_is_copied(monkeypatch: pytest.MonkeyP
     copied: list[str] = []
     kept = inputs.kept
 
-    def heard(call: Call) -> tuple[Call, frozenset[int]]:
+    def heard(call: Call, copy: Any) -> tuple[Call, frozenset[int]]:
         copied.append(call.name)
-        return kept(call)
+        return kept(call, copy)
 
     monkeypatch.setattr(inputs, "kept", heard)
     words, x = torch.arange(12, device="dipu").view(3, 4), leaf(3, 4)

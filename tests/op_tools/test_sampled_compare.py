@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,8 +14,12 @@ from torch.nn import functional as F
 
 from op_tools import OpAutoCompare, diagnostics
 from op_tools.call import Call
-from op_tools.compare import slices
+from op_tools.compare import host_verdicts, slices
+from op_tools.compare import tool as tool_module
+from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.inputs import Transfer
 from op_tools.compare.slices import Chooser
+from tests.op_tools.test_autocompare import rows
 
 aten = torch.ops.aten
 
@@ -222,6 +228,15 @@ def _compared(found: Any, wanted: Any) -> tuple[Any, Any]:
     return found, wanted
 
 
+def test_consecutive_calls_take_every_element_of_a_region() -> None:
+    chooser, taken = Chooser(), torch.zeros(40, 60, dtype=torch.bool)
+    for _ in range(200):
+        chooser.next_call()
+        rows, columns = chooser.indices(40, 4, 0), chooser.indices(60, 6, 1)
+        taken[rows[:, None], columns] = True
+    assert taken.all()
+
+
 def test_indices_come_from_every_region_of_a_dimension() -> None:
     found = Chooser().indices(1000, 10)
     assert (found // 100).tolist() == list(range(10))
@@ -299,6 +314,68 @@ def test_a_suspect_that_does_not_recur_is_reported_as_not_confirmed(
     )
 
 
+def test_once_per_signature_a_suspect_is_confirmed_by_its_own_call() -> None:
+    x = torch.randn(400, 300).to("dipu")
+    with torch.dipu.quirk("wrong_epsilon"), OpAutoCompare(mode="signature") as tool:
+        F.layer_norm(x, (300,))
+    assert [failure.item for failure in tool.failures] == ["output"]
+
+
+def test_a_suspect_that_comes_again_later_is_judged_as_a_whole_again() -> None:
+    x = torch.randn(400, 300).to("dipu")
+    with OpAutoCompare(background=False) as tool:
+        for is_faulty in (True, False, False, True, True):
+            with torch.dipu.quirk("wrong_epsilon") if is_faulty else nullcontext():
+                F.layer_norm(x, (300,))
+    assert [failure.item for failure in tool.failures] == ["output"]
+    assert tool.samples()[1:] == []
+
+
+def test_calls_are_judged_in_another_thread_and_all_of_them_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[str] = []
+    forward = host_verdicts.forward
+
+    def heard(taken: Taken, standard: str) -> list[Item]:
+        threads.append(threading.current_thread().name)
+        return forward(taken, standard)
+
+    monkeypatch.setattr(host_verdicts, "forward", heard)
+    x = torch.randn(400, 300).to("dipu")
+    with OpAutoCompare(bitwise=False) as tool:
+        for _ in range(5):
+            torch.exp(x)
+            x.mul_(2)
+    assert tool.compared == 10 and tool.failures == []
+    assert threads == ["op_tools"] * 10
+
+
+def test_a_call_is_counted_as_not_checked_where_too_many_are_pending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tool_module, "PATIENCE", 0.0)
+    go_on = threading.Event()
+    wait = Transfer.wait
+    monkeypatch.setattr(Transfer, "wait", lambda own: (go_on.wait(10), wait(own)))
+    x = torch.randn(400, 300).to("dipu")
+    with OpAutoCompare() as tool:
+        for _ in range(200):
+            torch.exp(x)
+        go_on.set()
+    assert tool.compared + tool.skipped[tool_module.BEHIND, "torch.exp"] == 200
+    assert 0 < tool.compared < 200
+
+
+def test_the_gradients_of_a_narrow_product_are_judged_in_float64() -> None:
+    x, weight = torch.randn(400, 300).bfloat16(), torch.randn(200, 300).bfloat16()
+    leaves = [one.to("dipu").requires_grad_() for one in (x, weight)]
+    with OpAutoCompare(bitwise=False):
+        F.linear(*leaves).sum().backward()
+    found = {row["name"].split()[-1]: row["error_info"] for row in rows()}
+    assert all("torch.float64" in found[item] for item in ("output", "grad[0]", "grad[1]"))
+
+
 @pytest.mark.parametrize("func", [torch.mul, torch.mm, F.scaled_dot_product_attention])
 def test_a_tensor_that_is_given_twice_has_the_sum_of_both_gradients(func: Any) -> None:
     shape = (4, 8, 60, 50) if func is F.scaled_dot_product_attention else (300, 300)
@@ -372,7 +449,7 @@ def test_one_element_that_is_not_finite_is_reported_in_the_second_call(
     kernel: str, func: Callable[..., Any], shapes: list[tuple[int, ...]]
 ) -> None:
     args = [torch.randn(shape).to("dipu") for shape in shapes]
-    with OpAutoCompare() as tool:
+    with OpAutoCompare(background=False) as tool:
         for _ in range(2):
             with torch.dipu.quirk("nan", kernel):
                 func(*args, **({"dim": -1} if func is torch.softmax else {}))
@@ -381,7 +458,7 @@ def test_one_element_that_is_not_finite_is_reported_in_the_second_call(
 
 def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
     x = torch.randn(400, 300).to("dipu")
-    with OpAutoCompare() as tool:
+    with OpAutoCompare(background=False) as tool:
         for _ in range(2):
             x.masked_fill(x > 3, float("-inf"))
             torch.log(torch.zeros_like(x))

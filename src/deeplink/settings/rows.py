@@ -258,7 +258,9 @@ OP_AUTOCOMPARE_MODE = choice(
     ("every", "signature", "sample"),
 )
 OP_AUTOCOMPARE_BACKGROUND = boolean(
-    "OP_AUTOCOMPARE_BACKGROUND", False, "OpAutoCompare compares in a thread of its own."
+    "OP_AUTOCOMPARE_BACKGROUND",
+    False,
+    "OpAutoCompare judges small calls in another thread, too; 0, if set: none is.",
 )
 OP_CAPTURE_FORMAT = choice(
     "OP_CAPTURE_FORMAT",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,48 @@ from op_tools.overlap import Overlap
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
 
+class Transfer:
+    """Copies of tensors to the host, which their device makes while the program goes on."""
+
+    def __init__(self, is_late: bool) -> None:
+        self.is_late = is_late  # else each copy is there when it is returned
+        self._devices: set[torch.device] = set()
+        self._events: list[torch.Event] = []
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of its own memory, whose values are there after `wait`."""
+        flat = tensor.detach()
+        if not self.is_late or flat.is_cpu or flat.layout != torch.strided:
+            return host.host_copy(flat)
+        if not flat.is_contiguous():
+            flat = flat.clone()  # dense, with its strides as far as that goes
+        made = torch.empty_like(flat, device="cpu", pin_memory=True)
+        made.copy_(flat, non_blocking=True)
+        self._devices.add(flat.device)
+        return made
+
+    def leaf(self, leaf: Any) -> Any:
+        """A copy of a tensor; any other value as it is."""
+        return self.copy(leaf) if isinstance(leaf, Tensor) else leaf
+
+    def part(self, take: Callable[[Tensor], Tensor] | None, tensor: Tensor | None) -> Tensor | None:
+        """A copy of what `take` makes of a tensor, where there are both."""
+        return None if take is None or tensor is None else self.copy(take(tensor))
+
+    def launched(self) -> None:
+        """All copies are on their way, each on the stream of the calling thread."""
+        for device in self._devices:
+            event = torch.Event(device)
+            event.record(torch.accelerator.current_stream(device))
+            self._events.append(event)
+        self._devices = set()
+
+    def wait(self) -> None:
+        """Waits until the copies are there."""
+        while self._events:
+            self._events.pop().synchronize()
+
+
 @dataclass
 class Before:
     """What is known of a call before it is made."""
@@ -28,6 +70,7 @@ class Before:
     versions: list[int]
     given: Any  # where they hang in the graph: gradients.Arguments, or natively; None: nowhere
     guards: list[tuple[Tensor, Tensor]]
+    transfer: Transfer
     is_view: bool = False
     random: eligibility.RandomState | None = None
     overlaps: Sequence[Overlap] = ()  # arguments that overlap in memory
@@ -56,9 +99,9 @@ def device_of(call: Call) -> torch.device:
     return call.device or torch.device("cpu")
 
 
-def kept(call: Call) -> tuple[Call, frozenset[int]]:
+def kept(call: Call, copy: Callable[[Tensor], Tensor]) -> tuple[Call, frozenset[int]]:
     """A call with copies of its arguments, and those of them whose gradients are wanted."""
-    return _replaced(call, host.Copies(host.host_copy))
+    return _replaced(call, host.Copies(copy))
 
 
 def _replaced(call: Call, copies: host.Copies) -> tuple[Call, frozenset[int]]:
@@ -71,7 +114,6 @@ def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Bef
     else with shapes alone.
     """
     values = wanted or not memory.lies_in_arguments(result, call)
-    on_host, requires = _replaced(
-        call, host.Copies(host.host_copy if values else eligibility.outline)
-    )
+    copies = host.Copies(state.transfer.copy if values else eligibility.outline)
+    on_host, requires = _replaced(call, copies)
     return replace(state, call=on_host, requires=requires)

@@ -21,10 +21,11 @@ class How:
 
     mode: str
     standard: str
-    background: bool
+    background: bool | None  # None: large calls, and all calls of a device that does not wait
     sample: int
     bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
+    shown: bool  # tables of each call are printed
     whole: bool  # large calls are judged in all their elements; so are those shown in tables
 
 
@@ -44,10 +45,11 @@ def how(options: Options) -> How:
     found = How(
         option("mode", settings.OP_AUTOCOMPARE_MODE),
         option("standard", settings.OP_AUTOCOMPARE_STANDARD),
-        bool(option("background", settings.OP_AUTOCOMPARE_BACKGROUND)),
+        _background(options.more.get("background")),
         int(option("sample", None, SAMPLE)),
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
+        report.verbose(),
         bool(option("whole", None, False)) or report.verbose(),
     )
     if found.sample < 1 or not 0 <= found.recheck <= 1:
@@ -64,3 +66,9 @@ def how(options: Options) -> How:
                 f"OpAutoCompare: {what} {value!r} is not allowed.", f"one of {', '.join(allowed)}."
             )
     return found
+
+
+def _background(given: Any) -> bool | None:
+    if given is None and settings.OP_AUTOCOMPARE_BACKGROUND.is_set():
+        given = settings.OP_AUTOCOMPARE_BACKGROUND.get()
+    return None if given is None else bool(given)

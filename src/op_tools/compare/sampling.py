@@ -1,17 +1,20 @@
 """Judges a slice of each large call, so that comparing costs the same whatever the model's size.
 
-A slice that is found wrong makes its operator, shapes and line a suspect. The next such call is
-judged as a whole, or by a sample of 16 times as many elements where the whole would take minutes,
-and only that verdict is reported as wrong.
+In the thread of the program a slice is chosen, gathered on the device, and its copy to the host is
+launched. Another thread judges it. A slice that is wrong makes its operator, shapes and line a
+suspect. The next such call is judged as a whole, or by a sample of 16 times as many elements where
+the whole would take minutes, at once, and only that verdict is reported as wrong.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,15 +23,18 @@ from op_tools import gradients, host, interception, looks, memory, names
 from op_tools.call import Call, tensor_list
 from op_tools.compare import eligibility, precision, slices
 from op_tools.compare.host_verdicts import Item, Taken
+from op_tools.compare.inputs import Transfer
 from op_tools.compare.rerun import again_of
 from op_tools.compare.slices import Chooser, Slice
 from op_tools.gradients import PART, Gradients
 
+if TYPE_CHECKING:
+    from op_tools.compare.tool import OpAutoCompare
+
 NO_RULE = f"more than {slices.LARGE:,} elements and no rule to sample it"
 SHOWN = 5  # suspects in the summary
-
-
-Judge = Callable[[Taken, Gradients | None, str], None]
+CHECKS = 8  # calls of one suspect that are judged as a whole
+LARGER = 16  # times as many elements, in a sample that confirms
 
 
 @dataclass(slots=True)
@@ -36,254 +42,341 @@ class Sampling:
     """A large call between its start and its end."""
 
     call: Call
-    part: Slice | None
+    part: Slice | None  # None: a view, of which a slice is taken after the call if it is a copy
     versions: list[int]
     given: Any  # where its arguments are in the graph; None: no gradients are wanted
-    confirms: bool  # a larger sample, whose verdict counts
+    confirms: bool  # a larger sample of a suspect, whose verdict counts
+
+
+@dataclass(slots=True)
+class Suspect:
+    """An operator with shapes and a line, of which a slice was wrong."""
+
+    text: str
+    only_non_finite: bool  # which may be the operator's meaning, as of 1 / 0
+    checks: int = 0  # calls that were judged as a whole
+    is_due: bool = True  # the next call is to be
+    is_confirmed: bool = False
+    is_right: bool = False  # a whole call with results that are not finite was right
+
+
+class Suspects:
+    """Which calls are to be judged as a whole, and what became of that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[Hashable, Suspect] = {}
+
+    def note(self, call: Call, key: Hashable, item: str, text: str, non_finite: bool) -> None:
+        """A slice of a call was wrong: the next call with this key is due."""
+        place = call.site.short if call.site is not None else "unknown line"
+        text = f"{call.name} {item} ({place}, step {call.step}): {text}"
+        with self._lock:
+            known = self._found.get(key)
+            if known is None:
+                self._found[key] = Suspect(text, non_finite)
+            elif not (known.is_right and non_finite) and known.checks < CHECKS:
+                known.is_due = True
+
+    def takes(self, call: Call) -> bool:
+        """Whether a call is the first one after a suspicious call of its kind; asked once."""
+        if not self._found:  # hot path
+            return False
+        suspect = self._found.get(key_of(call))
+        if suspect is None:
+            return False
+        with self._lock:
+            if not suspect.is_due:
+                return False
+            suspect.is_due = False
+            suspect.checks += 1
+            return True
+
+    def judged(self, taken: Taken, is_right: bool) -> None:
+        """The verdict on a whole call, or on a larger sample of it."""
+        if not self._found:  # hot path
+            return
+        with self._lock:
+            suspect = self._found.get(taken.key or key_of(taken.call))
+            if suspect is not None:
+                suspect.is_confirmed |= not is_right
+                suspect.is_right |= is_right and suspect.only_non_finite
+
+    def unconfirmed(self) -> list[str]:
+        """The suspects whose fault did not recur, in words."""
+        found = self._found.values()
+        return [one.text for one in found if not one.is_confirmed and not one.is_right]
+
+
+@dataclass
+class Counts:
+    """How many large calls were judged by a sample, or only made views."""
+
+    calls: int = 0
+    views: int = 0
+    by_operator: Counter[str] = field(default_factory=Counter)
 
 
 class Sampled:
     """The large calls of one run of OpAutoCompare."""
 
-    def __init__(self, tool: Any, judge: Judge, skip: Callable[[Call, str], None]) -> None:
-        self._tool, self._judge, self._skip = tool, judge, skip
-        self._choose, self._choose_more = Chooser(), Chooser(scale=16)
+    def __init__(self, tool: OpAutoCompare) -> None:
+        self._tool = tool
+        self._choose, self._choose_more = Chooser(), Chooser(scale=LARGER)
         self._lock = threading.Lock()
-        self._suspects: dict[Hashable, bool] = {}  # whether the call was judged again as a whole
-        self.unconfirmed: dict[Hashable, str] = {}
-        self.calls = self.views = 0
+        self.suspects = Suspects()
+        self.counts = Counts()
 
-    def takes(self, call: Call) -> bool:
-        """Whether a call is judged by a slice: a suspect is judged as a whole, once."""
+    def takes(self, call: Call, is_suspect: bool) -> bool:
+        """Whether a call is judged by a slice: a suspect is judged as a whole, if that is soon
+        done.
+        """
         if call.level == "module" or not slices.is_large(call):
             return False
-        return not (slices.is_affordable(call) and self._recurs(call))
+        return not (is_suspect and slices.is_affordable(call))
 
-    def _recurs(self, call: Call) -> bool:
-        """Whether a call is the first one after a suspicious call of its kind."""
-        if not self._suspects:
-            return False
-        key = _key(call)
-        with self._lock:
-            if self._suspects.get(key) is not False:
-                return False
-            self._suspects[key] = True
-            return True
-
-    def before(self, call: Call) -> Sampling | None:
+    def before(self, call: Call, is_suspect: bool) -> Sampling | None:
         reason = eligibility.unfit(call)
         if reason:
-            self._skip(call, reason)
+            self._tool.skip(call, reason)
             return None
-        part, confirms = None, self._recurs(call)
+        part = None
         if not names.is_view(call.name, call.args):
-            part = slices.slice_of(call, self._choose_more if confirms else self._choose)
+            part = self._slice(call, is_suspect)
             if part is None:
-                self._skip(call, NO_RULE)
                 return None
         wanted = part is not None and any(part.gradients) and call.level != "aten"
         given = gradients.arguments(call) if wanted or _has_products(call) else None
-        return Sampling(call, part, eligibility.versions(call), given, confirms)
+        return Sampling(call, part, eligibility.versions(call), given, is_suspect)
+
+    def _slice(self, call: Call, is_suspect: bool) -> Slice | None:
+        choose = self._choose_more if is_suspect else self._choose
+        part = slices.slice_of(call, choose)
+        if part is None:
+            self._tool.skip(call, NO_RULE)
+        return part
 
     def after(self, state: Sampling, result: Any) -> None:
         call, part = state.call, state.part
         made = tensor_list(result)
         if part is None:
-            part = self._of_view(call, made)
+            if _shares_memory(call, made):
+                with self._lock:
+                    self.counts.views += 1
+                return
+            part = self._slice(call, is_suspect=False)
             if part is None:
                 return
         reason = eligibility.kind(made)
-        if reason:
-            self._skip(call, reason)
-            return
         wrote = bool(eligibility.writes(call, state.versions, eligibility.versions(call)))
-        if wrote and part.written is None:
-            self._skip(call, NO_RULE)
+        if not reason and wrote and part.written is None:
+            reason = NO_RULE
+        if reason:
+            self._tool.skip(call, reason)
             return
-        taken = self._taken(call, part, result, made, wrote)
+        transfer = self._transfer(state)
+        taken = self._taken(call, part, result, made, wrote, transfer)
         taken.sampled = not state.confirms
         memory.wait_for_host(call.device or eligibility.HOST, result)
-        if part.is_result_judged:
-            self._judge(taken, None, "")
-        if state.part is not None and not wrote:
-            self._judge_non_finite(state, taken, result, made)
+        greatest = self._greatest(state, made, wrote, transfer)
+        if part.is_result_judged and not self._tool.judge(
+            taken.call, transfer, partial(self._forward, taken, greatest)
+        ):
+            return
         with self._lock:
-            self.calls += 1
+            self.counts.calls += 1
+            self.counts.by_operator[call.name] += 1
         if state.given is not None and any(tensor.requires_grad for tensor in made):
             self._watch(state, taken, result)
+        if state.confirms and greatest is not None:
+            self._judge_non_finite(state, taken, result, made)
+        elif self._tool.sees_once and not wrote and self.suspects.takes(call):
+            self._tool.judge_again(call, result)
+
+    def _transfer(self, state: Sampling) -> Transfer:
+        return Transfer(self._tool.is_late(state.call.device) and not state.confirms)
+
+    def _forward(self, taken: Taken, greatest: Tensor | None) -> None:
+        self._tool.forward(taken, "")
+        if greatest is not None and taken.sampled and not bool(torch.isfinite(greatest).all()):
+            text = "the result is not finite"
+            self.suspects.note(taken.call, taken.key, "output", text, non_finite=True)
+
+    def _greatest(
+        self, state: Sampling, made: list[Tensor], wrote: bool, transfer: Transfer
+    ) -> Tensor | None:
+        """The largest magnitudes of large results: a sample misses rare NaNs and Infs.
+
+        None: there are no such results, or an argument says that they are not to be finite.
+        """
+        if state.part is None or wrote or any(map(_is_not_finite, state.call.args)):
+            return None
+        large = [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
+        if not large:
+            return None
+        return transfer.copy(torch.stack([one.float() for one in looks.greatest(large)]))
 
     def _judge_non_finite(
         self, state: Sampling, sample: Taken, result: Any, made: list[Tensor]
     ) -> None:
-        """Judges an element that is not finite, if the floating arguments are. A sample misses
-        rare ones; whether it is an error, as 1 / 0 is not, the reference says.
+        """Judges an element of a suspect's result that is not finite, where its arguments are.
+
+        Whether it is wrong, as 1 / 0 is not, the reference says.
         """
         large = [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
-        if not large or all(map(math.isfinite, looks.numbers(looks.greatest(large)))):
-            return
+        found = next((one for one in large if not bool(torch.isfinite(one).all())), None)
         given = looks.health(state.call.given)
-        if given.nan or given.inf:
+        if found is None or given.nan or given.inf:
             return
-        found = next(one for one in large if not bool(torch.isfinite(one).all()))
         first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
         place = [int(at) for at in torch.unravel_index(first.cpu(), found.shape)]
         part = slices.slice_of(state.call, slices.Aim(place))
         if part is not None and part.is_result_judged:
-            taken = self._taken(state.call, part, result, made, False)
+            transfer = self._transfer(state)
+            taken = self._taken(state.call, part, result, made, False, transfer)
             if not all(bool(torch.isfinite(one).all()) for one in tensor_list(taken.result)):
-                taken.sampled = sample.sampled
-                self._judge(taken, None, "")
-                return
-        text = f"not finite at {place}, of finite arguments"
-        self._note(state.call, sample.key, text)
-
-    def _of_view(self, call: Call, made: list[Tensor]) -> Slice | None:
-        """Nothing for a view, which computes nothing; a slice where it is a copy after all."""
-        own = {tensor.untyped_storage()._cdata for tensor in call.given}
-        if all(tensor.untyped_storage()._cdata in own for tensor in made):
-            with self._lock:
-                self.views += 1
-            return None
-        part = slices.slice_of(call, self._choose)
-        if part is None:
-            self._skip(call, NO_RULE)
-        return part
+                self._tool.judge(taken.call, transfer, partial(self._tool.forward, taken, ""))
 
     def _taken(
-        self, call: Call, part: Slice, result: Any, made: list[Tensor], wrote: bool
+        self,
+        call: Call,
+        part: Slice,
+        result: Any,
+        made: list[Tensor],
+        wrote: bool,
+        transfer: Transfer,
     ) -> Taken:
-        copies = host.Copies(host.host_copy)
-        small = call.given_others(copies.of(part.args), copies.of(part.kwargs))
+        args, kwargs = _shared(call, part)
+        copies = host.Copies(transfer.copy)
+        small = call.given_others(copies.of(args), copies.of(kwargs))
         small.func = call.func if part.func is None else part.func
-        if len({id(tensor) for tensor in call.given}) < len(call.given):
-            small = _shared(call, small, part)
         device = call.device or eligibility.HOST
         # the order of arguments is that of the large call, unless lists were cut short
         given = [id(own) for own in call.given]
-        wants = [
-            # the gradient of a tensor that is given twice is the sum of two
-            part.gradients[at] is not None and own.requires_grad and given.count(id(own)) == 1
-            for at, own in enumerate(call.given[: len(part.gradients)])
-        ]
         requires = frozenset(
-            id(copy) for copy, want in zip(small.given, wants, strict=False) if want
+            id(copy)
+            # the gradient of a tensor that is given twice is the sum of two
+            for own, take, copy in zip(call.given, part.gradients, small.given, strict=False)
+            if take is not None and own.requires_grad and given.count(id(own)) == 1
         )
         types = [tensor.dtype for tensor in made]
         again = again_of(small, requires, wrote, eligibility.autocast_of(device), types)
         again.precision = precision.now(call)
+        again.draws_nothing = True  # no rule is for a call that draws
         after: Sequence[Tensor | None] = [None] * len(small.given)
         if part.written is not None:
-            after = [None if t is None else host.host_copy(t) for t in part.written()]
-        mine = host.mapped(part.result(result), _on_host)
-        taken = Taken(again, mine, after, bool(requires), str(device))
-        taken.key = _key(call)
-        return taken
+            after = [None if t is None else transfer.copy(t) for t in part.written()]
+        mine = host.mapped(part.result(result), transfer.leaf)
+        return Taken(again, mine, after, bool(requires), str(device), key=key_of(call))
 
     def _watch(self, state: Sampling, taken: Taken, result: Any) -> None:
         call, part = state.call, state.part
         assert part is not None
         guard = interception.guard(self._tool, taken.call)
-        choose = self._choose_more if state.confirms else self._choose
-        products = _product_gradients(call, choose)
+        products = _product_gradients(call, self._choose_more if state.confirms else self._choose)
+        takers, of_result = part.gradients, part.result
+        judge, transfers, wants = self._tool.judge, self._transfer, taken.wants_gradient
 
         def done(found: Gradients) -> None:
             if not found.complete:
-                self._skip(taken.call, PART)
+                self._tool.skip(taken.call, PART)
                 return
-            if taken.wants_gradient:
-                takers = part.gradients
-                flown = [_slice(part.result, tensor) for tensor in found.outputs]
-                into = [_slice(take, t) for take, t in zip(takers, found.inputs, strict=True)]
-                self._judge(taken, Gradients(flown, into, True), "")
+            transfer = transfers(state)
+            if wants:
+                flown = [transfer.part(of_result, tensor) for tensor in found.outputs]
+                into = map(transfer.part, takers, found.inputs)
+                sliced = Gradients(flown, list(into), True)
+                judge(taken.call, transfer, partial(self._tool.backward, taken, sliced))
             for product in products:
                 small = product(found)
                 if small is not None:
-                    self._judge(self._product(call, taken, *small), None, "")
+                    made = self._product(call, taken, *small, transfer)
+                    judge(taken.call, transfer, partial(self._tool.forward, made, ""))
 
         # a part of a gradient is taken when the whole call has had its gradients
         gradients.watch(call, state.given, result, Tensor.detach, guard(done), guard)
 
     def _product(
-        self, call: Call, taken: Taken, label: str, args: tuple[Tensor, Tensor], mine: Tensor
+        self,
+        call: Call,
+        taken: Taken,
+        label: str,
+        args: tuple[Tensor, Tensor],
+        mine: Tensor,
+        transfer: Transfer,
     ) -> Taken:
         """The product that a gradient of a product is."""
-        copies = host.Copies(host.host_copy)
-        small = call.given_others(copies.of(args), {})
-        small.func = torch.matmul
-        device = call.device or eligibility.HOST
+        small = call.given_others(tuple(map(transfer.copy, args)), {})
+        small.func = _times
         again = again_of(small, (), False, None, [mine.dtype])
-        again.rounded = taken.again.rounded
-        again.precision = taken.again.precision
-        made = Taken(again, host.host_copy(mine), [None, None], False, str(device))
+        again.rounded, again.precision = taken.again.rounded, taken.again.precision
+        again.draws_nothing = True
+        made = Taken(again, transfer.copy(mine), [None, None], False, taken.device)
         made.sampled, made.label, made.key = taken.sampled, label, taken.key
         return made
 
-    # Suspects.
+    # Verdicts.
 
-    def suspect(self, taken: Taken, wrong: Sequence[Item]) -> None:
-        """A slice was found wrong: the next such call is judged as a whole."""
-        self._note(taken.call, taken.key, wrong[0].verdict.message, wrong[0].label)
-
-    def _note(self, call: Call, key: Hashable, text: str, label: str = "output") -> None:
-        place = call.site.short if call.site is not None else "unknown line"
-        with self._lock:
-            self._suspects.setdefault(key, False)
-            self.unconfirmed.setdefault(
-                key, f"{call.name} {label} ({place}, step {call.step}): {text}"
-            )
-
-    def confirm(self, taken: Taken) -> None:
-        """A call was found wrong as a whole, or by a larger sample."""
-        with self._lock:
-            self.unconfirmed.pop(taken.key or _key(taken.call), None)
+    def judged(self, taken: Taken, wrong: Sequence[Item]) -> Sequence[Item]:
+        """What of a verdict is to be reported as wrong: of a sample nothing, it makes a suspect."""
+        if not taken.sampled:
+            self.suspects.judged(taken, not wrong)
+            return wrong
+        if wrong:
+            item, verdict = wrong[0].label, wrong[0].verdict
+            self.suspects.note(taken.call, taken.key, item, verdict.message, non_finite=False)
+        return ()
 
     def summary(self) -> list[str]:
         """Lines for the end of the run."""
         lines = []
-        if self.calls:
-            lines.append(f"OpAutoCompare: {self.calls} large calls were judged by a sample of them")
-        lines += [
+        if self.counts.calls:
+            lines.append(
+                f"OpAutoCompare: {self.counts.calls} large calls were judged by a sample of them"
+            )
+        return lines + [
             f"OpAutoCompare: suspect, not confirmed by a whole call: {text}"
-            for text in list(self.unconfirmed.values())[:SHOWN]
+            for text in self.suspects.unconfirmed()[:SHOWN]
         ]
-        return lines
 
 
-def _key(call: Call) -> Hashable:
+def key_of(call: Call) -> Hashable:
     """What a large call and a copy of it on the host have in common with no other call."""
     place = call.site.short if call.site is not None else ""
     shapes = tuple([(tensor.shape, tensor.dtype) for tensor in call.given])
     return call.name, place, call.module, shapes
 
 
-def _shared(call: Call, small: Call, part: Slice) -> Call:
-    """The small call with one copy of a tensor that is given twice: its gradient is the sum of
-    both. Where the copies are of different parts, the gradient is not judged.
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _shares_memory(call: Call, made: list[Tensor]) -> bool:
+    own = {tensor.untyped_storage()._cdata for tensor in call.given}
+    return all(tensor.untyped_storage()._cdata in own for tensor in made)
+
+
+def _shared(call: Call, part: Slice) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a slice with one copy of a tensor that is given twice: its gradient is the
+    sum of both. Where the copies are of different elements, the gradient is not judged.
     """
+    if len({id(tensor) for tensor in call.given}) == len(call.given):  # hot path
+        return part.args, part.kwargs
     first: dict[int, int] = {}
     substitutes: dict[int, Tensor] = {}
-    for at, (own, copy) in enumerate(zip(call.given, small.given, strict=False)):
+    small = tensor_list(part.args, part.kwargs)
+    for at, (own, copy) in enumerate(zip(call.given, small, strict=False)):
         place = first.setdefault(id(own), at)
         if place == at:
             continue
-        if torch.equal(small.given[place], copy):
-            substitutes[id(copy)] = small.given[place]
+        if slices.are_same_elements(small[place], copy):
+            substitutes[id(copy)] = small[place]
         elif at < len(part.gradients):
             part.gradients[place] = part.gradients[at] = None
     args, kwargs = host.mapped(
-        (small.args, small.kwargs), lambda leaf: substitutes.get(id(leaf), leaf)
+        (part.args, part.kwargs), lambda leaf: substitutes.get(id(leaf), leaf)
     )
-    made = small.given_others(args, kwargs)
-    made.func = small.func
-    return made
-
-
-def _on_host(leaf: Any) -> Any:
-    return host.host_copy(leaf) if isinstance(leaf, Tensor) else leaf
-
-
-def _slice(take: Callable[[Tensor], Tensor] | None, tensor: Tensor | None) -> Tensor | None:
-    return None if take is None or tensor is None else host.host_copy(take(tensor))
+    return args, kwargs
 
 
 # Gradients of products: products themselves, of other rows and columns than those of the result.
@@ -324,6 +417,11 @@ def _product_gradients(call: Call, choose: Chooser) -> list[Product]:
         return labels[1], *_tile(first.transpose(-1, -2), flown, mine, choose)
 
     return [of_first, of_second]
+
+
+def _times(left: Tensor, right: Tensor, bias: None = None) -> Tensor:
+    """A product that may be called as the operator that it is a gradient of."""
+    return torch.matmul(left, right)
 
 
 def _tile(

@@ -8,12 +8,11 @@ only indexes: the cost is that of gathering a few thousand elements, whatever th
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -44,16 +43,33 @@ class Slice:
     is_result_judged: bool = True  # False: only the gradients are parts of the large call's
 
 
+_PLASTIC = 1.32471795724  # its powers fill a plane evenly
+_STEPS = [_PLASTIC**-1, _PLASTIC**-2, *(math.sqrt(number) % 1.0 for number in (2, 7, 11, 13))]
+_BETWEEN = (math.sqrt(5) - 1) / 2  # between the places in neighbouring regions
+
+
 class Chooser:
-    """Random indices, one from each of as many equal regions of a dimension as are wanted.
+    """Indices, one from each of as many equal regions of a dimension as are wanted.
+
+    Consecutive calls take other indices of each region, until all of them were taken about equally
+    often: the places in the regions advance by irrational steps, another one for each dimension.
 
     `scale`: how many times as many elements as usual are chosen.
     """
 
-    def __init__(self, seed: int = 0, scale: int = 1) -> None:
-        self._random = random.Random(seed)
-        self._edges = math.isqrt(scale)
-        self.sample = SAMPLE * scale
+    def __init__(self, seed: int = 0, scale: float = 1.0) -> None:
+        self._call, self._dimension = 13 * seed, 0
+        self.scale = scale
+
+    @property
+    def sample(self) -> int:
+        """Elements of a result that are chosen, where its elements are independent."""
+        return int(SAMPLE * self.scale)
+
+    def next_call(self) -> None:
+        """The next indices are those of another call."""
+        self._call += 1
+        self._dimension = 0
 
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
         """Indices of the `free` dimensions of a shape so that about `elements` are left.
@@ -76,12 +92,18 @@ class Chooser:
 
     def edge(self, inner: int) -> int:
         """How many rows and columns of a product are chosen, by the length of its sums."""
-        return max(8, min(64, WHOLE // 16 // max(inner, 1))) * self._edges
+        edge = max(8, min(64, WHOLE // 16 // max(inner, 1)))
+        return max(4, int(edge * math.sqrt(self.scale)))
 
     def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
         """`count` different indices below `size`, in order; `at`: the dimension of the result."""
-        bounds = [size * at // count for at in range(count + 1)]
-        return torch.tensor([self._random.randrange(*pair) for pair in pairwise(bounds)])
+        step = _STEPS[self._dimension % len(_STEPS)]
+        self._dimension += 1
+        first = self._call * step + self._dimension / 7
+        regions = np.arange(count + 1) * size // count
+        places = (first + np.arange(count) * _BETWEEN) % 1.0
+        within = (places * np.diff(regions)).astype(np.int64)
+        return torch.from_numpy(regions[:-1] + within)
 
 
 class Aim(Chooser):
@@ -150,6 +172,7 @@ def slice_of(call: Call, choose: Chooser) -> Slice | None:
     rule = rule_for(call.operator)
     if rule is None or "out" in call.kwargs:
         return None
+    choose.next_call()
     try:
         return rule(call, choose)
     except (IndexError, KeyError, TypeError, ValueError):  # other arguments than the rule knows
@@ -165,7 +188,18 @@ def take(tensor: Tensor, picks: Picks) -> Tensor:
     for at, indices in enumerate(picks, tensor.dim() - len(picks)):
         if indices is not None and at >= 0 and tensor.shape[at] != 1:
             part = part.index_select(at, indices.to(tensor.device, non_blocking=True))
-    return part.clone() if part.data_ptr() == tensor.data_ptr() else part
+    part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
+    part.picks = picks  # type: ignore[attr-defined]
+    return part
+
+
+def are_same_elements(first: Tensor, second: Tensor) -> bool:
+    """Whether two parts of one tensor were taken at equal indices."""
+    mine, theirs = getattr(first, "picks", None), getattr(second, "picks", None)
+    if mine is None or theirs is None or len(mine) != len(theirs):
+        return False
+    pairs = zip(mine, theirs, strict=True)
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

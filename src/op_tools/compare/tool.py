@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
-from op_tools import gradients, host, interception, kernels, late, memory, names, report
+from op_tools import gradients, host, interception, kernels, late, memory, names, report, statistics
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
@@ -39,12 +39,16 @@ from op_tools.options import Options
 from op_tools.overlap import overlaps
 from op_tools.tool import Observer, Started
 
+PATIENCE = 1.0  # seconds that a call waits for others to be judged
+BEHIND = "too many calls were waiting to be judged"
+
 
 class OpAutoCompare(Observer):
     """Compares arguments, results and gradients of each call with the CPU's in float64.
 
     `mode`: every call, one of each signature, or a sample. `standard`: calibrated, allclose, torch,
-    ascend or ulp. `background=True`: the references are computed in a thread of their own.
+    ascend or ulp. `background`: whether calls are judged in another thread; by default large ones
+    are, and all of a GPU.
     `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `whole=True`: large
     calls are judged in all their elements, not by a sample of them.
     """
@@ -66,14 +70,17 @@ class OpAutoCompare(Observer):
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
-        self._rereads = inputs.Rereads(always=report.verbose())
+        self._rereads = inputs.Rereads(always=self._how.shown)
         self._tried = bitwise.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
-        self._background = Background() if self._how.background else None
+        by_hand = self._how.background is False or self._how.shown
+        self._patience = PATIENCE
+        self.sees_once = self._how.mode == "signature"  # a suspect does not come again
+        self._background = None if by_hand or self.sees_once else Background()
         helper = kernels.helper() if self._how.mode == "signature" else None
-        self._sampled = None if self._how.whole else Sampled(self, self._look, self._skip)
+        self._sampled = None if self._how.whole else Sampled(self)
         self._known = helper and helper.Known(interception.local, interception.ids)
         if self._how.mode == "every":
             self.selective = self.picks  # else it takes them all, and need not be asked
@@ -118,11 +125,15 @@ class OpAutoCompare(Observer):
             with _outside():
                 return self.before(call)
         if late.is_capturing():  # to read a value would end the capture
-            self._skip(call, "a graph is being captured, and no value is computed")
+            self.skip(call, "a graph is being captured, and no value is computed")
             return None
-        if self._sampled is not None and self._sampled.takes(call):
-            return self._sampled.before(call)
-        return self._before(call)
+        sampled = self._sampled
+        if sampled is None:
+            return self._before(call)
+        is_suspect = sampled.suspects.takes(call)
+        if sampled.takes(call, is_suspect):
+            return sampled.before(call, is_suspect)
+        return self._before(call, at_once=is_suspect)
 
     def after(self, call: Call, state: Before | Sampling | None, result: Any) -> None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
@@ -133,21 +144,31 @@ class OpAutoCompare(Observer):
         elif state is not None and self._sampled is not None:
             self._sampled.after(state, result)
 
-    def _before(self, call: Call) -> Before | None:
+    def judge_again(self, call: Call, result: Any) -> None:
+        """Judges a suspect that has just been made, and wrote no argument, as a whole."""
+        assert self._sampled is not None
+        if self._sampled.takes(call, is_suspect=True):
+            self.after(call, self._sampled.before(call, is_suspect=True), result)
+        else:
+            self.after(call, self._before(call, at_once=True), result)
+
+    def _before(self, call: Call, at_once: bool = False) -> Before | None:
         reason = eligibility.unfit(call)
         if reason:
-            self._skip(call, reason)
+            self.skip(call, reason)
             return None
+        transfer = inputs.Transfer(not at_once and self._is_late_when_small(call))
         versions = eligibility.versions(call)
         given = gradients.arguments(call) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
         if names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
-            return Before(call, frozenset(), versions, given, [], is_view=True)
+            return Before(call, frozenset(), versions, given, [], transfer, is_view=True)
         random = eligibility.random_state(call, inputs.device_of(call))
-        kept, requires = inputs.kept(call)
-        state = Before(kept, requires, versions, given, memory.guards(call), random=random)
+        kept, requires = inputs.kept(call, transfer.copy)
+        guards = memory.guards(call)
+        state = Before(kept, requires, versions, given, guards, transfer, random=random)
         state.overlaps = overlaps(call.given)
         return state
 
@@ -155,18 +176,18 @@ class OpAutoCompare(Observer):
         made = [result] if isinstance(result, Tensor) else tensor_list(result)
         reason = eligibility.kind(made)
         if reason:
-            self._skip(call, reason)
+            self.skip(call, reason)
             return
         now = eligibility.versions(call)
         wrote = eligibility.writes(call, state.versions, now)
         if state.is_view:
             if wrote or names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
-            state = inputs.of_view(call, state, result, wanted=report.verbose())
+            state = inputs.of_view(call, state, result, wanted=self._how.shown)
         device = inputs.device_of(call)
         drawn = state.random
         if drawn is not None and not eligibility.drew_nothing(drawn, call, device):
-            self._skip(call, "it draws random numbers")
+            self.skip(call, "it draws random numbers")
             return
         wants = state.given is not None and any(t.requires_grad for t in made)
         autocast, types = eligibility.autocast_of(device), [tensor.dtype for tensor in made]
@@ -180,7 +201,7 @@ class OpAutoCompare(Observer):
             [],
             wants,
             str(device),
-            device_rows(call, result) if report.verbose() else (),
+            device_rows(call, result) if self._how.shown else (),
         )
         # with OP_TOOLS_VERBOSE the tables have the values of views, too
         views = not wrote and not taken.rows and memory.lies_in_arguments(result, call)
@@ -192,15 +213,19 @@ class OpAutoCompare(Observer):
             kept = (
                 set() if self._rereads(call) else eligibility.unwritten(call, state.versions, now)
             )
-            copies = host.Copies(host.host_copy)
+            copies = host.Copies(state.transfer.copy)
             taken.result = copies.of(result)
             given = enumerate(call.given)
             taken.after = [None if at in kept else copies.of(tensor) for at, tensor in given]
-            self._do(taken.call, self._forward, taken, memory.overrun(state.guards))
+            work = partial(self.forward, taken, memory.overrun(state.guards))
+            self.judge(taken.call, state.transfer, work, waits=True)
         if wants and state.given is not None:
-            self._watch(call, state.given, result, taken)
+            self._watch(call, state.given, result, taken, state.transfer.is_late)
 
-    def _watch(self, call: Call, given: gradients.Arguments, result: Any, taken: Taken) -> None:
+    def _watch(
+        self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, is_late: bool
+    ) -> None:
+        transfer = inputs.Transfer(is_late)
         guard = interception.guard(self, taken.call)  # holds no tensor of the device
         on_device = taken.on_device
 
@@ -211,52 +236,72 @@ class OpAutoCompare(Observer):
 
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
-                self._skip(taken.call, gradients.PART)
+                self.skip(taken.call, gradients.PART)
             else:
-                self._do(taken.call, self._backward, taken, found)
+                self.judge(taken.call, transfer, partial(self.backward, taken, found), waits=True)
 
-        take: Callable[[Tensor], Tensor] = described if taken.rows else host.host_copy
+        take: Callable[[Tensor], Tensor] = described if taken.rows else transfer.copy
         gradients.watch(call, given, result, take, guard(done), guard)
-
-    def _do(self, call: Call, work: Callable[..., None], *args: Any) -> None:
-        def plainly(*args: Any) -> None:
-            # the modes of the program (a FlopCounterMode) do not see the calls of the tool, whose
-            # own mode, which perturbs a call to find its rounding, has to work inside
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                work(*args)
-
-        if self._background is None:
-            plainly(*args)
-        else:
-            self._background.put(lambda: interception.guarded(self, call, plainly, *args))
-
-    def _look(self, taken: Taken, found: gradients.Gradients | None, overrun: str) -> None:
-        """Judges a sample of a large call, or of its gradients."""
-        if found is None:
-            self._do(taken.call, self._forward, taken, overrun)
-        else:
-            self._do(taken.call, self._backward, taken, found)
 
     # Comparing; in the thread of the call, or in the background.
 
-    def _forward(self, taken: Taken, overrun: str) -> None:
+    def is_late(self, device: torch.device | None) -> bool:
+        """Whether large calls of a device are judged in another thread."""
+        return self._background is not None and device is not None
+
+    def _is_late_when_small(self, call: Call) -> bool:
+        """Whether a small call is judged there, too: where a copy to the host would wait."""
+        if self._background is None or call.device is None or self._how.background:
+            return self._background is not None
+        return call.device.type != "cpu" and not statistics.kind_is_seen(call.device.type)
+
+    def judge(
+        self,
+        call: Call,
+        transfer: inputs.Transfer,
+        work: Callable[[], None],
+        waits: bool = False,
+    ) -> bool:
+        """Judges a call, once its copies are on the host; False: too many calls are pending.
+
+        `waits`: the program waits for a place among them as long as it takes.
+        """
+
+        def plainly() -> None:
+            # the modes of the program (a FlopCounterMode) do not see the calls of the tool, whose
+            # own mode, which perturbs a call to find its rounding, has to work inside
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                transfer.wait()
+                work()
+
+        transfer.launched()
+        if self._background is None or not transfer.is_late:
+            plainly()
+            return True
+        later = partial(interception.guarded, self, call, plainly)
+        if self._background.offer(later, None if waits else self._patience):
+            return True
+        self.skip(call, BEHIND)
+        return False
+
+    def forward(self, taken: Taken, overrun: str) -> None:
         try:
             items = self._same(taken, lambda: bitwise.forward(taken))
             if items is None:
                 items = host_verdicts.forward(taken, self._how.standard)
         except NoReferenceError as error:
-            self._skip(taken.call, str(error))
+            self.skip(taken.call, str(error))
             return
         if overrun:
             items.append(Item("memory", host_verdicts.beyond_memory(overrun)))
-        if report.verbose():
+        if self._how.shown:
             items = host_verdicts.with_values(taken.call, items)
             show_call(taken, items)
         with self._lock:
             self.compared += not taken.label  # else it is a gradient of a call that was counted
         self._record(taken, "backward" if taken.label else "forward", items, None)
 
-    def _backward(self, taken: Taken, found: gradients.Gradients) -> None:
+    def backward(self, taken: Taken, found: gradients.Gradients) -> None:
         given = found.outputs, [host.dense(gradient) for gradient in found.inputs]
         try:
             items = None
@@ -265,9 +310,9 @@ class OpAutoCompare(Observer):
             if items is None:
                 items = host_verdicts.backward(taken, *given, self._how.standard)
         except NoReferenceError as error:
-            self._skip(taken.call, str(error))
+            self.skip(taken.call, str(error))
             return
-        if report.verbose() and items:
+        if self._how.shown and items:
             items = host_verdicts.with_missing(taken.call, found.inputs, items)
             show_gradients(taken, found, items)
         self._record(taken, "backward", items, found)
@@ -275,7 +320,7 @@ class OpAutoCompare(Observer):
     def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
         """What `look` finds, for operators that were not found to differ a short while ago."""
         how = self._how
-        if not how.bitwise or how.standard != "calibrated" or report.verbose():
+        if not how.bitwise or how.standard != "calibrated" or how.shown:
             return None
         return self._tried.found(taken.call.name, look)
 
@@ -290,19 +335,15 @@ class OpAutoCompare(Observer):
         # a result that is an argument written in place is one thing that is wrong, not two
         by_verdict = {id(item.verdict): item for item in items if not item.verdict.passed}
         wrong = list(by_verdict.values())
-        if self._sampled is not None and wrong:
-            if taken.sampled:
-                self._sampled.suspect(taken, wrong)
-                wrong = []
-            else:
-                self._sampled.confirm(taken)
+        if self._sampled is not None:
+            wrong = list(self._sampled.judged(taken, wrong))
         with self._lock:
             saved = self._saver.save(taken, found) if wrong else ""
             self.items += len(items)
             self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
             self._rows.add(call, direction, items)
 
-    def _skip(self, call: Call, reason: str) -> None:
+    def skip(self, call: Call, reason: str) -> None:
         with self._lock:
             self.skipped[reason, call.name] += 1
 
@@ -315,7 +356,7 @@ class OpAutoCompare(Observer):
             self._background.close()
         self._rows.close()
         if self._sampled is not None:
-            self.compared += self._sampled.views
+            self.compared += self._sampled.counts.views
         show_summary(self, started, self.failures, self._rows.path)
 
 
