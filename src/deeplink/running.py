@@ -34,6 +34,7 @@ TOOLS = {
     "cast": ("DTYPE_CAST", "OPS", "compute these operators in another type (OP_DTYPE_CAST_DICT)"),
     "overflow": ("OVERFLOW_CHECK", "", "name the operator that makes the first NaN or Inf"),
     "observe": ("OBSERVE", "", "show arguments and results of each call"),
+    "guard": ("GUARD", "", "always on, 1 % of the time: find wrong results of the device"),
 }
 # The other options: what stands for their value, the setting, and what they mean.
 OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
@@ -51,6 +52,8 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
     "devices": ("KINDS", settings.OP_TOOLS_DEVICES, "watch these devices, as cpu"),
     "results": ("DIR", settings.OP_TOOLS_RESULTS, "where files go; default op_tools_results"),
     "config": ("FILE", settings.OP_TOOLS_CONFIG, "a TOML file with a section for each tool"),
+    "guard-budget": ("1%", settings.OP_GUARD_BUDGET, "with --guard, what it may cost"),
+    "on-finding": ("warn|stop", settings.OP_GUARD_ON_FINDING, "with --guard, what follows"),
     "trace": ("FILE", settings.OP_TIME_MEASURE_TRACE, "with --time, a trace for Perfetto"),
 }
 # They start the processes that do the work, and do none of their own.
@@ -237,7 +240,7 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
     if started:
         values[settings.OP_TOOLS_RUN.name] = ",".join(started)
     for word, (_, setting, _) in OPTIONS.items():
-        text = getattr(given, word)
+        text = getattr(given, word.replace("-", "_"))
         if text is not None:
             try:
                 setting.parse(text)
@@ -250,7 +253,8 @@ def _values(given: argparse.Namespace) -> dict[str, str]:
     if given.verbose:
         values[settings.OP_TOOLS_VERBOSE.name] = "1"
     if values and not started:
-        options = [f"--{word}" for word in (*OPTIONS, "verbose") if getattr(given, word)]
+        named = (word for word in (*OPTIONS, "verbose") if getattr(given, word.replace("-", "_")))
+        options = [f"--{word}" for word in named]
         raise SettingError(
             f"{', '.join(options)} need{'s' * (len(options) == 1)} a tool; "
             f"tools: {', '.join(f'--{word}' for word in (*TOOLS, 'recorder'))}.",
@@ -310,6 +314,7 @@ examples:
   {command} --autocompare train.py                    which operators are wrong
   {command} --overflow train.py                       where the first NaN comes from
   {command} --recorder train.py                       always on: 0.5 to 4 % of the time
+  {command} --guard train.py                          always on: wrong results of the device
   {command} --fallback torch.nn.functional.gelu train.py      without this one: is it well?
   {command} --capture train.py                        one call of each signature, to replay
   {command} --capture --first 0 --ops torch.nn.functional.linear --steps 3 train.py

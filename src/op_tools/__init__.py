@@ -8,6 +8,7 @@ from op_tools.diagnosis.recorder import FlightRecorder
 from op_tools.diagnosis.rerouting import OpReroute
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback
+from op_tools.guard import Guard
 from op_tools.observe import OpObserve
 from op_tools.one_iter import OneIteration
 from op_tools.overflow import OpOverflowCheck
@@ -16,6 +17,7 @@ from op_tools.time_measure import OpTimeMeasure
 
 __all__ = [
     "FlightRecorder",
+    "Guard",
     "OneIteration",
     "OpAutoCompare",
     "OpCapture",

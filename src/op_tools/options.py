@@ -25,6 +25,7 @@ TOOLS = {
     "DTYPE_CAST": "dtype_cast",
     "OBSERVE": "observe",
     "OVERFLOW_CHECK": "overflow_check",
+    "GUARD": "guard",
 }
 
 

@@ -23,6 +23,7 @@ CLASSES = {
     "capture": "OpCapture",
     "observe": "OpObserve",
     "overflow": "OpOverflowCheck",
+    "guard": "Guard",
 }
 # and those that have a command of their own
 STARTED = {

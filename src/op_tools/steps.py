@@ -54,15 +54,19 @@ def reset() -> None:
 
 
 def count(on: bool, listener: Callable[[int], None]) -> None:
-    """Count the optimizers' steps and call `listener` after each, or stop to."""
-    if on and not _undo:
+    """Count the optimizers' steps and call `listener` after each, or stop to; steps are counted as
+    long as there is a listener.
+    """
+    if on and listener not in _listeners:
+        _listeners.append(listener)
+    elif not on and listener in _listeners:
+        _listeners.remove(listener)
+    if _listeners and not _undo:
         _undo.append(register_optimizer_step_post_hook(_after_step).remove)
         _undo.append(scaling.watch(_after_step))
-        _listeners.append(listener)
-    elif not on and _undo:
+    elif not _listeners:
         while _undo:
             _undo.pop()()
-        _listeners.remove(listener)
 
 
 def _after_step(optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:

@@ -92,6 +92,24 @@ def integer(
     return Setting(name, parse, lambda: default, doc, allowed)
 
 
+def parse_share(value: str) -> float:
+    """Read a share, "1%" or "0.01"; ValueError when it is not above 0 and at most 1."""
+    try:
+        found = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        raise ValueError("it is not a share") from None
+    if not 0 < found <= 1:
+        raise ValueError("it is not above 0% and at most 100%")
+    return found
+
+
+def share(name: str, default: float, doc: str) -> Setting[float]:
+    """A part of something, as a percentage or a number up to 1."""
+    return Setting(
+        name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", lambda x: f"{x:.12g}"
+    )
+
+
 def boolean(name: str, default: bool, doc: str) -> Setting[bool]:
     """Yes or no, in the usual spellings."""
     spellings = {"1": True, "true": True, "yes": True, "on": True}

@@ -17,6 +17,7 @@ from deeplink.settings.kinds import (
     integer,
     operators,
     path,
+    share,
     size,
     steps,
     text,
@@ -207,6 +208,7 @@ _TOOLS = {
     "DTYPE_CAST": ("computed in another type", ()),
     "OBSERVE": ("shown", ()),
     "OVERFLOW_CHECK": ("checked for NaN and Inf", ()),
+    "GUARD": ("guarded", ()),
 }
 
 
@@ -225,6 +227,14 @@ OP_FALLBACK_LIST, OP_FALLBACK_DISABLE_LIST = _lists("FALLBACK")
 OP_DTYPE_CAST_LIST, OP_DTYPE_CAST_DISABLE_LIST = _lists("DTYPE_CAST")
 OP_OBSERVE_LIST, OP_OBSERVE_DISABLE_LIST = _lists("OBSERVE")
 OP_OVERFLOW_CHECK_LIST, OP_OVERFLOW_CHECK_DISABLE_LIST = _lists("OVERFLOW_CHECK")
+OP_GUARD_LIST, OP_GUARD_DISABLE_LIST = _lists("GUARD")
+OP_GUARD_BUDGET = share("OP_GUARD_BUDGET", 0.01, "The share of the time that Guard may cost.")
+OP_GUARD_ON_FINDING = choice(
+    "OP_GUARD_ON_FINDING",
+    "warn",
+    "What Guard does when a wrong result is confirmed: a warning, or an error that ends the run.",
+    ("warn", "stop"),
+)
 OP_DTYPE_CAST_DICT = casts(
     "OP_DTYPE_CAST_DICT",
     "torch.float16->torch.float32,torch.bfloat16->torch.float32",

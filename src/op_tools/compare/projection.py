@@ -102,32 +102,45 @@ class Finding:
         return text if self.label == "result" else f"{self.label}: {text}"
 
 
+class Reading:
+    """Numbers of a device on their way to the host."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._event: Any = None
+        self._values = values
+        if values.device.type == "cpu":
+            return
+        self._values = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        self._values.copy_(values, non_blocking=True)
+        self._event = torch.Event(values.device)
+        self._event.record(torch.accelerator.current_stream(values.device))
+
+    def done(self) -> bool:
+        """Whether the numbers are there."""
+        return self._event is None or bool(self._event.query())
+
+    def read(self) -> list[Any]:
+        """The numbers; waits for the device."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._values.tolist()
+
+
 class Pending:
     """A check that was launched."""
 
-    def __init__(self, parts: list[_Part], figures: Tensor) -> None:
+    def __init__(self, parts: list[_Part]) -> None:
         self._labels = [(part.label, part.rows, part.columns) for part in parts]
-        self._event: Any = None
-        if figures.device.type == "cpu":
-            self._figures = figures
-            return
-        self._figures = torch.empty(
-            figures.shape, dtype=figures.dtype, device="cpu", pin_memory=True
-        )
-        self._figures.copy_(figures, non_blocking=True)
-        self._event = torch.Event(figures.device)
-        self._event.record(torch.accelerator.current_stream(figures.device))
+        self._reading = Reading(torch.stack([_figures(part) for part in parts]))
 
     def done(self) -> bool:
         """Whether the verdict is there without waiting for the device."""
-        return self._event is None or bool(self._event.query())
+        return self._reading.done()
 
     def verdict(self) -> Finding | None:
         """What is wrong; None: nothing. Waits for the device."""
-        if self._event is not None:
-            self._event.synchronize()
         for (label, rows, columns), figures in zip(
-            self._labels, self._figures.tolist(), strict=True
+            self._labels, self._reading.read(), strict=True
         ):
             mean, deviation, largest, row, bad = figures
             limit = _limit(rows)
@@ -136,6 +149,11 @@ class Pending:
                 found = math.sqrt(mean), math.sqrt(largest)
                 return Finding(label, *found, limit, int(row), rows, int(bad))
         return None
+
+
+def covers(call: Call) -> bool:
+    """Whether an operator is a product; some of its calls may not be covered all the same."""
+    return call.operator in _PRODUCTS
 
 
 def start(call: Call, result: Any) -> Pending | None:
@@ -156,9 +174,7 @@ def start(call: Call, result: Any) -> Pending | None:
         autocast = torch.is_autocast_enabled(first.device.type)
         with torch.autocast(first.device.type, enabled=False) if autocast else nullcontext():
             parts = product(call, result)
-            if not parts:
-                return None
-            return Pending(parts, torch.stack([_figures(part) for part in parts]))
+            return Pending(parts) if parts else None
 
 
 # What a call computes.
