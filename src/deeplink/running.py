@@ -34,7 +34,7 @@ TOOLS = {
     "cast": ("DTYPE_CAST", "OPS", "compute these operators in another type (OP_DTYPE_CAST_DICT)"),
     "overflow": ("OVERFLOW_CHECK", "", "name the operator that makes the first NaN or Inf"),
     "observe": ("OBSERVE", "", "show arguments and results of each call"),
-    "guard": ("GUARD", "", "always on, 1 % of the time: find wrong results of the device"),
+    "guard": ("GUARD", "", "always on, at little cost: find wrong results of the device"),
 }
 # The other options: what stands for their value, the setting, and what they mean.
 OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
@@ -52,7 +52,7 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
     "devices": ("KINDS", settings.OP_TOOLS_DEVICES, "watch these devices, as cpu"),
     "results": ("DIR", settings.OP_TOOLS_RESULTS, "where files go; default op_tools_results"),
     "config": ("FILE", settings.OP_TOOLS_CONFIG, "a TOML file with a section for each tool"),
-    "guard-budget": ("1%", settings.OP_GUARD_BUDGET, "with --guard, what it may cost"),
+    "guard-budget": ("SHARE", settings.OP_GUARD_BUDGET, "with --guard, of the time; default 0.01"),
     "on-finding": ("warn|stop", settings.OP_GUARD_ON_FINDING, "with --guard, what follows"),
     "trace": ("FILE", settings.OP_TIME_MEASURE_TRACE, "with --time, a trace for Perfetto"),
 }
