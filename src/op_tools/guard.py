@@ -234,7 +234,7 @@ class Guard(Observer):
                     return None
                 suspect.taken = True
         if suspect is not None:
-            return _State(kept=inputs.kept(call)[0])
+            return _State(kept=inputs.kept(call, host.host_copy)[0])
         return _State(finite=_finite(call.given) if _writes(call) else None)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
