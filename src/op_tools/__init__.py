@@ -1,7 +1,7 @@
 """Tools for the operators of a real training run: capture, compare, time, fall back and cast."""
 
 from op_tools.apply import apply_feature
-from op_tools.capture import OpCapture
+from op_tools.capture.tool import OpCapture
 from op_tools.compare.tool import OpAutoCompare
 from op_tools.diagnosis.origin import WhyNan
 from op_tools.diagnosis.recorder import FlightRecorder

@@ -13,7 +13,7 @@ from typing import Any, Self
 from torch.overrides import get_overridable_functions
 
 from op_tools import names, report
-from op_tools.capture import OpCapture
+from op_tools.capture.tool import OpCapture
 from op_tools.compare.tool import OpAutoCompare
 from op_tools.dtype_cast import OpDtypeCast
 from op_tools.fallback import OpFallback

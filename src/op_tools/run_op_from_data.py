@@ -28,9 +28,9 @@ from rich.progress import track
 from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
-from op_tools import names, replay_check, report
+from op_tools import names, report
+from op_tools.capture.encoding import Recorded
 from op_tools.compare.eligibility import NoReferenceError
-from op_tools.export import export
 from op_tools.replay import (
     Case,
     Prepared,
@@ -41,23 +41,23 @@ from op_tools.replay import (
     load_cases,
     reference,
     target_device,
+    verdicts,
 )
-from op_tools.replay_report import (
+from op_tools.replay.console import (
     BAD,
     Outcome,
     framework,
     save_times,
-    show_backward_time,
     show_case,
     show_check,
-    show_forward_time,
+    show_time,
     summary,
     worst_first,
     write_json,
     write_junit,
 )
+from op_tools.replay.export_script import export
 from op_tools.shapes import call_shapes, shape_of, text_of
-from op_tools.store import Recorded
 
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
 
@@ -104,7 +104,7 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     again = prepared.run()
     taken = None
     if plan.against == "float64":  # before other runs change the arguments
-        taken = replay_check.taken(prepared, again, plan.first, plan.trust)
+        taken = verdicts.taken(prepared, again, plan.first, plan.trust)
     elif report.verbose() and not plan.timed:
         show_case(prepared, again)
     forward, backward = _repeated(prepared, plan)
@@ -123,10 +123,10 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     if taken is None:
         return _judged(made, recorded, again, plan)
     try:
-        items = replay_check.compared(taken, again, recorded, plan.shows_check)
+        items = verdicts.compared(taken, again, recorded, plan.shows_check)
     except NoReferenceError as error:
         return replace(made, status="not comparable", message=str(error))
-    return _outcome(made, [replay_check.difference(item) for item in items])
+    return _outcome(made, [verdicts.difference(item) for item in items])
 
 
 def _deterministic(again: Replayed, prepared: Prepared) -> bool:
@@ -171,15 +171,15 @@ def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]
     for number in range(plan.first, plan.first + plan.run_times):
         prepared.fresh()
         with prepared.modes():
-            result, took = _timed(prepared.forward, prepared.device)
+            made, took = _timed(prepared.forward, prepared.device)
         forward.append(took)
         if plan.timed:
-            show_forward_time(prepared, result, number, took)
+            show_time(prepared, "forward", number, made, took)
         if prepared.wants_backward:
-            found, took = _timed(partial(prepared.backward, result), prepared.device)
+            made, took = _timed(partial(prepared.backward, made), prepared.device)
             backward.append(took)
             if plan.timed:
-                show_backward_time(prepared, found, number, took)
+                show_time(prepared, "backward", number, made, took)
     return (forward, backward) if plan.timed else ([], [])
 
 

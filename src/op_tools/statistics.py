@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from op_tools import kernels, snapshot
-from op_tools.staging import page_locked
+from op_tools.capture.staging import page_locked
 from op_tools.statistics_numpy import MASK, P1, avalanche, hash_bytes, numbers
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing

@@ -24,7 +24,7 @@ import torch
 
 from deeplink import samples
 from op_tools import diagnostics
-from op_tools.capture import OpCapture
+from op_tools.capture.tool import OpCapture
 from op_tools.replay import Case, load_cases
 from op_tools.run_op_from_data import Plan, run_case
 from tests.opinfo import core

@@ -759,7 +759,7 @@ def test_a_disk_that_fills_up_costs_the_files_alone(monkeypatch: pytest.MonkeyPa
 
     x = on_device(3)
     with torch.dipu.quirk("nan", "mul"), OpAutoCompare() as tool:
-        monkeypatch.setattr("op_tools.folders.write", full)
+        monkeypatch.setattr("op_tools.capture.folder_store.write", full)
         monkeypatch.setattr(Path, "open", full)
         x * 2
     assert [failure.name for failure in tool.failures] == ["torch.Tensor.mul"]

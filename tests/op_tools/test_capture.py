@@ -15,9 +15,9 @@ import op_tools
 from deeplink.errors import SettingError
 from op_tools import OpCapture, diagnostics, results
 from op_tools.call import Call
+from op_tools.capture.encoding import Drawing, Opaque, Recorded
 from op_tools.filters import Selection
 from op_tools.replay import differences, load_cases, replay
-from op_tools.store import Drawing, Opaque, Recorded
 from op_tools.written import marks, written
 from tests import warm
 
@@ -240,7 +240,7 @@ def test_a_quantized_tensor_is_left_out_with_a_reason(
 
 
 def test_what_cannot_be_written_is_written_as_text() -> None:
-    from op_tools.store import decode, encode
+    from op_tools.capture.encoding import decode, encode
 
     assert decode(encode(object, lambda tensor: tensor)) == Opaque("<class 'object'>")
 

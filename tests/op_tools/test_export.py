@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from op_tools import OpCapture
-from op_tools.export import export
+from op_tools.capture.encoding import Drawing, Recorded
 from op_tools.replay import ReplayError, load_cases
-from op_tools.store import Drawing, Recorded
+from op_tools.replay.export_script import export
 
 
 def run(script: Path, *words: str) -> tuple[int, str]:

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, diagnostics, folders, results, store
-from op_tools.store import decode, encode
+from op_tools import OpCapture, diagnostics, results
+from op_tools.capture import encoding, folder_store
+from op_tools.capture.encoding import decode, encode
 
 ROOT = Path("op_tools_results/op_capture_results")
 
 
-def captured(name: str) -> list[store.Recorded]:
-    found = [store.load(folder) for folder in folders.find(ROOT / name)]
+def captured(name: str) -> list[encoding.Recorded]:
+    found = [folder_store.load(folder) for folder in folder_store.find(ROOT / name)]
     return sorted(found, key=lambda recorded: int(recorded.header["id"]))
 
 
@@ -30,7 +31,7 @@ def test_the_layout_is_the_classic_one() -> None:
     with OpCapture(ops="torch.Tensor.sort"):
         made, _ = x.sort()
         made.sum().backward()
-    (folder,) = folders.find(ROOT)
+    (folder,) = folder_store.find(ROOT)
     assert re.fullmatch(
         rf"torch\.Tensor\.sort/{os.getpid()}/\d+/\d{{4}}(-\d\d){{5}}", str(folder.relative_to(ROOT))
     )
@@ -42,7 +43,7 @@ def test_the_layout_is_the_classic_one() -> None:
     assert held["name"] == "torch.Tensor.sort" and isinstance(held["args"], tuple)
     assert held["identifier"] == "/".join(folder.parts[-2:])
     assert held["args"][0]["__op_tools__"] == "return_type"
-    back = store.load(folder).output
+    back = folder_store.load(folder).output
     assert type(back) is torch.return_types.sort
     assert torch.equal(back.values, made.detach().cpu())
 
@@ -51,7 +52,7 @@ def test_the_description_beside_a_file() -> None:
     x = torch.zeros(2, 3, device="dipu")
     with OpCapture(ops="torch.Tensor.sum"):
         x.sum(dim=(0, 1), keepdim=True)
-    (folder,) = folders.find(ROOT)
+    (folder,) = folder_store.find(ROOT)
     shown = json.loads((folder / "input.pth.json").read_text())
     assert shown["op"] == "torch.Tensor.sum"
     assert shown["kwargs"] == {"dim": ["0", "1"], "keepdim": "True"}
@@ -180,7 +181,7 @@ def test_a_file_that_could_run_code_does_not(tmp_path: Path) -> None:
 
     torch.save({"name": "x", "args": (Bad(),), "kwargs": {}}, tmp_path / "input.pth")
     with pytest.raises(Exception, match="Weights only"):
-        store.load(tmp_path)
+        folder_store.load(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -224,5 +225,5 @@ def test_two_processes_write_side_by_side(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert [process.wait(100) for process in running] == [0, 0]
-    owners = {path.parts[-3] for path in folders.find(ROOT / "torch.Tensor.add")}
+    owners = {path.parts[-3] for path in folder_store.find(ROOT / "torch.Tensor.add")}
     assert owners == {str(process.pid) for process in running}

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from op_tools import OpCapture, diagnostics, kernels, staging
-from op_tools.archive import Archive
-from op_tools.packed import PackedStore
+from op_tools import OpCapture, diagnostics, kernels
+from op_tools.capture import staging
+from op_tools.capture.encoding import Part, Recorded
+from op_tools.capture.packed_reader import Archive
+from op_tools.capture.packed_store import PackedStore
 from op_tools.snapshot import describe
-from op_tools.store import Part, Recorded
 
 
 def archive() -> Archive:

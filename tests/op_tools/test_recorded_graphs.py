@@ -23,7 +23,7 @@ from op_tools import (
     kernels,
     statistics,
 )
-from op_tools.archive import Archive
+from op_tools.capture.packed_reader import Archive
 
 
 @pytest.fixture

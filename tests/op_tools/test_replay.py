@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from op_tools import OpAutoCompare, OpCapture
+from op_tools.capture.encoding import Recorded
 from op_tools.replay import Case, ReplayError, differences, load_cases, reference, replay
-from op_tools.store import Recorded
 from tests import warm
 
 HEADER = {"id": 1, "name": "", "time": "", "level": "api", "device": "dipu:0"}

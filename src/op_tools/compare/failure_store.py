@@ -15,12 +15,13 @@ from typing import Any
 from torch import Tensor
 
 from deeplink.errors import SettingError
-from op_tools import diagnostics, folders, results, snapshot, store
+from op_tools import diagnostics, results, snapshot
 from op_tools.call import Call, held_bytes, tensors
+from op_tools.capture import encoding, folder_store
+from op_tools.capture.encoding import Header, Part
 from op_tools.compare.host_verdicts import Taken
 from op_tools.gradients import Gradients
 from op_tools.snapshot import Blob, Snapshot
-from op_tools.store import Header, Part
 
 EACH = 3  # calls that are saved of an operator on one line of the program
 
@@ -93,8 +94,8 @@ def _write(
     kwargs: Any,
     leaf: Callable[[Tensor], Snapshot],
 ) -> None:
-    encoded = store.encode((args, kwargs), leaf, native=True)
-    folders.write(where, Part(kind, header, *encoded))
+    encoded = encoding.encode((args, kwargs), leaf, native=True)
+    folder_store.write(where, Part(kind, header, *encoded))
 
 
 def _leaf(device: str, requires: Collection[int]) -> Callable[[Tensor], Snapshot]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from op_tools import names
-from op_tools.archive import SUFFIX
+from op_tools.capture.packed_reader import SUFFIX
 from op_tools.diagnosis import formats, recordings
 from op_tools.diagnosis.checks import Seen
 from op_tools.diagnosis.formats import BisectRun, Determinism, DeterminismTensor, Pair

@@ -8,13 +8,13 @@ import torch
 
 from op_tools import interception
 from op_tools.call import Call, tensors
+from op_tools.capture.encoding import Recorded
 from op_tools.compare import eligibility, host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Taken
 from op_tools.compare.rerun import again_of
 from op_tools.diagnosis.recordings import Entry
-from op_tools.store import Recorded
-from op_tools.trusted import ReplayError, function_of, writes
+from op_tools.replay.allowed_functions import ReplayError, function_of, writes
 
 
 def fault_of(entry: Entry) -> str | None:

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
-from op_tools import folders, results, snapshot
-from op_tools.archive import SUFFIX, Archive
-from op_tools.awaited import Read
+from op_tools import results, snapshot
 from op_tools.call import tensors
-from op_tools.store import TAG, Recorded
+from op_tools.capture import folder_store
+from op_tools.capture.async_collectives import Read
+from op_tools.capture.encoding import TAG, Recorded
+from op_tools.capture.packed_reader import SUFFIX, Archive
 
 _RANK = re.compile(r"-rank(\d+)of(\d+)")
 
@@ -265,11 +266,11 @@ def _of_archive(archive: Archive, about: dict[str, Any]) -> Value:
 
 def _foldered(root: Path, made: Recording) -> list[tuple[int | None, list[Entry]]]:
     by_process: dict[str, list[Entry]] = {}
-    for folder in folders.find(root) if root.is_dir() else ():
+    for folder in folder_store.find(root) if root.is_dir() else ():
         if "autocompare" in folder.parts:
             continue  # both sides of a call that failed a comparison
         try:
-            recorded = folders.read(folder)
+            recorded = folder_store.read(folder)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             made.problems.append(f"{folder}: {error}")
             continue
@@ -287,7 +288,7 @@ def _foldered(root: Path, made: Recording) -> list[tuple[int | None, list[Entry]
 
 
 def _reader(folder: Path) -> Callable[[], Recorded]:
-    return lambda: folders.read(folder)
+    return lambda: folder_store.read(folder)
 
 
 def _held(tensor: Tensor) -> Value:

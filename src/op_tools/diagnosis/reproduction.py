@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from deeplink.losses import Loss
+from op_tools.capture.folder_store import read
 from op_tools.diagnosis.formats import Bisect, BisectRun
 from op_tools.diagnosis.running import Command, Runner, Until, comparing
-from op_tools.export import export
-from op_tools.folders import read
-from op_tools.trusted import ReplayError
+from op_tools.replay.allowed_functions import ReplayError
+from op_tools.replay.export_script import export
 
 
 def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:

@@ -16,6 +16,7 @@ from deeplink.judge import Verdict, judge
 from deeplink.precision import Precision
 from op_tools import gradients
 from op_tools.call import Call, device_of
+from op_tools.capture.encoding import Recorded
 from op_tools.compare import eligibility, precision
 from op_tools.compare.host_verdicts import Item
 from op_tools.gradients import Gradients
@@ -29,7 +30,6 @@ from op_tools.one_iter.random_numbers import HostRandom
 from op_tools.one_iter.templates import emptied, flat
 from op_tools.one_iter.unit import Child, Given, OtherPath, Unit, run_on_device
 from op_tools.replay import copy_to
-from op_tools.store import Recorded
 
 Guard = Callable[[Call], Callable[..., Callable[..., None]]]
 

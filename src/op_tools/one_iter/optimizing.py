@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from deeplink.judge import judge
 from deeplink.judge.formats import FORMATS
+from op_tools.capture.encoding import Recorded
 from op_tools.compare.host_verdicts import Item
 from op_tools.one_iter.book import OneIterError
-from op_tools.store import Recorded
 
 
 @dataclass

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from op_tools import folders as folder_store
-from op_tools.archive import Archive
+from op_tools.capture import folder_store as folder_store
+from op_tools.capture.packed_reader import Archive
 from op_tools.diagnosis.report.content import Chart, Content, Finding, Group, Row, Series
 
 _TENSOR = re.compile(r"(float|bfloat|int|uint|bool|complex)(\d*\w*)(\([\d, ]*\))")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deeplink.errors import DeeplinkError
 from op_tools import results
-from op_tools.archive import SUFFIX
+from op_tools.capture.packed_reader import SUFFIX
 from op_tools.diagnosis.report import from_conformance, from_diagnosis, from_recorder, from_tools
 from op_tools.diagnosis.report.content import Content
 

@@ -11,7 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from deeplink.errors import DeeplinkError
 from op_tools import names
-from op_tools.store import Recorded
+from op_tools.capture.encoding import Recorded
 
 # Where torch keeps functions that are called by name; anything else could be any code at all.
 SPACES = frozenset(

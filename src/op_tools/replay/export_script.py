@@ -10,9 +10,9 @@ from torch import Tensor
 
 from op_tools import names
 from op_tools.call import tensors
+from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded, device_type
 from op_tools.host import mapped
-from op_tools.store import Device, Drawing, Opaque, Recorded, device_type
-from op_tools.trusted import ReplayError, function_of, writes
+from op_tools.replay.allowed_functions import ReplayError, function_of, writes
 
 _HOST = ("cpu", "meta")  # kinds of devices that every machine has
 

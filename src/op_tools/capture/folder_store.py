@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import report, results, store
+from op_tools import report, results
+from op_tools.capture import encoding
+from op_tools.capture.encoding import PARTS, TAG, Part, Recorded
 from op_tools.snapshot import Blob, Snapshot, values
-from op_tools.store import PARTS, TAG, Part, Recorded
 
 # Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
 DIFFERENTIABLE = frozenset(
@@ -51,8 +52,10 @@ class FolderStore:
         self.bytes += write(where, part)
         self.files += 2
 
-    def close(self) -> None:
+    def drain(self) -> None:
         """Nothing waits to be written."""
+
+    close = drain
 
 
 def write(where: Path, part: Part) -> int:
@@ -156,10 +159,13 @@ def read_file(path: Path) -> dict[str, Any]:
     raw = _load(path)
     if not isinstance(raw, dict) or "args" not in raw:
         raise ValueError(f"{path} holds no captured call")
-    return {key: value if key == "call" else store.decode(value) for key, value in raw.items()}
+    return {key: value if key == "call" else encoding.decode(value) for key, value in raw.items()}
 
 
-_OF_TORCH, _OURS = b"ctorch\ndevice\n", b"cop_tools.store\nDevice\n"  # pickled names of classes
+_OF_TORCH, _OURS = (
+    b"ctorch\ndevice\n",
+    b"cop_tools.capture.encoding\nDevice\n",
+)  # pickled names of classes
 
 
 def _load(path: Path) -> Any:
@@ -170,7 +176,7 @@ def _load(path: Path) -> Any:
         if "start of device string" not in str(error):
             raise
     # The published tool pickles a torch.device, which torch refuses where that device is missing.
-    # Read a copy of the file in which the class is store.Device.
+    # Read a copy of the file in which the class is encoding.Device.
     portable = io.BytesIO()
     with zipfile.ZipFile(path) as given, zipfile.ZipFile(portable, "w") as made:
         for entry in given.infolist():
@@ -178,43 +184,27 @@ def _load(path: Path) -> Any:
             is_pickle = entry.filename.endswith("/data.pkl")
             made.writestr(entry.filename, data.replace(_OF_TORCH, _OURS) if is_pickle else data)
     portable.seek(0)
-    with torch.serialization.safe_globals([store.Device]):
+    with torch.serialization.safe_globals([encoding.Device]):
         return torch.load(portable, map_location="cpu", weights_only=True)
 
 
 def read(folder: Path) -> Recorded:
     """The call in a folder: its input, and of the other files those that are there."""
-    parts = {kind: folder / f"{kind}.pth" for kind in PARTS}
-    given = read_file(parts["input"])
-    name, identifier = str(given["name"]), str(given.get("identifier", ""))
-    number = identifier.partition("/")[0]
-    header = given.get("call") or {"name": name, "id": int(number) if number.isdigit() else 0}
-    output = read_file(parts["output"]) if parts["output"].exists() else {}
-    gradients = {
-        kind: _gradients(read_file(parts[kind])) if parts[kind].exists() else None
-        for kind in ("grad_inputs", "grad_outputs")
-    }
-    args, kwargs = tuple(given["args"]), dict(given["kwargs"])
-    ours = "call" in given  # the published tool writes gradients of the last node instead
-    return Recorded(
-        header,
-        args,
-        kwargs,
-        store.devices_of(header, args, kwargs),
-        output["args"][0] if output else None,
-        bool(output),
-        {int(place): value for place, value in output.get("mutated", {}).items()},
-        frozenset(output.get("written", ())),
-        gradients["grad_inputs"] if ours else None,
-        gradients["grad_outputs"],
-        bool(_load(parts["grad_inputs"]).get("complete", True))
-        if ours and gradients["grad_inputs"]
-        else True,
-    )
+    files = {kind: folder / f"{kind}.pth" for kind in PARTS}
+    parts = {kind: read_file(file) for kind, file in files.items() if file.exists()}
+    given = parts["input"]
+    for kind in PARTS[2:]:
+        if kind in parts:
+            parts[kind]["args"] = _gradients(parts[kind]["args"])
+    header = given.get("call")
+    if header is None:  # of the published tool, which writes gradients of the last node instead
+        parts.pop("grad_inputs", None)
+        number = str(given.get("identifier", "")).partition("/")[0]
+        header = {"name": str(given["name"]), "id": int(number) if number.isdigit() else 0}
+    return encoding.recorded(header, parts)
 
 
-def _gradients(data: dict[str, Any]) -> list[Tensor | None]:
-    args = data["args"]
+def _gradients(args: Any) -> list[Tensor | None]:
     if len(args) == 1 and isinstance(args[0], (list, tuple)):  # as the published tool writes them
         args = args[0]
     return [item if isinstance(item, Tensor) else None for item in args]
@@ -227,3 +217,12 @@ def find(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("input.pth")):
         if path.parent != root:
             yield path.parent
+
+
+def load(path: str | Path) -> Any:
+    """A captured call from its folder, or one of its four files as the dict that it holds.
+
+    Nothing in a file can run: it is read with `weights_only=True`.
+    """
+    where = Path(path)
+    return read(where) if where.is_dir() else read_file(where)

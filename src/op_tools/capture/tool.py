@@ -17,25 +17,18 @@ from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import (
-    capture_run,
-    collectives,
-    gradients,
-    interception,
-    names,
-    recording,
-    report,
-)
+from op_tools import collectives, gradients, interception, names, recording, report
 from op_tools.call import Call, tensor_list
-from op_tools.capture_report import input_rows, show, show_gradients
-from op_tools.capture_run import Run
+from op_tools.capture import session
+from op_tools.capture.console import input_rows, show, show_gradients
+from op_tools.capture.encoding import Header, Part
+from op_tools.capture.session import Run
 from op_tools.filters import Selection, Steps
 from op_tools.gradients import Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
 from op_tools.statistics_store import head
-from op_tools.store import Header, Part
 from op_tools.tool import Observer, Started
 from op_tools.written import Mark, is_counted, marks, written
 
@@ -83,7 +76,7 @@ class OpCapture(Observer):
         sampled = not (everything and options.level == "aten")  # else every kernel is seen
         # of a step that is selected everything is: a count of writes is trusted within it
         in_step = _is_everything(options, replace(options.select, steps=Steps(), ranks=()))
-        self._run = capture_run.begun(
+        self._run = session.begun(
             chosen["format"], chosen["mode"], options.select.first == 0, sampled, in_step
         )
 

@@ -1,32 +1,27 @@
-"""A captured call made again, on any device, and held against what it gave then.
-
-`load_cases(path)` finds captures, `replay(case, device)` makes one again, `differences` compares.
-"""
+"""Captured calls: found on disk, and made again on any device."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deeplink import settings, vendor
-from deeplink.compare import Difference, compare
-from op_tools import folders, interception, names, store
-from op_tools.archive import SUFFIX, Archive
+from deeplink import vendor
+from op_tools import interception, names
 from op_tools.call import tensors
+from op_tools.capture import encoding, folder_store
+from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded
+from op_tools.capture.packed_reader import SUFFIX, Archive
 from op_tools.host import mapped
+from op_tools.replay.allowed_functions import ReplayError, function_of, writes
 from op_tools.snapshot import rebuild, values
-from op_tools.store import Device, Drawing, Opaque, Recorded
-from op_tools.trusted import ReplayError, function_of, writes
-
-Against = Literal["captured", "cpu", "float64"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Case:
         """The call with its tensors, on the CPU; ReplayError where it cannot be read."""
         if self.problem:
             raise ReplayError(self.problem)
-        return self.archive.load(self.call) if self.archive else folders.read(Path(self.where))
+        return self.archive.load(self.call) if self.archive else folder_store.read(Path(self.where))
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def load_cases(path: str | Path) -> list[Case]:
         raise ReplayError(f"there is nothing at {root}.")
     found = list(_archived(root)) if root.is_file() else []
     if root.is_dir():
-        found = [Case(str(folder)) for folder in folders.find(root)]
+        found = [Case(str(folder)) for folder in folder_store.find(root)]
         for file in sorted(root.rglob(f"*{SUFFIX}")):
             found += _archived(file)
     if not found:
@@ -210,7 +205,7 @@ class Prepared:
 
     def _place(self, named: torch.device | str | int) -> Any:
         """A captured device argument, where this replay runs: only the host stays the host."""
-        return named if store.device_type(named) in ("cpu", "meta") else self.device
+        return named if encoding.device_type(named) in ("cpu", "meta") else self.device
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """On the device, with its strides; one that lay on the CPU beside others stays there."""
@@ -241,7 +236,7 @@ class Prepared:
 
     def _generator(self, drawing: Drawing) -> torch.Generator:
         made = torch.Generator(self.device)
-        if store.device_type(drawing.device) == self.device.type:
+        if encoding.device_type(drawing.device) == self.device.type:
             made.set_state(drawing.state)
         return made
 
@@ -306,7 +301,7 @@ def _random_state(device: torch.device) -> tuple[bytes, ...]:
 def home(recorded: Recorded) -> torch.device:
     """The device of a capture where this machine has it, else the chosen vendor's device."""
     was = str(recorded.header.get("device") or "")
-    kind = store.device_type(was)
+    kind = encoding.device_type(was)
     for name in (was, kind):
         if name and not _problem(name):
             return torch.device(name)
@@ -349,7 +344,7 @@ def _problem(name: str) -> str:
     """Why this process cannot compute on a device; empty: it can."""
     if name == "cpu":
         return ""
-    if store.device_type(name) == "meta":
+    if encoding.device_type(name) == "meta":
         return "tensors of 'meta' have no values"
     try:
         torch.empty(0, device=name)
@@ -357,62 +352,3 @@ def _problem(name: str) -> str:
         text = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         return "torch has no device of this name" if "device string" in text else text
     return ""
-
-
-# The verdict.
-
-
-def differences(
-    recorded: Recorded, again: Replayed, expected: Replayed | None = None
-) -> list[Difference]:
-    """What came out this time against the capture, or against another replay of it."""
-    held = partial(_held, names.last(recorded.name)) if expected is not None else compare
-    rows: list[Difference] = []
-    if expected is not None or recorded.has_output:
-        wanted = recorded.output if expected is None else expected.result
-        rows += _named("output", held(again.result, wanted))
-    changed = recorded.mutated if expected is None else expected.mutated
-    for at, after in changed.items():
-        rows += _named(f"argument[{at}]", held(again.mutated[at], after))
-    if again.gradients is not None and (recorded.complete or expected is not None):
-        side = recorded.grad_inputs if expected is None else expected.gradients
-        for at, (got, want) in enumerate(zip(again.gradients, side or [], strict=False)):
-            if want is not None or (expected is not None and got is not None):
-                rows += _named(f"grad[{at}]", held(got, want))
-    return rows
-
-
-def _held(operator: str, got: Any, want: Any) -> list[Difference]:
-    """Against a run in other types: by the tolerance that is set for the operator and the type, as
-    OpAutoCompare holds it (the reference rounded to the result's type), else by the type's own.
-    """
-    rows = compare(got, want, check_dtype=False)
-    types = [str(t.dtype).removeprefix("torch.") for t in tensors(got)]
-    if len(types) != len(rows) or not any(settings.op_tolerance(operator, t) for t in types):
-        return rows
-    mine = iter(tensors(got))
-    want = mapped(want, lambda t: t.to(next(mine, t).dtype) if isinstance(t, Tensor) else t)
-    for place, dtype in enumerate(types):
-        tolerance = settings.op_tolerance(operator, dtype)
-        if tolerance is not None:
-            atol, rtol = tolerance
-            rows[place] = compare(got, want, atol=atol, rtol=rtol, check_dtype=False)[place]
-    return rows
-
-
-def _named(label: str, rows: list[Difference]) -> list[Difference]:
-    return [replace(row, path=label + row.path) for row in rows]
-
-
-def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -> Replayed | None:
-    """What a replay is held against: nothing but the capture, or a run on the CPU."""
-    if against == "captured":
-        return None
-    dtype = torch.float64 if against == "float64" else None
-    return Prepared(recorded, torch.device("cpu"), dtype, trust).run()
-
-
-__all__ = [
-    "Case", "Prepared", "ReplayError", "Replayed", "default_device", "differences", "home",
-    "load_cases", "reference", "replay", "target_device",
-]  # fmt: skip

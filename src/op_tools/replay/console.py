@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import torch
-from torch import Tensor
 
 from deeplink import settings
 from deeplink.compare import EXACT, TOLERANCES, Difference, worst
 from deeplink.errors import DeeplinkError
 from op_tools import names, report, results, time_tables
 from op_tools.replay import Prepared, Replayed, default_device
-from op_tools.store import Recorded
 
 ORDER = ("error", "FAILED", "not comparable", "ran", "ok")  # of the summary
 BAD = ("error", "FAILED")
@@ -93,36 +91,23 @@ def framework(device: str | None) -> str:
     return package
 
 
-def where(recorded: Recorded) -> str:
-    """The line of the program that made a captured call."""
-    return str(recorded.header.get("site") or "(unknown line)")
-
-
-def show_forward_time(prepared: Prepared, result: Any, number: int, took: float) -> None:
-    """The time of one run, with its arguments and results when every call is shown."""
-    name = prepared.recorded.name
-    times = time_tables.grid(name, number, "forward_elasped", took)
-    if not report.verbose():
-        report.say(times + "\n\n")
-        return
-    rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
-    rows += report.tensor_rows(f"{name} outputs", result)
-    report.show_call("", where(prepared.recorded), rows, times)
-
-
-def show_backward_time(
-    prepared: Prepared, found: Sequence[Tensor | None], number: int, took: float
+def show_time(
+    prepared: Prepared, side: Literal["forward", "backward"], number: int, made: Any, took: float
 ) -> None:
-    """The time of one backward pass, with the gradients when every call is shown."""
-    name = prepared.recorded.name
-    times = time_tables.grid(name, number, "backward_elasped", took)
+    """The time of one run in ms, with what went in and came out when every call is shown."""
+    recorded, name = prepared.recorded, prepared.recorded.name
+    times = time_tables.grid(name, number, f"{side}_elasped", took)
     if not report.verbose():
         report.say(times + "\n\n")
-        return
-    flown = [g.to(prepared.device) for g in prepared.recorded.grad_outputs or [] if g is not None]
-    rows = report.tensor_rows(f"{name} grad_outputs", (flown,))
-    rows += report.tensor_rows(f"{name} grad_inputs", ([g for g in found if g is not None],))
-    report.say("\n".join([report.call_table(rows), times]))
+    elif side == "forward":
+        rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
+        rows += report.tensor_rows(f"{name} outputs", made)
+        report.show_call("", str(recorded.header.get("site") or "(unknown line)"), rows, times)
+    else:
+        seeds = [g.to(prepared.device) for g in recorded.grad_outputs or [] if g is not None]
+        rows = report.tensor_rows(f"{name} grad_outputs", (seeds,))
+        rows += report.tensor_rows(f"{name} grad_inputs", ([g for g in made if g is not None],))
+        report.say("\n".join([report.call_table(rows), times]))
 
 
 def save_times(outcomes: Sequence[Outcome]) -> None:

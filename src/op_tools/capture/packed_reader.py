@@ -25,9 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from op_tools import statistics, store
+from op_tools import statistics
+from op_tools.capture import encoding
+from op_tools.capture.encoding import PARTS, Recorded
 from op_tools.snapshot import rebuild
-from op_tools.store import PARTS, Recorded
 
 SUFFIX = ".opcap"
 MAGIC = b"OPC1"
@@ -151,9 +152,9 @@ class Archive:
         """The ids of the calls, in their order."""
         return iter(self._calls)
 
-    def header(self, call: int) -> store.Header:
+    def header(self, call: int) -> encoding.Header:
         """Which call it is: name, step, module, line, …"""
-        header: store.Header = self._json(self._calls[call][0])["call"]
+        header: encoding.Header = self._json(self._calls[call][0])["call"]
         return header
 
     def parts(self, call: int) -> dict[str, dict[str, Any]]:
@@ -181,36 +182,19 @@ class Archive:
     def load(self, call: int) -> Recorded:
         """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
         parts = self.parts(call)
-        given, output = parts["input"], parts.get("output", {})
-        made: dict[int, Tensor] = {}
+        made: dict[int, Tensor] = {}  # a tensor that was given twice is one
 
         def leaf(value: dict[str, Any]) -> Tensor:
             if value["number"] not in made:
                 made[value["number"]] = self._tensor(value)
             return made[value["number"]]
 
-        args, kwargs = store.decode(given["args"], leaf), store.decode(given["kwargs"], leaf)
-
-        def own(value: Any) -> Any:
-            return store.decode(value, self._tensor)
-
-        gradients = {
-            kind: own(parts[kind]["args"]) if kind in parts else None
-            for kind in ("grad_inputs", "grad_outputs")
+        header = parts["input"].pop("call")
+        decoded = {
+            kind: encoding.decode(part, leaf if kind == "input" else self._tensor)
+            for kind, part in parts.items()
         }
-        return Recorded(
-            given["call"],
-            tuple(args),
-            kwargs,
-            store.devices_of(given["call"], args, kwargs),
-            own(output["args"])[0] if output else None,
-            bool(output),
-            {int(place): own(value) for place, value in output.get("mutated", {}).items()},
-            frozenset(output.get("written", ())),
-            list(gradients["grad_inputs"]) if gradients["grad_inputs"] is not None else None,
-            list(gradients["grad_outputs"]) if gradients["grad_outputs"] is not None else None,
-            bool(parts.get("grad_inputs", {}).get("complete", True)),
-        )
+        return encoding.recorded(header, decoded)
 
     def _json(self, found: _Found) -> dict[str, Any]:
         parsed: dict[str, Any] = json.loads(self._map[found.start : found.start + found.length])

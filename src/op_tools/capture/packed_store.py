@@ -23,10 +23,10 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import diagnostics, endings, interception, results, statistics
-from op_tools.archive import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
+from op_tools.capture.encoding import PARTS, TAG, Part
+from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
+from op_tools.capture.staging import Staging
 from op_tools.snapshot import Blob, Snapshot, check, ordered
-from op_tools.staging import Staging
-from op_tools.store import PARTS, TAG, Part
 
 ABOUT_BYTES = 256  # of the data of the first record, which is rewritten in place at the end
 PART_BYTES = 4096  # what a part of a call in the queue counts as
@@ -103,6 +103,10 @@ class PackedStore:
         if not self._is_over():
             self._staging.reserve(PART_BYTES)
             self._put(_Written(part))
+
+    def drain(self) -> None:
+        """Wait until the queue is written: then it is known which contents were there already."""
+        self._staging.drain()
 
     def _is_over(self) -> bool:
         return bool(self.failed) or os.getpid() != self._pid

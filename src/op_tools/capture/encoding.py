@@ -1,7 +1,7 @@
 """What a captured call looks like on disk, whatever holds it: plain values, no code to run.
 
 Values that neither JSON nor a weights-only `torch.load` knows are written as
-`{"__op_tools__": kind, "value": …}`; `decode` turns them back. `load` reads one file or folder.
+`{"__op_tools__": kind, "value": …}`; `decode` turns them back.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import collections
 import dataclasses
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,10 +63,25 @@ class Recorded:
         return str(self.header["name"])
 
 
-def devices_of(header: Header, args: Any, kwargs: Any) -> list[str]:
-    """Where the tensors of a call were, each; "" when the capture does not say."""
+def recorded(header: Header, parts: Mapping[str, Mapping[str, Any]]) -> Recorded:
+    """A captured call from its decoded parts, by kind; a part that was not written is not there."""
+    given, output = parts["input"], parts.get("output", {})
+    args, kwargs = tuple(given["args"]), dict(given["kwargs"])
+    gradients = {kind: list(parts[kind]["args"]) for kind in PARTS[2:] if kind in parts}
     count = sum(1 for _ in tensors(args, kwargs))
-    return list(header.get("devices") or [str(header.get("device") or "")] * count)
+    return Recorded(
+        header,
+        args,
+        kwargs,
+        list(header.get("devices") or [str(header.get("device") or "")] * count),
+        output["args"][0] if output else None,
+        bool(output),
+        {int(place): value for place, value in output.get("mutated", {}).items()},
+        frozenset(output.get("written", ())),
+        gradients.get("grad_inputs"),
+        gradients.get("grad_outputs"),
+        bool(parts.get("grad_inputs", {}).get("complete", True)),
+    )
 
 
 class Opaque(str):
@@ -327,18 +341,7 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def load(path: str | Path) -> Any:
-    """A captured call from its folder, or one of its four files as the dict that it holds.
-
-    Nothing in a file can run: it is read with `weights_only=True`.
-    """
-    from op_tools import folders
-
-    where = Path(path)
-    return folders.read(where) if where.is_dir() else folders.read_file(where)
-
-
 __all__ = [
     "Device", "Drawing", "Opaque", "Part", "Recorded", "Unsupported", "decode", "device_type",
-    "encode", "load",
+    "encode", "recorded",
 ]  # fmt: skip

@@ -1,24 +1,88 @@
-"""A replayed call compared with float64 on the CPU, by the rules of OpAutoCompare."""
+"""The results of a replayed call against the capture, against the CPU, and against float64.
+
+Against float64 by the rules of OpAutoCompare, otherwise by tolerances.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from deeplink import settings
-from deeplink.compare import Difference
-from op_tools import interception, report
+from deeplink.compare import Difference, compare
+from op_tools import interception, names, report
 from op_tools.call import Call, tensors
+from op_tools.capture.encoding import Recorded
 from op_tools.compare import console, eligibility, host_verdicts, precision
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.rerun import again_of
 from op_tools.gradients import Gradients
-from op_tools.host import Copies, host_copy
+from op_tools.host import Copies, host_copy, mapped
 from op_tools.replay import Prepared, Replayed
-from op_tools.store import Recorded
-from op_tools.trusted import writes
+from op_tools.replay.allowed_functions import writes
+
+Against = Literal["captured", "cpu", "float64"]
+
+# By tolerances.
+
+
+def differences(
+    recorded: Recorded, again: Replayed, expected: Replayed | None = None
+) -> list[Difference]:
+    """What came out this time against the capture, or against another replay of it."""
+    held = partial(_held, names.last(recorded.name)) if expected is not None else compare
+    rows: list[Difference] = []
+    if expected is not None or recorded.has_output:
+        wanted = recorded.output if expected is None else expected.result
+        rows += _named("output", held(again.result, wanted))
+    changed = recorded.mutated if expected is None else expected.mutated
+    for at, after in changed.items():
+        rows += _named(f"argument[{at}]", held(again.mutated[at], after))
+    if again.gradients is not None and (recorded.complete or expected is not None):
+        side = recorded.grad_inputs if expected is None else expected.gradients
+        for at, (got, want) in enumerate(zip(again.gradients, side or [], strict=False)):
+            if want is not None or (expected is not None and got is not None):
+                rows += _named(f"grad[{at}]", held(got, want))
+    return rows
+
+
+def _held(operator: str, got: Any, want: Any) -> list[Difference]:
+    """Against a run in other types: by the tolerance that is set for the operator and the type, as
+    OpAutoCompare holds it (the reference rounded to the result's type), else by the type's own.
+    """
+    rows = compare(got, want, check_dtype=False)
+    types = [str(t.dtype).removeprefix("torch.") for t in tensors(got)]
+    if len(types) != len(rows) or not any(settings.op_tolerance(operator, t) for t in types):
+        return rows
+    mine = iter(tensors(got))
+    want = mapped(want, lambda t: t.to(next(mine, t).dtype) if isinstance(t, Tensor) else t)
+    for place, dtype in enumerate(types):
+        tolerance = settings.op_tolerance(operator, dtype)
+        if tolerance is not None:
+            atol, rtol = tolerance
+            rows[place] = compare(got, want, atol=atol, rtol=rtol, check_dtype=False)[place]
+    return rows
+
+
+def _named(label: str, rows: list[Difference]) -> list[Difference]:
+    return [replace(row, path=label + row.path) for row in rows]
+
+
+def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -> Replayed | None:
+    """What a replay is held against: nothing but the capture, or a run on the CPU."""
+    if against == "captured":
+        return None
+    dtype = torch.float64 if against == "float64" else None
+    return Prepared(recorded, torch.device("cpu"), dtype, trust).run()
+
+
+# By the rules of OpAutoCompare.
 
 
 def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:

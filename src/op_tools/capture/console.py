@@ -8,9 +8,9 @@ import torch
 
 from op_tools import report
 from op_tools.call import Call
+from op_tools.capture.encoding import Header
 from op_tools.gradients import Gradients
 from op_tools.snapshot import Snapshot
-from op_tools.store import Header
 
 Rows = list[tuple[object, ...]]
 

@@ -48,6 +48,12 @@ class Staging:
                 self._changed.wait()
             self._held += size
 
+    def drain(self) -> None:
+        """Wait until nothing is held."""
+        with self._changed:
+            while self._held:
+                self._changed.wait()
+
     def release(self, size: int) -> None:
         """Give back bytes that were reserved or copied."""
         with self._changed:

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools import diagnostics, report, results
-from op_tools.awaited import Awaited
 from op_tools.call import Call, held_bytes
-from op_tools.capture_report import size
-from op_tools.folders import FolderStore
-from op_tools.packed import PackedStore
+from op_tools.capture.async_collectives import Awaited
+from op_tools.capture.console import size
+from op_tools.capture.encoding import Header, Part, encode
+from op_tools.capture.folder_store import FolderStore
+from op_tools.capture.packed_store import PackedStore
 from op_tools.snapshot import Blob, snapshots
 from op_tools.statistics_store import StatisticsStore
-from op_tools.store import Header, Part, encode
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
 FREE_SHARE = 0.05  # of the free space: the limit of all ranks together, unless one is given
@@ -37,6 +37,7 @@ class Store(Protocol):
     def failed(self) -> str: ...
     def take(self, tensor: Tensor) -> Blob: ...
     def write(self, part: Part) -> None: ...
+    def drain(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -134,6 +135,9 @@ class Run:
     def _keep_to_limit(self, call: Call) -> None:
         if self.mode == "tensors":
             need = sum(map(held_bytes, call.given))
+            if not self._allows(2 * need + 8192, TENSORS_SHARE):
+                assert self.store is not None
+                self.store.drain()  # equal contents in the queue count until they are found equal
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False)
                 self.limits.append(f"after {self.calls} calls only statistics were written")

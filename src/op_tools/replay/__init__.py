@@ -1,0 +1,23 @@
+"""Captured calls made again, on any device, and held against what they gave then.
+
+`load_cases(path)` finds captures, `replay(case, device)` makes one again, `differences` compares.
+"""
+
+from op_tools.replay.allowed_functions import ReplayError
+from op_tools.replay.case import (
+    Case,
+    Prepared,
+    Replayed,
+    copy_to,
+    default_device,
+    home,
+    load_cases,
+    replay,
+    target_device,
+)
+from op_tools.replay.verdicts import differences, reference
+
+__all__ = [
+    "Case", "Prepared", "ReplayError", "Replayed", "copy_to", "default_device", "differences",
+    "home", "load_cases", "reference", "replay", "target_device",
+]  # fmt: skip
