@@ -161,6 +161,7 @@ ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "overflow": op_tools.OpOverflowCheck,
     "flight recorder": op_tools.FlightRecorder,
     "compare, every call": op_tools.OpAutoCompare,
+    "compare, budget 25%": lambda: op_tools.OpAutoCompare(budget="25%"),
     "compare, every call, aten": lambda: op_tools.OpAutoCompare(level="aten"),
     "compare, once per signature": lambda: op_tools.OpAutoCompare(mode="signature"),
     "compare, every element": lambda: op_tools.OpAutoCompare(whole=True),

@@ -54,6 +54,7 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
     "config": ("FILE", settings.OP_TOOLS_CONFIG, "a TOML file with a section for each tool"),
     "guard-budget": ("SHARE", settings.OP_GUARD_BUDGET, "with --guard, of the time; default 0.01"),
     "on-finding": ("warn|stop", settings.OP_GUARD_ON_FINDING, "with --guard, what follows"),
+    "budget": ("25%", settings.OP_AUTOCOMPARE_BUDGET, "with --autocompare, of the step's time"),
     "trace": ("FILE", settings.OP_TIME_MEASURE_TRACE, "with --time, a trace for Perfetto"),
 }
 # They start the processes that do the work, and do none of their own.

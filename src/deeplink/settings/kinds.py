@@ -103,11 +103,13 @@ def parse_share(value: str) -> float:
     return found
 
 
-def share(name: str, default: float, doc: str) -> Setting[float]:
-    """A part of something, as a percentage or a number up to 1."""
-    return Setting(
-        name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", lambda x: f"{x:.12g}"
-    )
+def share(name: str, default: T, doc: str) -> Setting[float | T]:
+    """A part of something, as a percentage or a number up to 1; None may stand for no limit."""
+
+    def show(value: float | T) -> str:
+        return "" if value is None else f"{value:.12g}"
+
+    return Setting(name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", show)
 
 
 def boolean(name: str, default: bool, doc: str) -> Setting[bool]:

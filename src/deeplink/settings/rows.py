@@ -272,6 +272,9 @@ OP_AUTOCOMPARE_BACKGROUND = boolean(
     False,
     "OpAutoCompare judges small calls in another thread, too; 0, if set: none is.",
 )
+OP_AUTOCOMPARE_BUDGET = share(
+    "OP_AUTOCOMPARE_BUDGET", None, "How much longer a step may take with OpAutoCompare, as 25%."
+)
 OP_CAPTURE_FORMAT = choice(
     "OP_CAPTURE_FORMAT",
     "folders",

@@ -8,6 +8,7 @@ from typing import Any
 from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.judge import NAMES as STANDARDS
+from deeplink.settings.kinds import parse_share
 from op_tools import report
 from op_tools.options import Options
 
@@ -25,13 +26,14 @@ class How:
     sample: int
     bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
+    budget: float | None  # share of the step's time; None: every call is judged
     shown: bool  # tables of each call are printed
     whole: bool  # large calls are judged in all their elements; so are those shown in tables
 
 
 def how(options: Options) -> How:
     """What was asked; SettingError where it is not allowed."""
-    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "whole"}
+    known = {"mode", "standard", "background", "sample", "bitwise", "recheck", "whole", "budget"}
     unknown = sorted(set(options.more) - known)
     if unknown:
         raise SettingError(
@@ -49,6 +51,7 @@ def how(options: Options) -> How:
         int(option("sample", None, SAMPLE)),
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
+        _budget(options.more.get("budget")),
         report.verbose(),
         bool(option("whole", None, False)) or report.verbose(),
     )
@@ -72,3 +75,14 @@ def _background(given: Any) -> bool | None:
     if given is None and settings.OP_AUTOCOMPARE_BACKGROUND.is_set():
         given = settings.OP_AUTOCOMPARE_BACKGROUND.get()
     return None if given is None else bool(given)
+
+
+def _budget(given: Any) -> float | None:
+    if given is None:
+        return settings.OP_AUTOCOMPARE_BUDGET.get()
+    try:
+        return parse_share(str(given))
+    except ValueError as error:
+        raise SettingError(
+            f"OpAutoCompare: budget {given!r}: {error}.", "a share of the step, as 25% or 0.25."
+        ) from None

@@ -151,6 +151,8 @@ class Sampled:
 
     def _slice(self, call: Call, is_suspect: bool) -> Slice | None:
         choose = self._choose_more if is_suspect else self._choose
+        if self._tool.budget is not None and not is_suspect:
+            choose.scale = self._tool.budget.scale
         part = slices.slice_of(call, choose)
         if part is None:
             self._tool.skip(call, NO_RULE)
@@ -281,6 +283,10 @@ class Sampled:
             if not found.complete:
                 self._tool.skip(taken.call, PART)
                 return
+            with self._tool.timed():
+                judge_gradients(found)
+
+        def judge_gradients(found: Gradients) -> None:
             transfer = transfers(state)
             if wants:
                 flown = [transfer.part(of_result, tensor) for tensor in found.outputs]

@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from op_tools import gradients, host, interception, kernels, late, memory, names
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
+from op_tools.compare.budget import Budget
 from op_tools.compare.console import (
     Failure,
     Rows,
@@ -40,6 +41,7 @@ from op_tools.overlap import overlaps
 from op_tools.tool import Observer, Started
 
 PATIENCE = 1.0  # seconds that a call waits for others to be judged
+BEYOND = "beyond the budget"
 BEHIND = "too many calls were waiting to be judged"
 
 
@@ -48,7 +50,7 @@ class OpAutoCompare(Observer):
 
     `mode`: every call, one of each signature, or a sample. `standard`: calibrated, allclose, torch,
     ascend or ulp. `background`: whether calls are judged in another thread; by default large ones
-    are, and all of a GPU.
+    are, and all of a GPU. `budget="25%"`: as many calls as fit into that share of the step's time.
     `bitwise=False`: float64 also for what is the CPU's own result, bit for bit. `whole=True`: large
     calls are judged in all their elements, not by a sample of them.
     """
@@ -76,7 +78,9 @@ class OpAutoCompare(Observer):
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
         by_hand = self._how.background is False or self._how.shown
-        self._patience = PATIENCE
+        share = self._how.budget
+        self.budget = None if share is None else Budget(share)
+        self._patience = PATIENCE if share is None else 0.0
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
         self._background = None if by_hand or self.sees_once else Background()
         helper = kernels.helper() if self._how.mode == "signature" else None
@@ -128,21 +132,29 @@ class OpAutoCompare(Observer):
             self.skip(call, "a graph is being captured, and no value is computed")
             return None
         sampled = self._sampled
-        if sampled is None:
-            return self._before(call)
-        is_suspect = sampled.suspects.takes(call)
-        if sampled.takes(call, is_suspect):
-            return sampled.before(call, is_suspect)
-        return self._before(call, at_once=is_suspect)
+        is_suspect = sampled is not None and sampled.suspects.takes(call)
+        if self.budget is not None and not is_suspect and not self.budget.wants():
+            self.skip(call, BEYOND)
+            return None
+        with self.timed():
+            if sampled is not None and sampled.takes(call, is_suspect):
+                return sampled.before(call, is_suspect)
+            return self._before(call, at_once=is_suspect)
+
+    def timed(self) -> AbstractContextManager[None]:
+        """Counts the time inside of the block for the budget."""
+        return nullcontext() if self.budget is None else self.budget.counted()
 
     def after(self, call: Call, state: Before | Sampling | None, result: Any) -> None:
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 self.after(call, state, result)
-        elif isinstance(state, Before):
-            self._after(call, state, result)
-        elif state is not None and self._sampled is not None:
-            self._sampled.after(state, result)
+        elif state is not None:
+            with self.timed():
+                if isinstance(state, Before):
+                    self._after(call, state, result)
+                elif self._sampled is not None:
+                    self._sampled.after(state, result)
 
     def judge_again(self, call: Call, result: Any) -> None:
         """Judges a suspect that has just been made, and wrote no argument, as a whole."""
@@ -237,7 +249,8 @@ class OpAutoCompare(Observer):
         def done(found: gradients.Gradients) -> None:
             if not found.complete:
                 self.skip(taken.call, gradients.PART)
-            else:
+                return
+            with self.timed():
                 self.judge(taken.call, transfer, partial(self.backward, taken, found), waits=True)
 
         take: Callable[[Tensor], Tensor] = described if taken.rows else transfer.copy
@@ -349,7 +362,8 @@ class OpAutoCompare(Observer):
 
     def samples(self) -> list[str]:
         """What the summary says of calls that were judged by a sample."""
-        return self._sampled.summary() if self._sampled is not None else []
+        lines = self._sampled.summary() if self._sampled is not None else []
+        return lines if self.budget is None else [*lines, f"OpAutoCompare: {self.budget}"]
 
     def finish(self, started: Started) -> None:
         if self._background is not None:

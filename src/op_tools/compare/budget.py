@@ -1,0 +1,103 @@
+"""Keeps the time that OpAutoCompare takes within a share of the program's own.
+
+Two steps of a program are left alone to measure them, then most are judged, and the share of calls
+that are judged, and the size of a sample, follow what that costs. A step ends with a step of the
+optimizer; in a program without one, time is cut into pieces.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from op_tools import steps
+
+PLAIN, JUDGED = 2, 14  # steps that are left alone, and steps between them; then twice as many, …
+FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
+SMALLEST = 0.25
+PIECE = 1.0  # seconds, of a program without steps
+BURST = 0.05  # seconds that may be taken at any time
+WARM = 1  # steps before the first that is measured
+
+
+class Budget:
+    """Which calls are judged, so that steps take at most `share` longer than steps left alone."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.rate = min(1.0, share)  # share of the calls that are judged
+        self.scale = 1.0  # of samples
+        self.cost = 0.0  # the last measured one, as a share of the step's time
+        self._chance = random.Random(0)
+        self._lock = threading.Lock()
+        self._spent = 0.0  # seconds in the program's threads, since `_begun`
+        self._begun = time.perf_counter()
+        self._step = steps.current()
+        self._number = 0  # steps since the start
+        self._alone: deque[float] = deque(maxlen=8)  # seconds of steps that were left alone
+        self._next_alone, self._between = WARM, JUDGED
+        self._is_alone = False
+
+    def wants(self) -> bool:
+        """Whether the next call is to be judged."""
+        now = time.perf_counter()
+        step = steps.current()
+        if step != self._step or (step == 0 and now - self._begun > PIECE):
+            with self._lock:
+                self._end_of_step(step, now)
+        if self._is_alone:
+            return False
+        elapsed = now - self._begun - self._spent
+        if self._spent > BURST + 2 * self.share * max(elapsed, 0.0):
+            return False
+        return self.rate >= 1 or self._chance.random() < self.rate
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Counts the time inside of the block."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._spent += time.perf_counter() - begun
+
+    def _end_of_step(self, step: int, now: float) -> None:
+        seconds, self._begun = now - self._begun, now
+        spent, self._spent = self._spent, 0.0
+        count = max(1, step - self._step)  # some steps may have had no call
+        self._number += count
+        if self._is_alone:
+            self._alone.append(seconds / count)
+        else:
+            self._adapt(seconds / count, spent / count)
+        self._step = step
+        if step:
+            self._is_alone = 0 <= self._number - self._next_alone < PLAIN
+            if self._number >= self._next_alone + PLAIN:
+                self._next_alone = self._number + self._between
+                self._between *= 2
+
+    def _adapt(self, seconds: float, spent: float) -> None:
+        own = spent / max(seconds - spent, 1e-6)
+        if self._alone:
+            own = max(own, seconds / statistics.median(self._alone) - 1)
+        self.cost = own if self.cost == 0 else (self.cost + own) / 2
+        change = min(2.0, max(0.5, 0.9 * self.share / max(self.cost, 1e-6)))
+        wanted = self.rate * change
+        if wanted > 1:
+            self.scale = min(LARGEST, self.scale * 1.5)
+        elif wanted < 1 / 32:
+            self.scale = max(SMALLEST, self.scale / 1.5)
+        self.rate = min(1.0, max(FEWEST, wanted))
+
+    def __str__(self) -> str:
+        return (
+            f"a budget of {self.share * 100:.3g}% of the step: the last steps took "
+            f"{self.cost * 100:.3g}%, with {self.rate * 100:.3g}% of the calls"
+        )

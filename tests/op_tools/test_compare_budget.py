@@ -1,0 +1,87 @@
+"""The budget of OpAutoCompare: the share of a step's time that it may take."""
+
+from __future__ import annotations
+
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from deeplink import settings
+from deeplink.errors import SettingError
+from op_tools import OpAutoCompare
+from op_tools.compare import budget as module
+from op_tools.compare.budget import Budget
+from op_tools.compare.tool import BEYOND
+
+
+class Clock:
+    """Steps of 1 s with 200 calls, each of which takes `cost` seconds more to be judged."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float, in_background: float) -> None:
+        self.now, self.step, self.cost, self.in_background = 0.0, 0, cost, in_background
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(module, "steps", SimpleNamespace(current=lambda: self.step))
+
+    def run(self, budget: Budget, steps: int) -> list[tuple[float, int]]:
+        """The seconds and the judged calls of each step."""
+        found = []
+        for _ in range(steps):
+            begun, judged = self.now, 0
+            for _ in range(200):
+                self.now += 1 / 200
+                if budget.wants():
+                    judged += 1
+                    self.now += self.in_background
+                    with budget.counted():
+                        self.now += self.cost
+            self.step += 1
+            found.append((self.now - begun, judged))
+        return found
+
+
+@pytest.mark.parametrize(("cost", "in_background"), [(0.01, 0.0), (0.001, 0.009), (0.1, 0.0)])
+def test_steps_take_the_share_that_they_may(
+    cost: float, in_background: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, budget = Clock(monkeypatch, cost, in_background), Budget(0.25)
+    found = clock.run(budget, 200)[40:]
+    assert 1.1 < statistics.mean(seconds for seconds, _ in found) < 1.28
+    assert sum(judged == 0 for _, judged in found) >= 2  # left alone, and measured
+
+
+def test_cheap_calls_are_all_judged_and_by_larger_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, budget = Clock(monkeypatch, 0.0001, 0.0), Budget(0.25)
+    found = clock.run(budget, 60)
+    assert found[-1][1] == 200 and budget.scale == module.LARGEST
+
+
+def test_a_program_without_steps_is_within_its_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, budget = Clock(monkeypatch, 0.1, 0.0), Budget(0.1)
+    monkeypatch.setattr(module, "steps", SimpleNamespace(current=lambda: 0))
+    found = clock.run(budget, 50)
+    assert 1.02 < statistics.mean(seconds for seconds, _ in found[10:]) < 1.2
+
+
+def test_what_is_beyond_the_budget_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(400, 300).to("dipu")
+    with OpAutoCompare(budget="0.1%") as tool:
+        for _ in range(50):
+            torch.exp(x)
+    assert tool.compared + tool.skipped[BEYOND, "torch.exp"] == 50 and tool.compared < 50
+    printed = capsys.readouterr().out
+    assert "x beyond the budget" in printed and "a budget of 0.1% of the step" in printed
+
+
+@pytest.mark.parametrize("given", ["a lot", "-5%", 0, "nan"])
+def test_a_budget_that_is_no_share_is_refused(given: str | float) -> None:
+    with pytest.raises(SettingError, match=r"a share of the step, as 25% or 0\.25"):
+        OpAutoCompare(budget=given).start()
+
+
+def test_the_setting_is_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OP_AUTOCOMPARE_BUDGET", "25%")
+    assert settings.OP_AUTOCOMPARE_BUDGET.get() == 0.25
+    with OpAutoCompare() as tool:
+        assert tool.budget is not None and tool.budget.share == 0.25
