@@ -63,7 +63,7 @@ FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
 
 
 class Target(StrEnum):
-    """What a replay is held against."""
+    """What a replay is compared with."""
 
     captured = "captured"
     cpu = "cpu"
@@ -72,7 +72,7 @@ class Target(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done with each case."""
+    """The options of the command, for each case."""
 
     run_times: int = 1
     forward_only: bool = False
@@ -85,7 +85,7 @@ class Plan:
 
 
 def run_case(case: Case, plan: Plan) -> Outcome:
-    """Runs and checks one case; whatever goes wrong is its outcome."""
+    """Run and check one case; an error becomes its outcome."""
     name = case.name
     try:
         recorded = case.load()
@@ -130,7 +130,7 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
 
 
 def _deterministic(again: Replayed, prepared: Prepared) -> bool:
-    """Whether a second run gives the same: dropout in evaluation does, `empty` does not."""
+    """Whether a second run has equal results: dropout in evaluation does, `empty` does not."""
     if names.last(prepared.recorded.name) in names.UNINITIALISED:
         return False
     prepared.fresh()
@@ -165,7 +165,7 @@ def _outcome(made: Outcome, rows: Sequence[Difference]) -> Outcome:
 
 
 def _repeated(prepared: Prepared, plan: Plan) -> tuple[list[float], list[float]]:
-    """The rest of the runs; their times in ms when they are asked for."""
+    """Run the call `run_times` times; return the times in ms where they are asked for."""
     forward: list[float] = []
     backward: list[float] = []
     for number in range(plan.first, plan.first + plan.run_times):
@@ -240,7 +240,7 @@ def run_op_from_data(
         list[str] | None, typer.Option("--trust", help="A package besides torch to call.")
     ] = None,
 ) -> None:
-    """Make captured calls again: time them, and compare them with what they gave."""
+    """Replay captured calls: time them, and compare their results."""
     chosen = against or (Target.float64 if acc_check else Target.captured)
     plan = Plan(
         *(run_times, only_run_forward, sync_time_measure, chosen.value, device),
@@ -284,7 +284,7 @@ def _chosen(asked: str) -> str:
 
 
 def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> None:
-    """Writes the worst case that can be a script."""
+    """Write the worst case that can be exported."""
     by_place = {case.where: case for case in cases}
     problems = []
     for outcome in sorted(worst_first(outcomes), key=lambda o: o.status == "not comparable"):

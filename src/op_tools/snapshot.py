@@ -1,4 +1,4 @@
-"""A tensor at one moment: what it was, and its values on the host, no more bytes than it has."""
+"""Snapshots of tensors: type, layout, device and a dense copy of the values on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLED = 32  # elements that are compared to detect a write
 
 
 class Unsupported(Exception):
-    """A value that cannot be taken; the text is the reason."""
+    """A tensor that cannot be copied to a file; the text is the reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class Blob:
 
 @dataclass(slots=True, eq=False)  # hot path: one for each tensor of each call
 class Snapshot:
-    """What a tensor was, and its values: dense, in the order of its memory."""
+    """The description of a tensor, and its values: dense, in the order of its memory."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -39,13 +39,13 @@ class Snapshot:
     blob: Blob = field(repr=False)
 
     def tensor(self) -> Tensor:
-        """The tensor again, on the CPU, with its strides."""
-        assert self.blob.values is not None  # asked for before they are written
+        """Rebuild the tensor on the CPU, with its strides."""
+        assert self.blob.values is not None  # in a packed store they are in the file
         return rebuild(self.blob.values, self.shape, self.stride)
 
 
 def check(tensor: Tensor) -> None:
-    """Raises Unsupported for a kind of tensor whose memory is not a plain grid of values."""
+    """Raise Unsupported for a quantized tensor and for one that is not strided."""
     if tensor.is_quantized:
         raise Unsupported("a quantized tensor")
     if tensor.layout != torch.strided or tensor.is_nested:
@@ -53,7 +53,7 @@ def check(tensor: Tensor) -> None:
 
 
 def describe(tensor: Tensor, blob: Blob) -> Snapshot:
-    """The snapshot of a tensor whose values are known."""
+    """Make the snapshot of a tensor whose values were copied."""
     return Snapshot(
         tensor.dtype,
         tuple(tensor.shape),
@@ -89,7 +89,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def values(tensor: Tensor) -> Tensor:
-    """A copy of the values on the host: dense, in the order of its memory.
+    """Copy the values of a tensor to the host: dense, in the order of its memory.
 
     A dimension that repeats its values (stride 0, as `expand` makes it) is kept once.
     """
@@ -100,7 +100,7 @@ def values(tensor: Tensor) -> Tensor:
 
 
 def ordered(tensor: Tensor) -> tuple[Tensor, int]:
-    """A view whose dimensions are in the order of memory, each value once; how often each was."""
+    """A view with each value once, dimensions in memory order, and how often values repeat."""
     flat = tensor.detach()
     if flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg()
@@ -116,7 +116,7 @@ def ordered(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def rebuild(dense: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """The tensor of this shape and these strides from what `values` gave."""
+    """Rebuild a tensor of this shape and these strides from the result of `values`."""
     if any(size == 0 for size in shape):
         return torch.empty_strided(shape, stride, dtype=dense.dtype)
     if dense.shape == shape and dense.stride() == stride:
@@ -149,7 +149,7 @@ def _same_strides(tensor: Tensor, stride: tuple[int, ...]) -> bool:
 
 
 def sample(tensor: Tensor) -> bytes:
-    """A few of its elements, from its middle: one small copy, whatever the device."""
+    """Copy a few elements from the middle of a tensor to the host."""
     span = tensor.numel()
     if not tensor.is_contiguous():
         shape, stride = tensor.shape, tensor.stride()

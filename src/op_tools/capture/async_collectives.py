@@ -1,7 +1,7 @@
-"""Results of collectives that come later than their calls: who reads one first, has it.
+"""Results of asynchronous collectives, captured at the first kernel that reads them.
 
-A call of c10d gives its buffer back at once, and the work goes on. When a kernel is given that
-memory, the program has waited; what it is given is what the collective made.
+A call of c10d returns its buffer at once and completes later. When a kernel is called with that
+memory, the program has waited for the collective: the kernel's input is the collective's result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from op_tools import names
 from op_tools.call import Call
 from op_tools.collectives import is_collective
 
-# Of these the record tells who gave what, and the results are the tensors in their order.
+# Of these a record holds the contributions of the ranks and, in order, the results.
 WAITED_FOR = frozenset(
     """
     c10d.allreduce_ c10d.broadcast_ c10d.allgather_ c10d._allgather_base_
@@ -25,13 +25,13 @@ WAITED_FOR = frozenset(
     _c10d_functional.reduce_scatter_tensor
     """.split()
 )
-MOST = 256  # of which nobody has read anything yet
+MOST = 256  # pending buffers
 Read = tuple[int, int, int]  # the collective's call, which of the tensors given, at which element
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """A tensor that a collective writes; its storage is not kept alive, but known."""
+    """A tensor that a collective writes. A weak reference: its storage is not kept alive."""
 
     storage: StorageWeakRef
     start: int  # address
@@ -41,7 +41,7 @@ class _Buffer:
 
 
 class Awaited:
-    """The buffers of collectives until they are read."""
+    """The buffers of collectives that no kernel has read yet."""
 
     def __init__(self) -> None:
         self._buffers: list[_Buffer] = []
@@ -50,7 +50,7 @@ class Awaited:
         return bool(self._buffers)
 
     def begin(self, call: Call, made: Sequence[Tensor]) -> None:
-        """A collective was called, and gave these back."""
+        """Register the buffers that a collective returned."""
         if call.level != "aten" or call.name.rpartition(".")[0] not in WAITED_FOR:
             return
         base = 0
@@ -63,7 +63,7 @@ class Awaited:
         del self._buffers[:-MOST]
 
     def read_by(self, call: Call, given: Sequence[Tensor]) -> list[Read]:
-        """Which tensors of a call are results that no call has read before."""
+        """The tensors of a call that are pending results; they are pending no longer."""
         if is_collective(call.name) or getattr(call.func, "is_view", False):
             return []
         if names.last(call.name) in names.VIEWS:

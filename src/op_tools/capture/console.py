@@ -1,4 +1,4 @@
-"""What OpCapture shows of a call, as the classic tools do; see also report.py."""
+"""The tables that OpCapture shows of a call, as the classic tools do."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Rows = list[tuple[object, ...]]
 
 
 def input_rows(call: Call) -> Rows:
-    """The arguments; to be made before the call, which may write them."""
+    """The rows of the arguments. Call it before the operator, which may write them."""
     return report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
 
 
 def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
-    """The line of the program in the header, then the table."""
+    """Show the program's line, then the table of arguments and results."""
     title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
     rows = rows + report.tensor_rows(f"{call.name} outputs", result)
     report.say("\n".join([title, report.call_table(rows, report.TENSOR_COLUMNS), "", "", "", ""]))
 
 
 def show_gradients(header: Header, found: Gradients) -> None:
-    """The gradients of a call, of its results and of its arguments."""
+    """Show the gradients of the results and of the arguments of a call."""
     name = header["name"]
     rows = _gradient_rows(f"{name} grad_output", found.outputs)
     rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
@@ -56,7 +56,7 @@ def _gradient_rows(label: str, found: list[Any]) -> Rows:
 
 
 def size(count: int) -> str:
-    """A number of bytes, short."""
+    """Format a number of bytes."""
     for unit, each in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
         if count >= each:
             return f"{count / each:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What a captured call looks like on disk, whatever holds it: plain values, no code to run.
+"""A captured call as plain values, for both file formats: nothing in a file can run.
 
 Values that neither JSON nor a weights-only `torch.load` knows are written as
 `{"__op_tools__": kind, "value": …}`; `decode` turns them back.
@@ -29,7 +29,7 @@ Header = dict[str, Any]  # of a call: id, name, time, level, step, module, site,
 
 @dataclass(frozen=True)
 class Part:
-    """A quarter of a captured call, encoded; tensors are snapshots, or what stands for them."""
+    """One of the four parts of a captured call, encoded, with snapshots in the place of tensors."""
 
     kind: str  # one of PARTS
     header: Header
@@ -42,8 +42,8 @@ class Part:
 class Recorded:
     """A captured call, decoded. Tensors are on the CPU; `devices` says where they were.
 
-    The gradients are one for each tensor among the results and the arguments, None where none
-    came; both are None when no backward pass was seen.
+    There is a gradient for each tensor among the arguments and the results: None where autograd
+    computed none. Both lists are None where no backward pass was captured.
     """
 
     header: Header
@@ -64,7 +64,7 @@ class Recorded:
 
 
 def recorded(header: Header, parts: Mapping[str, Mapping[str, Any]]) -> Recorded:
-    """A captured call from its decoded parts, by kind; a part that was not written is not there."""
+    """Build a captured call from its decoded parts, by kind; the input is always one of them."""
     given, output = parts["input"], parts.get("output", {})
     args, kwargs = tuple(given["args"]), dict(given["kwargs"])
     gradients = {kind: list(parts[kind]["args"]) for kind in PARTS[2:] if kind in parts}
@@ -85,7 +85,7 @@ def recorded(header: Header, parts: Mapping[str, Mapping[str, Any]]) -> Recorded
 
 
 class Opaque(str):
-    """A value that was not written: its text alone."""
+    """The text of a value that cannot be written."""
 
     __slots__ = ()
 
@@ -154,9 +154,9 @@ def _of_torch(word: str, kind: type) -> Any:
 
 
 def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> Any:
-    """A plain structure, with `leaf` in the place of each tensor.
+    """Convert a value to a plain structure, with `leaf(tensor)` in the place of each tensor.
 
-    `native` leaves alone what a weights-only `torch.load` reads on any machine: tuples, dtypes, ….
+    `native` keeps what a weights-only `torch.load` reads on any machine: tuples, dtypes, ….
     """
 
     def walk(item: Any) -> Any:
@@ -187,7 +187,7 @@ def encode(value: Any, leaf: Callable[[Tensor], Any], native: bool = False) -> A
 
 
 def item_is_plain(value: Any) -> bool:
-    """Whether JSON has a word for it."""
+    """Whether JSON can hold the value as it is."""
     return value is None or type(value) in (bool, int, float, str)
 
 
@@ -290,7 +290,7 @@ def _namedtuple(parts: list[Any]) -> Any:
 
 
 def _dataclass(parts: list[Any]) -> Any:
-    """A record of options of torch's; no other class is ever made."""
+    """Build a dataclass of options that torch defines; no other class is ever built."""
     module, name, fields = parts
     kind = getattr(sys.modules.get(module), name, None) if module.startswith("torch.") else None
     if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):

@@ -25,13 +25,13 @@ from op_tools.snapshot import Blob, Snapshot, values
 DIFFERENTIABLE = frozenset(
     getattr(torch, name) for name in "float16 bfloat16 float32 float64 complex64 complex128".split()
 )
-WASTE = 2  # a strided tensor is written as it lies when its gaps at most double it
+WASTE = 2  # with gaps of at most this factor a tensor is written with its strides
 
 
 class FolderStore:
-    """Writes at once: the input lies on disk before the operator runs."""
+    """Writes synchronously: the input is on disk before the operator runs."""
 
-    native = True  # tuples and torch's own small types stay as they are
+    native = True  # see `encode`
 
     def __init__(self) -> None:
         self.place = results.folder("op_capture_results")
@@ -41,25 +41,25 @@ class FolderStore:
         self._owner = results.owner(self.place)
 
     def take(self, tensor: Tensor) -> Blob:
-        """Read the values as they are now."""
+        """Copy the values of a tensor to the host."""
         own = values(tensor)
         return Blob(own, own.nbytes)
 
     def write(self, part: Part) -> None:
-        """Writes two files; OSError when they cannot be, and then neither is there."""
+        """Write the two files of a part of a call."""
         header = part.header
         where = self.place / header["name"] / self._owner / str(header["id"]) / header["time"]
         self.bytes += write(where, part)
         self.files += 2
 
     def drain(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: there is no queue."""
 
     close = drain
 
 
 def write(where: Path, part: Part) -> int:
-    """Writes a part of a call into its folder; the bytes that it took."""
+    """Write a part of a call into its folder, and return the number of bytes."""
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{part.kind}.pth"
     header = part.header
@@ -79,7 +79,7 @@ def write(where: Path, part: Part) -> int:
 
 
 def _save(path: Path, write: Callable[[Any], object]) -> int:
-    """Writes beside the name first: a reader, or a full disk, never leaves half a file."""
+    """Write to a temporary file, then rename it: a file is whole or not there."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("wb") as file:
@@ -93,7 +93,7 @@ def _save(path: Path, write: Callable[[Any], object]) -> int:
 
 
 def _filled(tree: Any) -> Any:
-    """The tree with tensors in the place of snapshots; the same one for the same snapshot."""
+    """Replace snapshots by tensors; one snapshot becomes one tensor."""
     made: dict[int, Any] = {}
 
     def walk(value: Any) -> Any:
@@ -111,9 +111,9 @@ def _filled(tree: Any) -> Any:
 
 
 def _tensor(snapshot: Snapshot) -> Any:
-    """A tensor with its strides, or, when its gaps are large, its values with the strides."""
+    """A tensor with the strides of a snapshot; dense values and strides where gaps are large."""
     dense = snapshot.blob.values
-    assert dense is not None  # nothing has written them yet
+    assert dense is not None  # made by `FolderStore.take`
     shape, stride = snapshot.shape, snapshot.stride
     span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     if dense.numel() and span > WASTE * dense.numel():
@@ -155,7 +155,7 @@ def _shown(value: Any) -> Any:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What one of the four files holds, decoded; files of the published op_tools as well."""
+    """Read and decode one of the four files, also of the published op_tools."""
     raw = _load(path)
     if not isinstance(raw, dict) or "args" not in raw:
         raise ValueError(f"{path} holds no captured call")
@@ -169,7 +169,7 @@ _OF_TORCH, _OURS = (
 
 
 def _load(path: Path) -> Any:
-    """What a file holds, not decoded."""
+    """Read a file without decoding it."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except RuntimeError as error:
@@ -189,7 +189,7 @@ def _load(path: Path) -> Any:
 
 
 def read(folder: Path) -> Recorded:
-    """The call in a folder: its input, and of the other files those that are there."""
+    """Read the call in a folder: its input, and the other files that exist."""
     files = {kind: folder / f"{kind}.pth" for kind in PARTS}
     parts = {kind: read_file(file) for kind, file in files.items() if file.exists()}
     given = parts["input"]
@@ -211,7 +211,7 @@ def _gradients(args: Any) -> list[Tensor | None]:
 
 
 def find(root: Path) -> Iterator[Path]:
-    """Every folder under a root, itself too, that holds a captured call."""
+    """Yield every folder that holds a captured call: the root and the folders below it."""
     if (root / "input.pth").exists():
         yield root
     for path in sorted(root.rglob("input.pth")):
@@ -220,7 +220,7 @@ def find(root: Path) -> Iterator[Path]:
 
 
 def load(path: str | Path) -> Any:
-    """A captured call from its folder, or one of its four files as the dict that it holds.
+    """Read a captured call from its folder, or one of its four files as a dict.
 
     Nothing in a file can run: it is read with `weights_only=True`.
     """

@@ -1,6 +1,6 @@
-"""An archive of captured calls: what it consists of, and how it is read.
+"""The format of an archive of captured calls, and its reader.
 
-The file is a row of records: a header of 64 bytes, then its data, padded to 64 bytes. A header
+The file is a sequence of records: a header of 64 bytes, then its data, padded to 64 bytes. A header
 holds the length and a checksum of the data, so a reader finds damage and the next whole record.
 A record is the values of a tensor (raw bytes) or a part of a call (JSON). Nothing in it can run.
 The first record describes the file. When the file is closed, its totals are written there.
@@ -33,7 +33,6 @@ from op_tools.snapshot import rebuild
 SUFFIX = ".opcap"
 MAGIC = b"OPC1"
 HEAD = struct.Struct("<4sBBxxQQQ32x")  # magic, kind, part, length, hash, call
-HASH_AT = 16  # in a head
 ABOUT, VALUES, CALL = 1, 2, 3  # kinds
 ALIGN = 64
 
@@ -47,7 +46,7 @@ class _Found:
 
 
 class Archive:
-    """An archive for reading: its whole calls, and in `problem` what of it cannot be read."""
+    """An open archive. Damaged calls are left out; `problem` describes the damage."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -57,10 +56,10 @@ class Archive:
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._size else b""
             )
         self._calls: OrderedDict[int, list[_Found]] = OrderedDict()
-        self.parts_read = 0  # whole records of calls
+        self.parts_read = 0  # intact parts of calls
         self.damaged: set[int] = set()  # ids of calls that are left out
-        self.lost = 0  # bytes that belong to no whole record
-        self.whole = 0  # bytes before the first one that is lost
+        self.lost = 0  # bytes that belong to no intact record
+        self.whole = 0  # bytes before the first damaged one
         self._scan()
 
     def _scan(self) -> None:
@@ -80,7 +79,7 @@ class Archive:
             head = self._head(at)
         self.whole = self.whole if self.lost else at
         for call in [call for call, found in self._calls.items() if found[0].part]:
-            self.damaged.add(call)  # its arguments are gone
+            self.damaged.add(call)  # its arguments are damaged
         for call in self.damaged:
             self._calls.pop(call, None)
 
@@ -95,7 +94,7 @@ class Archive:
         return zlib.crc32(memoryview(self._map)[start : start + length])
 
     def _head(self, at: int) -> tuple[int, int, int, int, int] | None:
-        """kind, part, length, hash and call of the record there; None: there is no whole one."""
+        """Kind, part, length, hash and call of the record at a place; None: no intact record."""
         if at + HEAD.size > self._size:
             return None
         magic, kind, part, length, hashed, call = HEAD.unpack_from(self._map, at)
@@ -104,7 +103,7 @@ class Archive:
         return (kind, part, length, hashed, call) if known and fits else None
 
     def _next(self, at: int) -> tuple[int, tuple[int, int, int, int, int] | None]:
-        """Place and head of the first whole record behind damaged bytes, else the file's end."""
+        """Place and header of the first intact record after damaged bytes, else the file's end."""
         found = at
         while (found := self._map.find(MAGIC, found + 1)) != -1:
             head = self._head(found) if found % ALIGN == 0 else None
@@ -114,7 +113,7 @@ class Archive:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What the file says of itself. Once it was closed: `bytes`, and `calls` and `parts`."""
+        """The description of the file; a file that was closed has `bytes`, `calls` and `parts`."""
         head = self._head(0)
         assert head is not None  # checked by _scan
         start, length = HEAD.size, head[2]
@@ -125,7 +124,7 @@ class Archive:
 
     @property
     def problem(self) -> str:
-        """What of the file cannot be read, for people; empty: all that was written can be."""
+        """A description of the damage for people; empty: the whole file can be read."""
         cut = max(0, self.about.get("bytes", 0) - self._size)
         calls, parts = self.about.get("calls"), self.about.get("parts", 0)
         missing = len(self.damaged) if calls is None else max(0, calls - len(self))
@@ -153,25 +152,25 @@ class Archive:
         return iter(self._calls)
 
     def header(self, call: int) -> encoding.Header:
-        """Which call it is: name, step, module, line, …"""
+        """The header of a call: name, step, module, line, …"""
         header: encoding.Header = self._json(self._calls[call][0])["call"]
         return header
 
     def parts(self, call: int) -> dict[str, dict[str, Any]]:
-        """The parts of a call as they are written, by kind; tensors are where `at` says."""
+        """The encoded parts of a call by kind; `at` of a tensor is the place of its values."""
         return {PARTS[found.part]: self._json(found) for found in self._calls[call]}
 
     def hash_at(self, start: int) -> int:
-        """The hash of the values that begin there, as it was written; 0: the device's own copy."""
+        """The hash of the values that begin at a place."""
         hashed: int = HEAD.unpack_from(self._map, start - HEAD.size)[4]
         return hashed
 
     def bytes_at(self, start: int, length: int) -> NDArray[np.uint8]:
-        """The values that begin there, in the file's memory; not to be written."""
+        """The values that begin at a place, as read-only memory of the file."""
         return np.frombuffer(self._map, np.uint8, length, start)
 
     def results(self, call: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Types and shapes of a call's results; their values are not read."""
+        """Types and shapes of a call's results, without their values."""
         made = [found for found in self._calls[call] if PARTS[found.part] == "output"]
         return [
             (leaf["dtype"], tuple(leaf["shape"]))
@@ -180,7 +179,7 @@ class Archive:
         ]
 
     def load(self, call: int) -> Recorded:
-        """A call with its tensors, in memory of their own; ValueError when bytes are damaged."""
+        """Read a call with copies of its tensors; ValueError when bytes are damaged."""
         parts = self.parts(call)
         made: dict[int, Tensor] = {}  # a tensor that was given twice is one
 
@@ -217,7 +216,7 @@ class Archive:
 
 
 def _leaves(value: Any) -> Iterator[dict[str, Any]]:
-    """The tensors in what was encoded."""
+    """The descriptions of the tensors in an encoded value."""
     if isinstance(value, dict):
         if "dtype" in value and "shape" in value:
             yield value

@@ -1,6 +1,6 @@
-"""Captured calls made again, on any device, and held against what they gave then.
+"""Captured calls, replayed on any device and compared with their captured results.
 
-`load_cases(path)` finds captures, `replay(case, device)` makes one again, `differences` compares.
+`load_cases(path)` finds captures, `replay(case, device)` replays one, `differences` compares.
 """
 
 from op_tools.replay.allowed_functions import ReplayError

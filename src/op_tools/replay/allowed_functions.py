@@ -1,4 +1,4 @@
-"""Which functions a captured call may name: operators, and no other code."""
+"""The functions that a captured call may name: operators, and no other code."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NATIVE_SPACES = frozenset(
 
 
 class ReplayError(DeeplinkError):
-    """A captured call that cannot be made again; the text says why."""
+    """A captured call that cannot be replayed; the text is the reason."""
 
 
 def writes(name: str) -> bool:
-    """Whether an operator writes its first argument, by its name."""
+    """Whether the name of an operator says that it writes its first argument."""
     word = names.last(name)
     return (word.endswith("_") and not word.endswith("__")) or word.startswith("__i")
 
 
 def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] = ()) -> Any:
-    """The function that a capture names. Only operators are called: a file may name anything."""
+    """Resolve the function of a captured call. ReplayError unless it is an operator."""
     name = recorded.name
     if recorded.header.get("level") == "module":
         raise ReplayError(f"{name} is a module: its code is not in the capture.")

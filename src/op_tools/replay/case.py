@@ -1,4 +1,4 @@
-"""Captured calls: found on disk, and made again on any device."""
+"""Captured calls: find them on disk, and replay them on any device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from op_tools.snapshot import rebuild, values
 
 @dataclass(frozen=True)
 class Case:
-    """Where a captured call lies; `load()` reads it."""
+    """A captured call on disk; `load()` reads it."""
 
     where: str  # of a folder its path, of an archive its path and the call's id
     name: str = field(default="", compare=False)
@@ -35,7 +35,7 @@ class Case:
     problem: str = field(default="", repr=False, compare=False)  # why it cannot be read
 
     def load(self) -> Recorded:
-        """The call with its tensors, on the CPU; ReplayError where it cannot be read."""
+        """Read the call with its tensors on the CPU; ReplayError where it cannot be read."""
         if self.problem:
             raise ReplayError(self.problem)
         return self.archive.load(self.call) if self.archive else folder_store.read(Path(self.where))
@@ -43,17 +43,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a call gave this time."""
+    """The results of a replay."""
 
     result: Any
-    mutated: dict[int, Tensor]  # arguments that were captured as written, as they are now
+    mutated: dict[int, Tensor]  # arguments that were captured as written, after the replay
     gradients: list[Tensor | None] | None  # of the arguments; None: no backward pass
     random: bool  # it drew random numbers
     device: torch.device
 
 
 def load_cases(path: str | Path) -> list[Case]:
-    """Every captured call under a path: a folder of folders and archives, or one of either."""
+    """Find every captured call under a path: a folder of calls, an archive, or a folder of both."""
     root = Path(path)
     if not root.exists():
         raise ReplayError(f"there is nothing at {root}.")
@@ -71,7 +71,7 @@ def load_cases(path: str | Path) -> list[Case]:
 
 
 def _archived(file: Path) -> Iterator[Case]:
-    """The calls of an archive, and a case that cannot be read for what is missing or damaged."""
+    """Yield the calls of an archive, and a case with a problem for damaged ones."""
     try:
         archive = Archive(file)
     except ValueError as error:
@@ -91,7 +91,7 @@ def replay(
     backward: bool = True,
     trust: Sequence[str] = (),
 ) -> Replayed:
-    """Makes the call again; a device of None is the one that it was captured on, when it is here.
+    """Replay a call. Without a device: on the captured one where this machine has it.
 
     `dtype` is for the floating tensors; `trust` names packages other than torch whose functions
     may be called. The backward pass runs from the captured gradients of the results.
@@ -103,7 +103,7 @@ def replay(
 
 
 class Prepared:
-    """A call ready to be made: each `run` starts from the captured arguments."""
+    """A call ready to run, with its arguments on a device."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Prepared:
         self.fresh()
 
     def fresh(self) -> None:
-        """The arguments as they were before the call."""
+        """Copy the captured arguments to the device again: a run may have written them."""
         recorded = self.recorded
         was = list(tensors(recorded.args, recorded.kwargs))
         self._first = {id(t): at for at, t in reversed(list(enumerate(was)))}
@@ -144,7 +144,7 @@ class Prepared:
 
     @property
     def given(self) -> list[Tensor]:
-        """The tensors among the arguments as they are at this moment: a call may write them."""
+        """The tensors among the arguments, with what runs have written so far."""
         return self._given
 
     @property
@@ -153,7 +153,7 @@ class Prepared:
         return frozenset(self._leaves)
 
     def run(self) -> Replayed:
-        """Forward, and backward where gradients were captured."""
+        """Run forward, and backward where gradients were captured."""
         state = _random_state(self.device)
         with interception.unseen(), self.modes():
             result = self.forward()
@@ -169,14 +169,14 @@ class Prepared:
             )
 
     def modes(self) -> AbstractContextManager[Any]:
-        """Autocast as it was."""
+        """Enter autocast as it was at the call."""
         cast = self.recorded.header.get("autocast")
         if not cast or self.dtype is not None:
             return nullcontext()
         return torch.autocast(self.device.type, getattr(torch, cast[1]))
 
     def backward(self, result: Any) -> list[Tensor | None]:
-        """The gradients of the arguments, one for each tensor among them."""
+        """Compute the gradients of the arguments, one for each tensor among them."""
         given = self.recorded.grad_outputs or []
         outputs, seeds = [], []
         for output, seed in zip(tensors(result), given, strict=False):
@@ -204,11 +204,11 @@ class Prepared:
         return value
 
     def _place(self, named: torch.device | str | int) -> Any:
-        """A captured device argument, where this replay runs: only the host stays the host."""
+        """Map a captured device argument to the replay's device; the host stays the host."""
         return named if encoding.device_type(named) in ("cpu", "meta") else self.device
 
     def _tensor(self, tensor: Tensor) -> Tensor:
-        """On the device, with its strides; one that lay on the CPU beside others stays there."""
+        """Copy a tensor to the device with its strides; a CPU tensor of a device call stays."""
         if id(tensor) in self._made:
             return self._made[id(tensor)]
         at = self._first.get(id(tensor), -1)
@@ -222,7 +222,7 @@ class Prepared:
         return made
 
     def _through(self, value: Any) -> Any:
-        """What the call gets: a leaf may not be written, so what is written is none."""
+        """Replace a leaf that the call writes by a copy: autograd refuses writes to leaves."""
         if not isinstance(value, Tensor) or id(value) not in self._leaves:
             return value
         places = [at for at, given in enumerate(self._given) if given is value]
@@ -242,7 +242,7 @@ class Prepared:
 
 
 class _Identity(torch.autograd.Function):
-    """A copy in memory of its own with the same strides, and a gradient that passes through."""
+    """A copy with the same strides, through which gradients pass."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class _Identity(torch.autograd.Function):
 
 
 def copy_to(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """In memory of its own on a device, with the same strides; floats in another type."""
+    """Copy a tensor to a device with its strides; floating values to `dtype`, where given."""
     tensor = tensor.detach()
     if dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
         tensor = tensor.to(_wide(tensor.dtype, dtype))
@@ -299,7 +299,7 @@ def _random_state(device: torch.device) -> tuple[bytes, ...]:
 
 
 def home(recorded: Recorded) -> torch.device:
-    """The device of a capture where this machine has it, else the chosen vendor's device."""
+    """The captured device where this machine has it, else the chosen vendor's device."""
     was = str(recorded.header.get("device") or "")
     kind = encoding.device_type(was)
     for name in (was, kind):

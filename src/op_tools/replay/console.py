@@ -1,4 +1,4 @@
-"""What `run_op_from_data` shows of its outcomes, and the files that it writes."""
+"""The tables and files of `run_op_from_data`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAD = ("error", "FAILED")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one case."""
+    """The result of one case."""
 
     where: str
     name: str
@@ -72,7 +72,7 @@ class Outcome:
 
 
 def show_case(prepared: Prepared, again: Replayed) -> None:
-    """What a call is given and gives, when every call is shown."""
+    """Show the arguments, results and gradients of a call."""
     name = prepared.recorded.name
     rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
     rows += report.tensor_rows(f"{name} outputs", again.result)
@@ -94,7 +94,7 @@ def framework(device: str | None) -> str:
 def show_time(
     prepared: Prepared, side: Literal["forward", "backward"], number: int, made: Any, took: float
 ) -> None:
-    """The time of one run in ms, with what went in and came out when every call is shown."""
+    """Show the time of one run in ms; with OP_TOOLS_VERBOSE also its tensors."""
     recorded, name = prepared.recorded, prepared.recorded.name
     times = time_tables.grid(name, number, f"{side}_elasped", took)
     if not report.verbose():
@@ -111,7 +111,7 @@ def show_time(
 
 
 def save_times(outcomes: Sequence[Outcome]) -> None:
-    """The times of all runs: in one table, and in the file that OpTimeMeasure writes, too."""
+    """Show the times of all runs in one table, and write them as OpTimeMeasure does."""
     rows = [row for outcome in outcomes for row in _time_rows(outcome)]
     if not rows:
         return
@@ -123,7 +123,7 @@ def save_times(outcomes: Sequence[Outcome]) -> None:
     report.say(report.grid(columns, shown))
     try:
         file = time_tables.Csv(results.folder("op_time_measure_result"))
-    except DeeplinkError as error:  # what was asked for is done and shown
+    except DeeplinkError as error:  # the times are shown already
         report.say(str(error))
         return
     file.write("".join(map(time_tables.line_of, rows)).encode())
@@ -143,7 +143,7 @@ def _cell(ms: float | None) -> str:
 
 
 def show_check(outcome: Outcome) -> None:
-    """The classic table of a comparison."""
+    """Show the classic table of a comparison."""
     columns = (
         "name",
         "allclose",
@@ -173,7 +173,7 @@ def _tolerance(name: str, dtype: str) -> tuple[float, float]:
 
 
 def summary(outcomes: Sequence[Outcome]) -> None:
-    """Counts, and the cases worst first; those that are well, only by their number."""
+    """Show the cases worst first, correct ones only where they were timed, and counts."""
     ordered = worst_first(outcomes)
     shown = [o for o in ordered if o.status != "ok" or o.forward][:50]
     if shown:
@@ -196,12 +196,12 @@ def _times(outcome: Outcome) -> str:
 
 
 def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Every case, worst first."""
+    """Write every case as JSON, worst first."""
     path.write_text(json.dumps([o.as_dict() for o in worst_first(outcomes)], indent=1))
 
 
 def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """A test suite for a CI: one test for each case."""
+    """Write a JUnit test suite: one test for each case."""
     bad = {status: str(sum(o.status == status for o in outcomes)) for status in BAD}
     suite = ElementTree.Element(
         "testsuite",

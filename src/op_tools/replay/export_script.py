@@ -1,4 +1,4 @@
-"""A captured call as a script of its own: torch alone, and a data file beside it."""
+"""A captured call as a script that needs torch alone, and its data file."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ RIGHT = {
 
 
 def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
-    """Writes the script and its data; the path of the data. ReplayError when it cannot be one.
+    """Write the script and its data, and return the path of the data; ReplayError if it cannot be.
 
     `right`: the results of the record are not what the device gave but what is right.
     """
@@ -196,7 +196,7 @@ def _place(tensor: Tensor, given: list[Tensor]) -> int:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Its values, each once; the script spreads them over the strides again."""
+    """The values of a tensor, each once; the script restores the strides."""
     once = tensor.detach()
     for dim, (size, stride) in enumerate(zip(once.shape, once.stride(), strict=True)):
         if size > 1 and stride == 0:
@@ -205,7 +205,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def _flat(value: Any) -> list[Any]:
-    """As the script's own `flat`."""
+    """Flatten a result as the script's `flat` does."""
     found: list[Any] = []
 
     def add(leaf: Any) -> Any:
@@ -236,7 +236,7 @@ def _keyword(key: str, value: Any, given: list[Tensor]) -> str:
 
 
 def _code(value: Any, given: list[Tensor]) -> str:
-    """A value as Python writes it; tensors are numbered."""
+    """The Python expression of a value; a tensor is an element of `given`."""
 
     def walk(item: Any) -> str:
         return _code(item, given)

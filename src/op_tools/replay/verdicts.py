@@ -1,4 +1,4 @@
-"""The results of a replayed call against the capture, against the CPU, and against float64.
+"""Compare the results of a replay with the capture, with the CPU, or with float64.
 
 Against float64 by the rules of OpAutoCompare, otherwise by tolerances.
 """
@@ -35,7 +35,7 @@ Against = Literal["captured", "cpu", "float64"]
 def differences(
     recorded: Recorded, again: Replayed, expected: Replayed | None = None
 ) -> list[Difference]:
-    """What came out this time against the capture, or against another replay of it."""
+    """Compare a replay with the capture, or with another replay of the call."""
     held = partial(_held, names.last(recorded.name)) if expected is not None else compare
     rows: list[Difference] = []
     if expected is not None or recorded.has_output:
@@ -75,7 +75,7 @@ def _named(label: str, rows: list[Difference]) -> list[Difference]:
 
 
 def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -> Replayed | None:
-    """What a replay is held against: nothing but the capture, or a run on the CPU."""
+    """The replay to compare with: a run on the CPU, or None for the capture."""
     if against == "captured":
         return None
     dtype = torch.float64 if against == "float64" else None
@@ -86,7 +86,7 @@ def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -
 
 
 def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
-    """The record that OpAutoCompare makes of a call, for a replayed call that has just run."""
+    """Make the record of OpAutoCompare for a call that was just replayed."""
     recorded = prepared.recorded
     host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
     level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
@@ -107,7 +107,7 @@ def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
 
 
 def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> list[Item]:
-    """The verdicts by OP_AUTOCOMPARE_STANDARD; NoReferenceError where there is no reference.
+    """Judge a replay by OP_AUTOCOMPARE_STANDARD; NoReferenceError where there is no reference.
 
     `shown`: print the tables of OpAutoCompare.
     """
@@ -133,7 +133,7 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
 
 
 def difference(item: Item) -> Difference:
-    """A verdict as a row of `deeplink.compare`."""
+    """Convert a verdict to a row of `deeplink.compare`."""
     verdict = item.verdict
     return Difference(
         *(item.label, "values", verdict.passed, str(verdict), verdict.dtype, verdict.shape),
