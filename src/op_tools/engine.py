@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,13 +31,11 @@ from deeplink import settings
 from op_tools import (
     diagnostics,
     endings,
-    fronts,
     gradients,
     kernels,
     modules,
     names,
     optimizers,
-    outsiders,
     report,
     steps,
     watching,
@@ -53,7 +50,6 @@ from op_tools.interception import (
     local,
     run,
     selected,
-    settle,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +82,6 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # torch.compile traces this, also where the mode has a native one; see `_natively`
         if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
         return _called(func, args, kwargs)
@@ -173,9 +168,6 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
         if plan is not None and len(plan.tools) == 1:
             plan.direct = plan.tools[0].direct(plan)
         _decided[level][func] = plan
-        if level == "api":
-            outsiders.met(name)
-            fronts.meet(func, plan)
     return plan
 
 
@@ -212,7 +204,7 @@ def _decide_kernel(name: str) -> Any:
     func = kernels.function_of(name)
     with _lock:
         at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
-        plan = _plan("aten", names.name_of(func), at, native=not kernels.is_layered())
+        plan = _plan("aten", names.name_of(func), at, native=True)
         _decided["kernel"][func] = plan
     if plan is None:
         return None
@@ -291,7 +283,6 @@ def changed() -> None:
 
 
 def _undecide() -> None:
-    fronts.leave()
     for decided in _decided.values():
         decided.clear()
 
@@ -301,13 +292,12 @@ def _changed() -> None:
     # a tool with an empty list looks at nothing, so nothing is intercepted for it
     levels = {tool.level for tool in _tools if tool.started.options.ops}
     _watch_kernels()
-    watching.install(bool(_tools), _before_backward, _after_backward, _in_thread, _before_replay)
+    watching.install(bool(_tools), _before_backward, _after_backward, _in_thread)
     steps.count(bool(_tools), _progress)
     around = _module_call if "module" in levels else None
-    modules.follow(around, any(_wants_modules()), kernels.loaded())
+    modules.follow(around, any(_wants_modules()))
     host = any("cpu" in tool.started.options.devices for tool in _tools)
     optimizers.unasked(_function_mode, "api" in levels, host)
-    _set_handlers("api" in levels)
     _set_modes(levels)
 
 
@@ -315,8 +305,7 @@ def _watch_kernels() -> None:
     global _native
     at = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
     host = any("cpu" in tool.started.options.devices for tool in at)
-    layer = len(at) == 1 and at[0].records and kernels.can_layer()
-    _native = kernels.watch(bool(at), layer, host, _decide_kernel, _before_kernel, _after_kernel)
+    _native = kernels.watch(bool(at), host, _decide_kernel, _before_kernel, _after_kernel)
 
 
 def _has_level(level: Level) -> bool:
@@ -333,26 +322,6 @@ def _set_modes(levels: set[Level]) -> None:
     watching.set_function_mode(_function_mode, "api" in levels)
     by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
     watching.set_dispatch_mode(_dispatch_mode, by_mode)
-    kernels.set_layer()
-
-
-def _set_handlers(on: bool) -> None:
-    """What torch calls for the function mode: natively, where the native part is in use."""
-    helper = kernels.loaded() if on else None
-    native = None if helper is None else _natively(helper)
-    fronts.expect(helper if native is not None else None, _function_mode)
-    if helper is None or native is None:
-        vars(_function_mode).pop("__torch_function__", None)
-        watching.set_handler(None)
-    else:
-        vars(_function_mode)["__torch_function__"] = native
-        watching.set_handler(helper.handler(native, torch.overrides.handle_torch_function))
-
-
-def _natively(helper: ModuleType) -> Any:
-    """What stands for the function mode's method: the same without Python where all is decided."""
-    traced = _FunctionMode.__torch_function__
-    return helper.function_mode(_function_mode, _api, vars(torch.compiler), _called, traced)
 
 
 def _in_thread() -> None:
@@ -368,7 +337,6 @@ def _before_backward() -> bool | None:
     """
     if local.busy:
         return None
-    _tell_gradients(gradients.begin)
     return _has_level("api") and watching.push_function_mode(_function_mode)
 
 
@@ -377,22 +345,17 @@ def _after_backward(added: bool | None) -> None:
         return
     if added:
         watching.set_function_mode(_function_mode, False)
-    _tell_gradients(gradients.finish)
+    _finish_gradients()
 
 
-def _tell_gradients(told: Callable[[], None]) -> None:
+def _finish_gradients() -> None:
     local.busy = True
     try:
-        told()
+        gradients.finish()
     except Exception as error:  # a tool must not kill the program that it watches
         diagnostics.add("op_tools", "backward", error)
     finally:
         local.busy = False
-
-
-def _before_replay() -> None:
-    kernels.forget_all()
-    settle(active())
 
 
 def _progress(step: int) -> None:
@@ -438,7 +401,6 @@ def _forget() -> None:
     if _tools:
         _forked = local.busy = True  # whatever mode the parent had passes everything on
     _tools = []
-    outsiders.forget()
     _undecide()
 
 

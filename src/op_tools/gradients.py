@@ -156,10 +156,6 @@ class Group:
     sums: dict[int, Tensor] = field(default_factory=dict)
 
 
-# who hears of gradients besides, natively, and is to be told of the end of a backward pass
-elsewhere: list[Callable[[], None]] = []
-# who is to be told of its start: it adds to gradients that the program has
-beforehand: list[Callable[[], None]] = []
 _groups: dict[int, Group] = {}
 _lock = threading.Lock()
 
@@ -240,12 +236,6 @@ def count_down(group: Group) -> None:
         group.done(group.gradients)
 
 
-def begin() -> None:
-    """Before a backward pass."""
-    for told in beforehand:
-        told()
-
-
 def finish() -> None:
     """At the end of a backward pass: the calls that it went through in part are told so."""
     left: list[Group] = []
@@ -257,5 +247,3 @@ def finish() -> None:
         group.waiting = -1
         group.sums.clear()
         group.done(Gradients(group.gradients.outputs, group.gradients.inputs, False))
-    for told in elsewhere:
-        told()

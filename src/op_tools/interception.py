@@ -281,16 +281,6 @@ def guarded(tool: Tool, call: Call, action: Callable[..., Any], *args: Any) -> A
         local.busy = previous
 
 
-def settle(tools: Iterable[Tool]) -> None:
-    """Something that no tool sees may write any memory from now on: see `Tool.settle`."""
-    with unseen(), torch._C.DisableTorchFunction(), torch.no_grad():
-        for tool in tools:
-            try:
-                tool.settle()
-            except Exception as error:  # a tool must not kill the program that it watches
-                diagnostics.add(type(tool).__name__, "settle", error)
-
-
 def guard(tool: Tool, call: Call) -> Callable[..., Callable[..., None]]:
     """A wrapper for what a tool hangs into the backward pass; it holds no tensor of the call."""
     call = call.given_others((), {})  # an argument's graph may hold the wrapper: a cycle

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
@@ -55,9 +54,8 @@ def path_of(module: nn.Module) -> str:
     return _named(module)
 
 
-def follow(around: Around | None, paths: bool, native: ModuleType | None = None) -> None:
+def follow(around: Around | None, paths: bool) -> None:
     """Keeps track of modules, and puts `around` about each module's call; None, False: neither.
-    `native`: what does it without a frame of Python.
 
     By `nn.Module.__call__` itself: with hooks for all modules, torch takes its slow way.
     """
@@ -70,7 +68,7 @@ def follow(around: Around | None, paths: bool, native: ModuleType | None = None)
         nn.Module.__call__ = _plain  # type: ignore[method-assign]
     # new functions: someone may have put his own around those of the last time, for good
     _plain, _ours = nn.Module.__call__, None
-    _followed = _following(_plain, native) if paths or around else _plain
+    _followed = _following(_plain) if paths or around else _plain
     if paths or around:
         _ours = _surrounded(_followed) if around else _followed
         nn.Module.__call__ = _ours  # type: ignore[method-assign]
@@ -78,7 +76,7 @@ def follow(around: Around | None, paths: bool, native: ModuleType | None = None)
         local.stack.clear()
 
 
-def _following(plain: Callable[..., Any], native: ModuleType | None) -> Callable[..., Any]:
+def _following(plain: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call with its path on the stack. Hot path."""
     # by a reference: `_paths.get` is a function of Python's
     find = _paths.data.get  # type: ignore[attr-defined]
@@ -97,8 +95,6 @@ def _following(plain: Callable[..., Any], native: ModuleType | None) -> Callable
         finally:
             del stack[depth:]
 
-    if native is not None:  # the lines above stay for torch.compile, which traces them
-        native.follow_natively(__call__, plain, local, _paths.data)  # type: ignore[attr-defined]
     return __call__
 
 

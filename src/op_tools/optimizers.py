@@ -1,9 +1,7 @@
 """Parts of torch's optimizers that no tool asks about, kept out of the function mode's way.
 
 Between its kernels an optimizer asks each parameter for its gradient, device and type, and the
-mode makes a call of each question: several for each parameter, in every step. The kernels
-themselves are seen, and nothing of the program's runs between them: what one of them has written
-need not be read again for the next.
+mode makes a call of each question: several for each parameter, in every step.
 """
 
 from __future__ import annotations
@@ -22,11 +20,8 @@ from torch._C import (
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
-from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-
-from op_tools import kernels
 
 _MODULES = "adadelta adagrad adam adamw adamax asgd nadam radam rmsprop rprop sgd".split()
 _undo: list[tuple[Any, str, Any, Any]] = []
@@ -60,10 +55,7 @@ def _parts(host: bool) -> Iterator[tuple[Any, str, Wrapped]]:
         if "_default_to_fused_or_foreach" in vars(module):
             yield module, "_default_to_fused_or_foreach", partial(_without, alone=_always)
         if "_get_value" in vars(module) and not host:
-            yield module, "_get_value", _read
-        for name in vars(module):
-            if name.startswith(("_multi_tensor_", "_single_tensor_")):
-                yield module, name, _trusted
+            yield module, "_get_value", partial(_without, alone=_on_host)
 
 
 def _to_none(owner: object, set_to_none: bool = True) -> bool:
@@ -73,9 +65,6 @@ def _to_none(owner: object, set_to_none: bool = True) -> bool:
 def _has_state(optimizer: Optimizer, group: dict[str, Any], *lists: object) -> bool:
     """The first time it makes its state, with operators."""
     state, parameters = optimizer.state, group["params"]
-    helper = kernels.loaded()
-    if helper is not None and helper.has_all(state, parameters):
-        return True
     return all(map(state.__contains__, parameters))
 
 
@@ -86,44 +75,6 @@ def _always(*args: object, **kwargs: object) -> bool:
 def _on_host(value: object) -> bool:
     """The count of steps, which is a number or a tensor of the CPU's."""
     return not isinstance(value, torch.Tensor) or value.is_cpu
-
-
-def _read(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for the count of steps, which is asked of each parameter: natively, where it is."""
-    helper = kernels.loaded()
-    if helper is None:
-        return _without(mode, plain, _on_host)
-    number_of = helper.number_of
-
-    @functools.wraps(plain)
-    def call(value: object) -> Any:
-        if is_compiling():
-            return plain(value)
-        found = number_of(mode, value)
-        return plain(value) if found is None else found
-
-    return call
-
-
-def _trusted(mode: TorchFunctionMode, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of kernels alone, all of them seen: what is known of a tensor holds until one of
-    them writes it.
-    """
-    helper = kernels.loaded()
-    if helper is None:
-        return plain
-
-    @functools.wraps(plain)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return plain(*args, **kwargs)
-        trust = helper.Trust()
-        try:
-            return plain(*args, **kwargs)
-        finally:
-            trust.end()
-
-    return call
 
 
 def _without(

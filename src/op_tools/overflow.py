@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from op_tools import gradients, interception, names, report, statistics
-from op_tools.call import Call, Direction, held_bytes, tensor_list, tensors
+from deeplink import settings
+from op_tools import gradients, interception, names, report
+from op_tools.call import Call, Direction, Site, tensor_list, tensors
 from op_tools.host import mapped
-from op_tools.looks import Health, Look, Looks, health
+from op_tools.interception import Plan
+from op_tools.looks import Health, health
+from op_tools.native_sink import native_sink
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
+from op_tools.written import written_by_schema
 
 KEPT = 100  # alarms that are kept in full; the rest are counted
-WAITING = 128  # calls that are judged together, where the host has to wait for the device
-HELD = 1 << 28  # bytes of their tensors at most
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What is left of a tensor in a report: where its values lie."""
+    """What a report shows of a tensor: where its values lie."""
 
     name: str
     dtype: str
@@ -53,29 +57,33 @@ class Alarm:
     note: str = ""
 
 
-@dataclass
-class _State:
-    before: Look | None  # of the arguments; None: look at them afterwards
-    arguments: gradients.Arguments = field(repr=False)
-
-
 @dataclass(frozen=True)
-class _Unjudged:
-    """A call whose values were asked for. It holds its tensors, for what is shown of them."""
+class _Bad:
+    """A call with NaN or Inf in a result."""
 
-    call: Call
-    before: Look | None
-    after: Look
-    given: list[Tensor]
-    made: list[Tensor]
+    id: int
+    op: str
     direction: Direction
-    late: bool = False  # the host does not see them: they may have been written again since
+    step: int
+    module: str
+    where: str
+    inputs: tuple[Extent, ...]
+    outputs: tuple[Extent, ...]
+    of_gradient: bool  # the inputs and outputs are gradients of the call
+    infinite_argument: bool
+
+
+@dataclass(slots=True)
+class _State:
+    before: tuple[Extent, ...] | None  # of arguments that the call may write; None: read after it
+    arguments: gradients.Arguments = field(repr=False)
 
 
 class OpOverflowCheck(Observer):
     """Alarms name a call whose result has NaN or Inf that its arguments had not.
 
     An Inf that the program itself writes (a mask's `-inf`) is none, nor is what becomes of it.
+    The statistics of OpCapture are taken of each call, and the calls with NaN or Inf are kept.
     """
 
     key = "OVERFLOW_CHECK"
@@ -86,27 +94,35 @@ class OpOverflowCheck(Observer):
     def begin(self, options: Options) -> None:
         self._alarms: list[Alarm] = []
         self._count = self._propagated = 0
-        self._looks = Looks()
-        self._unjudged: list[_Unjudged] = []
-        self._held = 0  # bytes
         self._lock = threading.RLock()
+        tool = weakref.proxy(self)  # the sink belongs to the tool: no reference cycle
+        self._native = native_sink(
+            "OpOverflowCheck",
+            settings.OP_TOOLS_MAX_CACHE_SIZE.get(),
+            lambda tensor: '{"skipped":"not read"}',
+            lambda: tool._read(everything=False),
+            nonfinite_only=True,
+        )
+        self._headers: Any = None
+
+    # Results.
 
     @property
     def alarms(self) -> list[Alarm]:
         """What was found so far, the first KEPT of them."""
-        self._settle()
+        self._read()
         return self._alarms
 
     @property
     def count(self) -> int:
         """Calls that made NaN or Inf."""
-        self._settle()
+        self._read()
         return self._count
 
     @property
     def propagated(self) -> int:
         """Calls that passed it on."""
-        self._settle()
+        self._read()
         return self._propagated
 
     @property
@@ -114,96 +130,118 @@ class OpOverflowCheck(Observer):
         """The first alarm: where to look."""
         return self.alarms[0] if self.alarms else None
 
+    # Calls that are recorded natively.
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        if self._is_natively(plan) and plan.level == "api" and not plan.places:
+            assert self._native is not None  # by `_is_natively`
+            return self._native.function(plan, self._head(), self)  # type: ignore[no-any-return]
+        return None
+
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
+        if self._is_natively(plan):
+            assert self._native is not None  # by `_is_natively`
+            return self._native.sink, self._head()
+        return None
+
+    def _is_natively(self, plan: Plan) -> bool:
+        if self._native is None or self.selective or report.verbose():
+            return False
+        return not plan.name.startswith("torch.distributed.")
+
+    def _head(self) -> Any:
+        if self._headers is None:
+            assert self._native is not None  # by the callers
+            tool = weakref.ref(self)
+            self._headers = self._native.headers(
+                lambda device: (own := tool()) is not None and own.works_on(device),
+                lambda code, line: json.dumps(str(Site(code.co_filename, line, code.co_name))),
+                json.dumps,
+            )
+        return self._headers
+
+    def _read(self, everything: bool = True) -> None:
+        """Judges the recorded calls with NaN or Inf; `everything`: waits for the device."""
+        if self._native is None:
+            return
+        with interception.unseen():
+            lines = self._native.sink.take(everything).splitlines()
+        with self._lock:
+            for line in lines:
+                self._judge(_bad(json.loads(line)))
+
+    def so_far(self) -> str:
+        self._add_counts(self.started)
+        return ""
+
+    def _add_counts(self, started: Started) -> None:
+        if self._headers is not None:
+            started.applied += sum(self._headers.take_counts().values())
+
+    # Calls that Python observes.
+
     def before(self, call: Call) -> _State:
-        given = tensor_list(call.args, call.kwargs)
         writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
         writes = writes or _in_place(call)
-        look = self._looks.at(given) if writes or not _is_seen(call) else None
-        if writes:
-            self._looks.forget(given)
-        return _State(look, gradients.arguments(call))
+        return _State(tuple(extents(call.given)) if writes else None, gradients.arguments(call))
 
     def after(self, call: Call, state: _State, result: Any) -> None:
-        given, made = tensor_list(call.args, call.kwargs), tensor_list(result)
-        late, look = not _is_seen(call), self._looks.at(made)
-        self._add(_Unjudged(call, state.before, look, given, made, "forward", late))
+        made = tensor_list(result) or written_by_schema(call)
         if report.verbose():
             self._show(call, result)
+        if not _is_healthy(made):
+            before = tuple(extents(call.given)) if state.before is None else state.before
+            self._found(call, before, tuple(extents(made)), of_gradient=False)
         if state.arguments.wanted:
             self._watch(call, state, result)
 
     def _watch(self, call: Call, state: _State, result: Any) -> None:
         bare = replace(call, args=(), kwargs={})  # the graph is not to hold its own tensors
 
-        def take(gradient: Tensor) -> tuple[Tensor, Look]:
-            # of its own: autograd may take the gradient itself
-            return gradient.detach(), self._looks.at([gradient])
+        def take(gradient: Tensor) -> Extent:
+            return next(extents([gradient.detach()]))
 
         def done(seen: gradients.Gradients) -> None:
-            sides = [
-                [each for each in side if each is not None] for side in (seen.outputs, seen.inputs)
-            ]
-            given, made = ([tensor for tensor, _ in side] for side in sides)
-            before, after = (Look.of([look for _, look in side]) for side in sides)
-            late = not _is_seen(bare)
-            self._add(_Unjudged(bare, before, after, given, made, "backward", late))
+            given, made = (
+                tuple(one for one in side if one is not None)
+                for side in (seen.outputs, seen.inputs)
+            )
+            if any(one.nans or one.infs for one in made):
+                self._found(bare, given, made, of_gradient=True)
 
         guard = interception.guard(self, bare)
         gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
 
-    def settle(self) -> None:
-        self._looks.clear()
-
-    # What waits to be judged.
-
-    def _add(self, one: _Unjudged) -> None:
+    def _found(
+        self,
+        call: Call,
+        before: tuple[Extent, ...],
+        after: tuple[Extent, ...],
+        of_gradient: bool,
+    ) -> None:
+        direction: Direction = "backward" if of_gradient else call.direction
+        more = (direction, call.step, call.module, call.where, before, after)
+        bad = _Bad(call.id, call.name, *more, of_gradient, not of_gradient and meant(call))
         with self._lock:
-            self._unjudged.append(one)
-            self._held += sum([held_bytes(tensor) for tensor in (*one.given, *one.made)])
-            if not one.late or len(self._unjudged) >= WAITING or self._held >= HELD:
-                self._settle()
+            self._judge(bad)
 
-    def _settle(self) -> None:
-        """Judges what waits, in the order of the calls."""
-        with self._lock, interception.unseen():
-            waiting, self._unjudged, self._held = self._unjudged, [], 0
-            if not waiting:
-                return
-            looks = [one.after for one in waiting]
-            self._looks.read(looks + [one.before for one in waiting if one.before is not None])
-            for one in waiting:
-                after = one.after.found
-                assert after is not None  # it was read
-                if after.nan or after.inf:
-                    self._judge(one, after)
+    # Verdicts.
 
-    def _judge(self, one: _Unjudged, after: Health) -> None:
-        before = one.before.found if one.before is not None else health(one.given)
-        assert before is not None  # it was read
-        call, direction = one.call, one.direction
+    def _judge(self, bad: _Bad) -> None:
+        """Counts a call; an alarm where its arguments had no NaN or Inf."""
+        before, after = (_health(side) for side in (bad.inputs, bad.outputs))
         new_nan = after.nan and not before.nan
         new_inf = after.inf and not before.inf and not before.nan
-        if new_inf and not new_nan and direction == "forward" and meant(call):
+        if new_inf and not new_nan and bad.infinite_argument and not bad.of_gradient:
             return
         if not (new_nan or new_inf):
             self._propagated += 1
             return
         self._count += 1
         if len(self._alarms) < KEPT:
-            self._alarms.append(
-                Alarm(
-                    call.id,
-                    call.name,
-                    "NaN" if new_nan else "Inf",
-                    call.direction if call.level == "aten" else direction,
-                    call.step,
-                    call.module,
-                    call.where,
-                    tuple(extents(one.given)),
-                    tuple(extents(one.made)),
-                    _note(one),
-                )
-            )
+            kind = "NaN" if new_nan else "Inf"
+            more = (bad.direction, bad.step, bad.module, bad.where, bad.inputs, bad.outputs)
+            self._alarms.append(Alarm(bad.id, bad.op, kind, *more, _note(bad)))
 
     def _show(self, call: Call, result: Any) -> None:
         columns = ("name", "inf_or_nan", "min", "max", "mean", "std", "norm")
@@ -214,6 +252,7 @@ class OpOverflowCheck(Observer):
         report.say(report.grid(columns, rows))
 
     def finish(self, started: Started) -> None:
+        self._add_counts(started)
         lines = [
             f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
             f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"
@@ -228,6 +267,52 @@ class OpOverflowCheck(Observer):
             if alarm.note:
                 lines.append(f"    {alarm.note}")
         report.summary(self, started, lines)
+
+
+def _bad(row: dict[str, Any]) -> _Bad:
+    """A call with NaN or Inf, from its line."""
+    of_gradient = "grad_inputs" in row
+    given = row["grad_outputs"] if of_gradient else row["inputs"]
+    made = row["grad_inputs"] if of_gradient else row["outputs"]
+    more = list(row.get("mutated", {}).values())
+    return _Bad(
+        row["id"],
+        row["op"],
+        "backward" if of_gradient else row["direction"],
+        row["step"],
+        row["module"],
+        row["site"] or "(unknown line)",
+        _extents_of(given),
+        _extents_of([*made, *more]),
+        of_gradient,
+        row.get("infinite_argument", False),
+    )
+
+
+def _extents_of(found: list[dict[str, Any] | None]) -> tuple[Extent, ...]:
+    """Of the tensors whose statistics are known."""
+    return tuple(
+        Extent(
+            f"[{at}]",
+            one["dtype"],
+            tuple(one["shape"]),
+            math.nan if one["min"] is None else one["min"],
+            math.nan if one["max"] is None else one["max"],
+            one["nans"],
+            one["nonfinite"] - one["nans"],
+        )
+        for at, one in enumerate(found)
+        if one is not None and "nans" in one
+    )
+
+
+def _health(side: tuple[Extent, ...]) -> Health:
+    return Health(any(one.nans for one in side), any(one.infs for one in side))
+
+
+def _is_healthy(found: list[Tensor]) -> bool:
+    state = health(found)
+    return not (state.nan or state.inf)
 
 
 def extent(name: str, tensor: Tensor) -> Extent:
@@ -253,11 +338,6 @@ def extents(tensors: list[Tensor]) -> Iterator[Extent]:
             yield extent(f"[{at}]", tensor)
 
 
-def _is_seen(call: Call) -> bool:
-    """Whether the host reads a call's tensors without waiting for long."""
-    return call.device is None or statistics.kind_is_seen(call.device.type)
-
-
 def _in_place(call: Call) -> bool:
     return bool(call.kwargs.get("inplace")) or names.last(call.name) == "__setitem__"
 
@@ -275,10 +355,10 @@ def meant(call: Call) -> bool:
     return found
 
 
-def _note(one: _Unjudged) -> str:
-    if one.direction == "backward" and _scaling():
+def _note(bad: _Bad) -> str:
+    if bad.of_gradient and _scaling():
         return "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
-    return "as they were a little later: what was written again since is new" if one.late else ""
+    return ""
 
 
 def _scaling() -> bool:

@@ -1,7 +1,8 @@
-"""The statistics of calls: one JSON line for each call, and one for its gradients.
+"""Writes the statistics of calls: one JSON line for each call, and one for its gradients.
 
-The native recorder measures tensors where it is there; else, and where it cannot, the values are
-copied to the host and measured at once.
+Each tensor is read once, at the call. An input that a recorded call has produced is not read
+again: its line refers to that call (`"same_as"`, `"view_of"`), and so does a result that is a view
+of an input. With `inputs="all"` every line has its own statistics.
 """
 
 from __future__ import annotations
@@ -11,34 +12,27 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import (
-    diagnostics,
-    gradients,
-    kernels,
-    late,
-    names,
-    outsiders,
-    recording,
-    reducing,
-    results,
-    statistics,
-)
+from op_tools import diagnostics, late, results, statistics
 from op_tools.background import Background
 from op_tools.call import Call
+from op_tools.interception import Plan
+from op_tools.native_sink import NativeSink, native_sink
 from op_tools.statistics_text import start_of, written
 
 
 class StatisticsStore:
-    """Writes lines."""
+    """The file of one run of OpCapture, and the native sink that fills it, if there is one."""
 
-    def __init__(self, hash_only: bool, sampled: bool = True, everything: bool = False) -> None:
+    def __init__(self, hash_only: bool, all_inputs: bool = False) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}{results.rank()}"
@@ -49,56 +43,42 @@ class StatisticsStore:
         self._file = self.place.open("xb", buffering=0)
         self.bytes = 0
         self.files = 1
-        self._hash_only, self._sampled = hash_only, sampled
+        self._hash_only = hash_only
         self._lines: list[str] = []
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._background: Background | None = None
         self._working = False
-        self.recorder = self._native()
-        if everything and self.recorder is not None:
-            if outsiders.begin(self._disturbed):
-                self.recorder.trust_torch(outsiders.groups)
-            else:
-                self._disturbed()
-        gradients.beforehand.append(self.settle)
+        self.native = self._native(all_inputs)
+        self.sink: Any = None if self.native is None else self.native.sink
 
-    def _native(self) -> Any:
-        """The native recorder; None: there is no native part."""
-        helper = kernels.helper()
-        if helper is None:
-            return None
-        store = weakref.proxy(self)  # it is ours: no cycle
-        return helper.Recorder(
-            self._hash_only,
-            self._sampled,
+    def _native(self, all_inputs: bool) -> NativeSink | None:
+        store = weakref.proxy(self)  # the sink belongs to the store: no reference cycle
+        return native_sink(
+            "OpCapture",
             self._limit,
             lambda tensor: store.described(tensor),
-            recording.window,
-            reducing.starter,
-            reducing.launcher,
             lambda: store.flush_soon(),
-            lambda func, text: diagnostics.add(
-                "OpCapture", names.name_of(func) if func else "statistics", RuntimeError(text)
-            ),
+            hash_only=self._hash_only,
+            all_inputs=all_inputs,
         )
 
-    def _disturbed(self) -> None:
-        """Any memory may be written unseen from now on, between two calls."""
-        self._sampled = True
-        self.recorder.trust_nobody()
+    def function(self, plan: Plan, headers: Any) -> Any:
+        """What makes the calls of one of torch's functions and records them natively."""
+        assert self.native is not None  # by the caller
+        return self.native.function(plan, headers, self)
+
+    def headers(self, works_on: Callable[[torch.device], bool]) -> Any:
+        """Makes the headers of the calls that are recorded natively."""
+        assert self.native is not None  # by the caller
+        return self.native.headers(works_on, _site, json.dumps)
 
     def texts(self, tensors: list[Tensor]) -> list[str]:
-        """Tensors' statistics in JSON; from now on they may be written."""
-        if self.recorder is None:
+        """The statistics of tensors in JSON, read now."""
+        if self.sink is None:
             return list(map(self.described, tensors))
-        made = list(map(self.recorder.text, tensors))
-        if self._sampled:
-            self.recorder.settle()
-        else:  # the recorder launches before the writes that it sees, and it does not see this call
-            kernels.forget_all()
-        return made
+        return list(map(self.sink.text, tensors))
 
     def described(self, tensor: Tensor) -> str:
         """A tensor's statistics in JSON, measured on the host."""
@@ -112,13 +92,8 @@ class StatisticsStore:
             return '"skipped":"a graph is being captured"'
         return written(statistics.of(tensor, self._hash_only), self._hash_only)
 
-    def settle(self) -> None:
-        """Any memory may be written from now on."""
-        if self.recorder is not None and os.getpid() == self._pid:  # else it is the parent's
-            self.recorder.settle()
-
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
-        """The line of a call: its arguments were measured before it, which may write them."""
+        """Adds the line of a call. Its arguments were measured before it, which may write them."""
         line = f'{head},"inputs":[{given}],"outputs":[{",".join(self.texts(result))}]'
         if mutated:
             texts = self.texts(list(mutated.values()))
@@ -127,21 +102,16 @@ class StatisticsStore:
         self.add(line + "}\n")
 
     def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
-        """The line of a call's gradients."""
+        """Adds the line of a call's gradients."""
         into = ",".join([text or "null" for text in inputs])
         out = ",".join([text or "null" for text in outputs])
         self.add(f'{head},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
 
-    def forget(self, tensor: Tensor) -> None:
-        """A tensor was written."""
-        if self.recorder is not None:
-            self.recorder.forget(tensor)
-
     def add(self, line: str) -> None:
-        """A line that is to be written."""
+        """Adds a line."""
         full = False
-        if self.recorder is not None:
-            self.recorder.add(line)  # it flushes
+        if self.sink is not None:
+            self.sink.add(line)  # it flushes by itself
         else:
             with self._lock:
                 self._lines.append(line)
@@ -150,8 +120,8 @@ class StatisticsStore:
             self.flush()
 
     def flush_soon(self) -> None:
-        """Writes what is there; in the background what a device has found, which is more work."""
-        if self._file.closed or not self.recorder.defers:  # a backward pass after the end
+        """Writes the pending lines, in the background while the tool runs."""
+        if self._file.closed:  # a backward pass after the end
             self.flush()
         elif os.getpid() == self._pid and not self._working:
             self._working = True
@@ -160,24 +130,24 @@ class StatisticsStore:
             self._background.put(self._work)
 
     def _work(self) -> None:
-        """In the background, until the end: what the native part has put into words is written."""
+        """Writes lines until the end, in the background."""
         try:
-            while done := self.recorder.work(self._file.fileno()):
+            while done := self.sink.work(self._file.fileno()):
                 with self._lock:
-                    self._wrote(done) if isinstance(done, int) else self._write(done)
+                    self._wrote(done)
         except Exception as error:  # a full disk: a tool must not kill the program that it watches
             diagnostics.add("OpCapture", "statistics", error)
         finally:
-            self.recorder.stop_work()
+            self.sink.stop_work()
             self._working = False
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Writes all pending lines."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self.recorder is not None:
-                data = self.recorder.take()
+            if self.sink is not None:
+                data = self.sink.take()
             else:
                 data = "".join(self._lines).encode()
                 self._lines.clear()
@@ -197,20 +167,23 @@ class StatisticsStore:
         results.budget.spend(size)
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes all pending lines and closes the file."""
         if self._background is not None and os.getpid() == self._pid:
-            self.recorder.end_work()
+            self.sink.end_work()
             self._background.close()
         self.flush()
         self._file.close()
-        outsiders.end(self._disturbed)
-        gradients.beforehand.remove(self.settle)
-        if self.recorder is not None:
-            self.recorder.limit = 1  # what comes later is written at once
+        if self.sink is not None:
+            self.sink.limit = 1  # lines of a later backward pass are written at once
+
+
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return _place(code.co_filename, line)
 
 
 def head(call: Call) -> str:
-    """The start of a line: which call it is."""
+    """The start of a line: which call it is about."""
     site = call.site
     place = _place(site.file, site.line) if site is not None else '""'
     what = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'

@@ -184,14 +184,9 @@ class Tool:
             started.refused[NOT_SELECTED] += 1
         return selected
 
-    @property
-    def records(self) -> bool:
-        """Whether the calls of kernels are written down natively, as good as all."""
-        return False
-
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        """What writes a kernel's calls down natively, and what gives the starts of the lines: a
-        native part too, or a function of the kind of device. None: it looks at each call itself.
+        """The native sink that records a kernel's calls, and what makes their headers; None: the
+        tool observes each call in Python.
         """
         return None
 
@@ -204,11 +199,6 @@ class Tool:
     def so_far(self) -> str:
         """For the line of progress: ", 2 wrong" or nothing."""
         return ""
-
-    def settle(self) -> None:
-        """Before memory may be written by what no tool sees, as a recorded graph does: what it
-        would look at later it looks at now, and no values are known to it.
-        """
 
     def begin(self, options: Options) -> None:
         """At the start: read what is its own, refuse what cannot work."""

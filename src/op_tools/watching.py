@@ -33,7 +33,6 @@ def install(
     before: _Before,
     after: _After,
     in_thread: Callable[[], None],
-    before_replay: Callable[[], None],
 ) -> None:
     """Puts the wrappers in place, or takes them away."""
     if on and not _undo:
@@ -42,8 +41,7 @@ def install(
         for owner in (torch.autograd.graph, torch.autograd):
             _set(owner, "_engine_run_backward", backward)
         _set(threading.Thread, "start", _wrapped_start(threading.Thread.start, in_thread))
-        graph = torch.cuda.CUDAGraph  # its kernels are not called, and write all the same
-        _set(graph, "replay", _wrapped_replay(graph.replay, before_replay))
+        graph = torch.cuda.CUDAGraph
         if hasattr(graph, "capture_begin"):  # else torch was built without graphs
             _set(graph, "capture_begin", _wrapped_capture_begin(graph.capture_begin))
             _set(graph, "capture_end", _wrapped_capture_end(graph.capture_end))
@@ -68,15 +66,6 @@ def _wrapped_backward(plain: Callable[..., Any], before: _Before, after: _After)
             after(done)
 
     return run_backward
-
-
-def _wrapped_replay(plain: Callable[..., None], before: Callable[[], None]) -> Any:
-    @functools.wraps(plain)
-    def replay(graph: Any) -> None:
-        before()
-        plain(graph)
-
-    return replay
 
 
 _capture_lock = threading.RLock()
@@ -135,21 +124,6 @@ def _wrapped_start(plain: Callable[..., None], in_thread: Callable[[], None]) ->
         plain(thread)
 
     return start
-
-
-# Functions of torch's that are written in Python find their way to a mode by one of Python's, too.
-
-_ASKING = (torch.nn.functional, torch.functional, torch._tensor)
-_handler: Callable[..., Any] = torch.overrides.handle_torch_function
-
-
-def set_handler(handler: Callable[..., Any] | None) -> None:
-    """Puts another in the place of `handle_torch_function` there; None: torch's own."""
-    global _handler
-    before, _handler = _handler, handler or torch.overrides.handle_torch_function
-    for owner in _ASKING:
-        if vars(owner)["handle_torch_function"] is before:  # else it is another one's
-            vars(owner)["handle_torch_function"] = _handler
 
 
 # The stacks of modes. Other modes, above or below ours, stay where they are.

@@ -13,8 +13,7 @@ from op_tools import (
     diagnostics,
     engine,
     kernels,
-    outsiders,
-    recording,
+    native_sink,
     reducing,
     statistics,
     steps,
@@ -34,9 +33,6 @@ def clean_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     for name in [name for name in os.environ if name.startswith(("OP_", "AUTOCOMPARE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    if small.CARD == "dipu":  # what other tests have loaded and compiled is none of this one's
-        monkeypatch.setattr(outsiders, "_libraries", lambda: iter(()))
-        monkeypatch.setattr(outsiders, "_has_compiled", lambda: False)
     torch.manual_seed(0)
     diagnostics.clear()
     steps.reset()
@@ -63,7 +59,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(table))
         return own(table, device)
 
-    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(reducing, "starter", lambda kind: start)
     return seen

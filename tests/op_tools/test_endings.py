@@ -64,25 +64,6 @@ def test_a_forked_child_ends_without_its_parents_tools(native: str, tmp_path: Pa
     assert sorted(len(each) for each in lines) == [1, 300]
 
 
-def test_what_waits_is_not_a_forked_childs() -> None:
-    source = """
-from op_tools import recording, reducing
-starts, own = [], reducing.starter("dipu")
-recording.window = lambda kind, index: None
-reducing.starter = lambda kind: lambda *given: starts.append(1) or own(*given)
-def leave():
-    torch.ones(2).sin()
-    torch.compile(lambda one: one, backend="eager")
-    os._exit(len(starts))
-with op_tools.OpCapture(mode="hash"):
-    x.sin(), x.sin()
-    before = len(starts)
-    print("child", child(leave) - before)
-print("starts", len(starts) > before)
-"""
-    assert {"child 0", "starts True"} <= set(output_of(CHILD + source).splitlines())
-
-
 def test_a_forked_child_has_tools_of_its_own() -> None:
     source = """
 def own():

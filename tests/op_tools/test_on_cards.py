@@ -15,6 +15,7 @@ from tests.op_tools import small
 def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> list[dict[str, object]]:
     """The second step's lines: what was called, and the bits of all tensors."""
     monkeypatch.setenv("OP_TOOLS_NATIVE", native)
+    monkeypatch.setenv("OP_CAPTURE_INPUTS", "all")
     monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder / native))
     steps.reset()
     step = training_step.training(small.CARD)

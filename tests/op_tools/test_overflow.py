@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import op_tools
-from op_tools import overflow, statistics
+from op_tools import diagnostics, kernels
+from op_tools.call import Level
 from tests.op_tools import small
 
 
@@ -100,39 +101,35 @@ def test_a_grad_scaler_is_mentioned() -> None:
     assert "GradScaler" in tool.first.note
 
 
-# Where the host would have to wait for the device.
+# By the vendor's kernel, and without the native part.
 
 
-def test_calls_are_judged_together_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
-    waits = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: waits.append(device))
+@pytest.fixture(params=["host", "kernel", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who looks at the values: the native part on the host, a kernel of the device, or Python."""
+    if request.param == "kernel":
+        request.getfixturevalue("starts")
+    elif request.param == "python":
+        monkeypatch.setattr(kernels, "helper", lambda: None)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_calls_are_judged_by_their_values_at_the_call(way: str, level: Level) -> None:
     x = torch.zeros(2, device="dipu", requires_grad=True)
     many = [torch.full((3,), 1e30, device="dipu") for _ in range(4)]
-    with op_tools.OpOverflowCheck() as tool:
-        for _ in range(50):
-            x + 1
+    with op_tools.OpOverflowCheck(level=level) as tool:
         y = x + 1
         torch.sqrt(x).sum().backward()
         torch._foreach_mul_(many, 1e30)
-        y.detach().log_().sub_(1)
-        assert not waits
-        assert len(tool.alarms) == 2 and len(waits) == 1
+        y.detach().log_().sub_(1).div_(0)
+        y.detach().fill_(1)
         torch.log(x - 1)
-    assert [(alarm.op, alarm.kind, alarm.direction) for alarm in tool.alarms] == [
-        ("torch.sqrt", "Inf", "backward"),
-        ("torch._foreach_mul_", "Inf", "forward"),
-        ("torch.log", "NaN", "forward"),
+    found = [
+        (alarm.op.split(".")[-1 if level == "api" else 1], alarm.kind) for alarm in tool.alarms
     ]
-    assert tool.propagated == 0 and len(waits) == 2
-
-
-def test_so_many_bytes_wait_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
-    monkeypatch.setattr(overflow, "HELD", 4000)
-    x = torch.ones(300, device="dipu")
-    with op_tools.OpOverflowCheck() as tool:
-        for _ in range(9):
-            x = x * 1e5
-            assert tool._held < 4000
-    assert [alarm.kind for alarm in tool.alarms] == ["Inf"]
+    gradient = "sqrt" if level == "api" else "div"  # the kernel of its backward pass
+    assert found == [(gradient, "Inf"), ("_foreach_mul_", "Inf"), ("div_", "Inf"), ("log", "NaN")]
+    assert [alarm.direction for alarm in tool.alarms] == ["backward", *["forward"] * 3]
+    assert tool.alarms[-1].inputs[0].low == -1.0
+    assert not diagnostics.problems()

@@ -20,7 +20,7 @@ from op_tools import (
     OpCapture,
     diagnostics,
     kernels,
-    recording,
+    native_sink,
     reducing,
     statistics,
     steps,
@@ -50,6 +50,14 @@ SHAPES = ((), (0,), (1,), (3,), (7, 5), (129, 131), (520, 517))
 def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kernels, "helper", lambda: None)
     yield
+
+
+@pytest.fixture(autouse=True)
+def every_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line has the statistics of all its tensors; references are tested in
+    test_statistics_programs.py.
+    """
+    monkeypatch.setenv("OP_CAPTURE_INPUTS", "all")
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -262,7 +270,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
         pytest.skip("no compiler here")
     if seen == "by Python":  # each call has a record; the native recorder measures its tensors
         monkeypatch.setattr(OpCapture, "_looks", lambda self, plan=None: True)
-    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(statistics, "hosted", None)  # nothing is copied to the host
     x = torch.arange(6.0, device="dipu", requires_grad=True)
@@ -281,7 +289,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
 def test_a_device_without_the_kernels_is_read_by_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "window", lambda kind, index: None)
+    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(reducing, "starter", lambda kind: None)
     with OpCapture(mode="statistics"):
@@ -416,7 +424,7 @@ def test_without_the_native_part_the_lines_are_the_native_ones(
     if level == "api":
         monkeypatch.setattr(kernels, "helper", lambda: None)
     else:  # a dispatch mode, without the native part, is told of other kernels than its observers
-        monkeypatch.setattr(StatisticsStore, "_native", lambda store: None)
+        monkeypatch.setattr(StatisticsStore, "_native", lambda store, all_inputs: None)
         monkeypatch.setattr(statistics, "kernels", SimpleNamespace(helper=lambda: None))
     reference = recorded("reference")
     assert [_without_sums(line) for line in native] == [_without_sums(line) for line in reference]
@@ -462,41 +470,19 @@ def test_a_selection_is_kept_to_natively(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == 2
 
 
-# Reduced together, by what the vendor gives: the reference device's memory stands for one that the
-# host does not see.
+# By a kernel of the vendor: the reference device's memory represents one that the host cannot read.
 
 
-def test_tensors_wait_for_each_other_until_one_is_written(
+def test_all_tensors_of_a_call_are_measured_by_one_launch_at_the_call(
     starts: list[int], tmp_path: Path
 ) -> None:
-    x, y = torch.ones(3, device="dipu"), torch.full((2, 5), 2.0, device="dipu")
-    with OpCapture(mode="statistics", level="aten"):
-        z = x * 3
-        (y.t()[1:] + 1).neg()  # with gaps: of a copy
-        assert not starts
-        z.add_(1)
-        assert len(starts) == 1
-        x.neg()
-        assert len(starts) == 1
-    assert len(starts) == 2
-    views = ("aten.t.default", "aten.transpose.int", "aten.slice.Tensor")
-    product, added, opposite, plus, last = (d for d in lines(tmp_path) if d["op"] not in views)
-    assert [t["max"] for t in (*product["inputs"][:1], *product["outputs"])] == [1.0, 3.0]  # type: ignore[index, misc]
-    assert [added["inputs"][0]["norm"], opposite["outputs"][0]["min"]] == [math.sqrt(32), -3.0]  # type: ignore[index]
-    assert [t["max"] for t in (plus["inputs"][0], *plus["outputs"])] == [3.0, 4.0]  # type: ignore[index, misc]
-    assert last["inputs"][0]["hash"] == statistics.of(torch.ones(3)).hex  # type: ignore[index]
-
-
-def test_a_call_that_is_not_followed_by_all_others_does_not_wait(
-    starts: list[int], tmp_path: Path
-) -> None:
-    x = torch.ones(3, device="dipu")
+    x = torch.ones(4, device="dipu")
     with OpCapture(mode="hash", level="aten", disable="aten.mul_.Tensor"):
         y = x + 1
-        assert len(starts) == 2  # of its arguments before it, of its results after it
-        y.mul_(2)  # unseen
+        assert starts == [2]  # its argument and its result
+        y.mul_(2)  # not captured
     (line,) = lines(tmp_path)
-    assert line["outputs"][0]["hash"] == statistics.of(torch.full((3,), 2.0)).hex  # type: ignore[index]
+    assert line["outputs"][0]["hash"] == statistics.of(torch.full((4,), 2.0)).hex  # type: ignore[index]
 
 
 def test_another_stream_writes_after_what_waits(starts: list[int], tmp_path: Path) -> None:
@@ -512,13 +498,13 @@ def test_another_stream_writes_after_what_waits(starts: list[int], tmp_path: Pat
     assert [first["inputs"][0]["max"], third["inputs"][0]["max"]] == [1.0, 4.0]  # type: ignore[index]
 
 
-def test_memory_that_was_given_back_is_not_read(starts: list[int], tmp_path: Path) -> None:
+def test_memory_may_be_given_back_right_after_the_call(starts: list[int], tmp_path: Path) -> None:
     x = torch.ones(1000, device="dipu")
     with OpCapture(mode="statistics", level="aten"):
         x.neg()
         x.untyped_storage().resize_(0)
     (line,) = lines(tmp_path)
-    assert line["inputs"][0]["skipped"] == "its memory was given back"  # type: ignore[index]
+    assert line["inputs"][0]["max"] == 1.0  # type: ignore[index]
     assert line["outputs"][0]["max"] == -1.0  # type: ignore[index]
 
 
@@ -667,9 +653,10 @@ def test_training_is_written_down_as_where_the_host_sees(
         return [{**line, "id": 0} for line in lines(tmp_path / name)]
 
     together = written("together")
-    assert len(starts) < len(together) / 2
+    assert starts
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OP_CAPTURE_INPUTS", "all")
     apart = written("apart")
     assert [line["op"] for line in together] == [line["op"] for line in apart]
     for one, other in zip(together, apart, strict=True):

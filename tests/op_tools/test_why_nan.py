@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from op_tools import WhyNan, statistics
-from op_tools.looking_later import Later
 from tests.op_tools import small
 
 ROOT = Path(__file__).parents[2]
@@ -196,19 +194,3 @@ def test_where_the_host_does_not_see_the_memory_calls_are_judged_later(
     with WhyNan() as healthy:
         texts(2)
     assert healthy.found is not None and healthy.found["status"] == "healthy"
-
-
-def test_many_tensors_are_looked_at_by_one_kernel_as_they_were_before_a_write() -> None:
-    given = [[1.0, -3.0], [math.nan, math.inf], [math.inf, 2.0], [-0.0], [0.5] * 70_000]
-    some = [torch.tensor(values).to("dipu") for values in given]
-    some.append(torch.arange(12.0).view(3, 4).to("dipu").t()[1:])
-    later = Later()
-    assert later.takes(some)
-    later.add(some[:3])
-    later.before_write([some[1]])
-    later.add(some[3:])
-    later.before_write([some[0]])  # it waits no longer
-    some[0].fill_(7.0)
-    found = later.read()
-    assert found == pytest.approx([3.0, math.nan, math.inf, 0.0, 0.5, 11.0], nan_ok=True)
-    assert later.read() == []

@@ -293,6 +293,12 @@ OP_CAPTURE_FIRST = integer(
     "So many calls of each signature are captured, unless OP_TOOLS_FIRST is set; 0: all.",
     minimum=0,
 )
+OP_CAPTURE_INPUTS = choice(
+    "OP_CAPTURE_INPUTS",
+    "new",
+    "Statistics of which inputs: of those that no recorded call has produced, or of all.",
+    ("new", "all"),
+)
 OP_CAPTURE_MEMORY = size(
     "OP_CAPTURE_MEMORY",
     1024**3,

@@ -44,15 +44,13 @@ class Store(Protocol):
 FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": PackedStore}
 
 
-def begun(format: str, mode: str, every_call: bool, sampled: bool, everything: bool) -> Run:
-    """A start. Unless `sampled`, every kernel is seen, and no write to a tensor escapes; with
-    `everything`, every call of a step is seen, if one is. Both concern statistics alone.
-    """
+def begun(format: str, mode: str, every_call: bool, all_inputs: bool) -> Run:
+    """Starts a run. `all_inputs`: statistics of every input, see `StatisticsStore`."""
     tensors = mode == "tensors"
     return Run(
         mode,
         FORMATS[format]() if tensors else None,
-        None if tensors else StatisticsStore(mode == "hash", sampled, everything),
+        None if tensors else StatisticsStore(mode == "hash", all_inputs),
         _limit(mode),
         results.budget.spent,
         every_call,
@@ -78,7 +76,7 @@ class Run:
     spent: int  # bytes that the process had written before the start
     every_call: bool  # not a few of each signature
     awaited: Awaited = field(default_factory=Awaited)
-    heads: Any = None  # of lines that are written natively
+    headers: Any = None  # makes the headers of calls that are recorded natively
     calls: int = 0
     quiet: str = ""  # why nothing more is written
     limits: list[str] = field(default_factory=list)
@@ -89,12 +87,6 @@ class Run:
         self.verbose = report.verbose()
         self._step: int | None = None  # the first one
         self._forecast_shown = False
-
-    def forget(self, *tensors: Tensor) -> None:
-        """Tensors were written."""
-        if self.statistics is not None:
-            for tensor in tensors:
-                self.statistics.forget(tensor)
 
     @property
     def limited(self) -> bool:

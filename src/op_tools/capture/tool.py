@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -17,23 +17,23 @@ from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import collectives, gradients, interception, names, recording, report
+from op_tools import collectives, gradients, interception, names, report
 from op_tools.call import Call, tensor_list
 from op_tools.capture import session
 from op_tools.capture.console import input_rows, show, show_gradients
 from op_tools.capture.encoding import Header, Part
 from op_tools.capture.session import Run
-from op_tools.filters import Selection, Steps
 from op_tools.gradients import Gradients
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.snapshot import Unsupported, device_name
-from op_tools.statistics_store import head
+from op_tools.statistics_store import StatisticsStore, head
 from op_tools.tool import Observer, Started
 from op_tools.written import Mark, is_counted, marks, written
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
+    "inputs": settings.OP_CAPTURE_INPUTS,
     "mode": settings.OP_CAPTURE_MODE,
 }
 
@@ -57,6 +57,8 @@ class OpCapture(Observer):
 
     `format="packed"` or OP_CAPTURE_FORMAT=packed: one archive instead of a folder for each call.
     `mode="statistics"` or "hash", or OP_CAPTURE_MODE: what the values amount to, not the values.
+    `inputs="all"` or OP_CAPTURE_INPUTS=all: statistics of every input, also of one that a recorded
+    call has produced.
     """
 
     key = "CAPTURE"
@@ -70,14 +72,10 @@ class OpCapture(Observer):
                 near = difflib.get_close_matches(name, CHOICES, n=1)
                 raise SettingError(
                     f"OpCapture has no option {name!r}.",
-                    f"did you mean {near[0]!r}?" if near else "there are: format, mode.",
+                    f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(CHOICES)}.",
                 )
-        everything = _is_everything(options, options.select)
-        sampled = not (everything and options.level == "aten")  # else every kernel is seen
-        # of a step that is selected everything is: a count of writes is trusted within it
-        in_step = _is_everything(options, replace(options.select, steps=Steps(), ranks=()))
         self._run = session.begun(
-            chosen["format"], chosen["mode"], options.select.first == 0, sampled, in_step
+            chosen["format"], chosen["mode"], options.select.first == 0, chosen["inputs"] == "all"
         )
 
     # A call.
@@ -89,59 +87,36 @@ class OpCapture(Observer):
         counted = plan is None or is_counted(names.last(plan.name))
         return asked or self._run.limited or not counted
 
-    @property
-    def records(self) -> bool:
-        statistics = self._run.statistics
-        native = statistics is not None and statistics.recorder is not None
-        return native and not self.selective and not self._looks()
-
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
         if self.selective or self._looks(plan) or plan.places:
             return None
         statistics = self._run.statistics
-        if statistics is None or statistics.recorder is None or plan.level != "api":
+        if statistics is None or statistics.sink is None or plan.level != "api":
             return None
         if plan.name.startswith("torch.distributed."):
             return None
-        written: Callable[..., Any]
-        written = recording.function(plan, statistics, self._heads())
-        return written
+        return statistics.function(plan, self._headers(statistics))  # type: ignore[no-any-return]
 
-    def _heads(self) -> Any:
-        if self._run.heads is None:
-            tool = weakref.ref(self)  # the heads are held by what we hold
-            self._run.heads = recording.heads(lambda device: _works_on(tool(), device))
-        return self._run.heads
+    def _headers(self, statistics: StatisticsStore) -> Any:
+        if self._run.headers is None:
+            tool = weakref.ref(self)  # the headers belong to the run: no reference cycle
+            self._run.headers = statistics.headers(lambda device: _works_on(tool(), device))
+        return self._run.headers
 
     def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        run = self._run
-        recorder = run.statistics.recorder if run.statistics is not None else None
-        if recorder is None or self._looks(plan):
+        statistics = self._run.statistics
+        if statistics is None or statistics.sink is None or self.selective or self._looks(plan):
             return None
-        if not self.selective:
-            return recorder, self._heads()
-
-        def start(kind: str) -> str | None:
-            if interception.local.busy or not plan.on(torch.device(kind)):
-                return None
-            call = plan.record(func, (), {}, None, None)
-            if not self.selects(call):
-                return None
-            self.counted()
-            run.calls += 1
-            run.operators.add(call.name)
-            return head(call)
-
-        return recorder, start
+        return statistics.sink, self._headers(statistics)
 
     def so_far(self) -> str:
         self._count(self.started)
         return ""
 
     def _count(self, started: Started) -> None:
-        """The calls that were written down natively meanwhile."""
+        """Counts the calls that were recorded natively since the last time."""
         run = self._run
-        for name, count in run.heads.counts().items() if run.heads is not None else ():
+        for name, count in run.headers.take_counts().items() if run.headers is not None else ():
             started.applied += count
             run.calls += count
             run.operators.add(name)
@@ -178,7 +153,6 @@ class OpCapture(Observer):
         run.awaited.begin(call, made)
         changed = own = written(call, state.given, state.marks)
         if own:
-            run.forget(*own.values())
             returned = {id(tensor) for tensor in made}
             changed = {at: tensor for at, tensor in own.items() if id(tensor) not in returned}
         if state.header is None:
@@ -233,11 +207,6 @@ class OpCapture(Observer):
 
 def _works_on(tool: OpCapture | None, device: torch.device) -> bool:
     return tool is not None and tool.works_on(device)
-
-
-def _is_everything(options: Options, select: Selection) -> bool:
-    """Whether no call of the level escapes, with such a selection."""
-    return options.ops == (".*",) and not options.disable and select.is_all
 
 
 def _choice(name: str, given: Any) -> str:

@@ -85,7 +85,7 @@ class OpAutoCompare(Observer):
         self._background = None if by_hand or self.sees_once else Background()
         helper = kernels.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)
-        self._known = helper and helper.Known(interception.local, interception.ids)
+        self._known = helper and helper.SignatureFilter(1, interception.local)
         if self._how.mode == "every":
             self.selective = self.picks  # else it takes them all, and need not be asked
 
@@ -96,7 +96,7 @@ class OpAutoCompare(Observer):
         if self._known is None or self._how.recheck or self.picks:
             return None
         python = partial(interception.run, plan.again())
-        return self._known.once(plan.name, python)  # type: ignore[no-any-return]
+        return self._known.around(plan.name, python)  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
         return super().selects(call) and self._chosen(call)

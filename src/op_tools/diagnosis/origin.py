@@ -36,7 +36,6 @@ from op_tools import (
 from op_tools.call import Call, held_bytes, tensor_list
 from op_tools.diagnosis import roots
 from op_tools.diagnosis.provenance import Record, Records, address, strided
-from op_tools.looking_later import Later
 from op_tools.options import Options
 from op_tools.tool import Observer, Started
 from op_tools.written import written_by_schema
@@ -61,7 +60,7 @@ class _Unread:
     record: Record
     given: list[Tensor]
     made: list[Tensor]
-    sizes: list[Tensor] | None  # of results, on the device; None: they are asked for later
+    sizes: list[Tensor]  # of results, on the device
     versions: list[int]  # of arguments: what is written since is as its maker left it
     by_value: bool  # the program itself gives an Inf
 
@@ -82,7 +81,6 @@ class WhyNan(Observer):
         self.found = None
         self._records = Records()
         self._unread: list[_Unread] = []
-        self._later = Later()
         self._held = 0
         self._names: dict[int, str] = {}  # of parameters, by their addresses
         self._calls = self._skipped = 0
@@ -92,13 +90,6 @@ class WhyNan(Observer):
         self.place = results.folder("why_nan") / _file_name()
 
     # Around a call.
-
-    def before(self, call: Call) -> Any:
-        func: Any = call.func
-        if self.found is None and func._schema.is_mutable:
-            with self._lock:
-                self._later.before_write(strided(written_by_schema(call)))
-        return None
 
     def after(self, call: Call, state: Any, result: Any) -> None:
         if self.found is not None:
@@ -141,22 +132,12 @@ class WhyNan(Observer):
             if record.bad:
                 self._judge(record, given, made, self._sizes(given), by_value)
             return
-        sizes = None if self._asked_later(numbers) else looks.greatest(numbers)
+        sizes = looks.greatest(numbers)
         versions = [-1 if tensor.is_inference() else tensor._version for tensor in given]
         self._unread.append(_Unread(record, given, made, sizes, versions, by_value))
         self._held += sum(held_bytes(tensor) for tensor in (*given, *made))
         if len(self._unread) >= WAITING or self._held >= HELD:
             self._settle()
-
-    def settle(self) -> None:
-        with self._lock:
-            self._settle()
-
-    def _asked_later(self, numbers: list[Tensor]) -> bool:
-        if not self._later.takes(numbers):
-            return False
-        self._later.add(numbers)
-        return True
 
     @staticmethod
     def _sizes(given: Sequence[Tensor]) -> list[float]:
@@ -189,12 +170,10 @@ class WhyNan(Observer):
         waiting, self._unread, self._held = self._unread, [], 0
         if not waiting:
             return
-        asked = [size for one in waiting for size in one.sizes or ()]
-        values, later = iter(looks.numbers(asked)), iter(self._later.read())
+        values = iter(looks.numbers([size for one in waiting for size in one.sizes]))
         for one in waiting:
             count = sum(looks.has_numbers(tensor) for tensor in one.made)
-            mine = later if one.sizes is None else values
-            one.record.largest = _largest([next(mine) for _ in range(count)])
+            one.record.largest = _largest([next(values) for _ in range(count)])
             if one.record.bad:
                 self._judge(one.record, one.given, one.made, self._taken(one), one.by_value)
 

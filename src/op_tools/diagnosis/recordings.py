@@ -153,17 +153,45 @@ def _with_rank(entry: Entry, rank: int) -> Entry:
 
 
 def _lines(file: Path, made: Recording) -> list[Entry]:
-    found = []
+    found, known = [], Produced()
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 made.problems.append(f"{file}: its last line, {number}, is not whole")
                 break
             row = json.loads(line)
+            known.resolve(row)
             if "outputs" in row:
                 wrote = row.get("mutated", {})
                 found.append(_entry(row, row["inputs"], [*row["outputs"], *wrote.values()]))
     return found
+
+
+class Produced:
+    """Finds the statistics that a line refers to instead of repeating them, in earlier lines.
+
+    A reference `[call, list, place]` is `same_as` for the same values. A view of values has no
+    statistics of its own: it stays without them.
+    """
+
+    _LISTS = ("inputs", "outputs", "mutated", "grad_inputs", "grad_outputs")
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[int, str, int], dict[str, Any]] = {}
+
+    def resolve(self, row: dict[str, Any]) -> None:
+        """Adds the statistics to the tensors of a line that refer to others."""
+        for name in self._LISTS:
+            tensors = row.get(name, ())
+            pairs = tensors.items() if isinstance(tensors, dict) else enumerate(tensors)
+            for place, tensor in pairs:
+                if tensor is None:
+                    continue
+                reference = tensor.get("same_as")
+                if reference is not None:
+                    source = self._tensors.get(tuple(reference), {})
+                    tensor.update({k: v for k, v in source.items() if k not in tensor})
+                self._tensors[row["id"], name, int(place)] = tensor
 
 
 def _entry(row: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> Entry:

@@ -1,0 +1,50 @@
+// The native part of op_tools, as Python sees it: see _C.pyi.
+#include <pybind11/pybind11.h>
+
+#include "tensors/hash.h"
+#include "tensors/statistics.h"
+
+namespace py = pybind11;
+
+namespace op_tools {
+
+void bind_api_function(py::module_& m);
+void bind_aten_observer(py::module_& m);
+void bind_call_headers(py::module_& m);
+void bind_call_timer(py::module_& m);
+void bind_ids(py::module_& m);
+void bind_signature_filter(py::module_& m);
+void bind_statistics_sink(py::module_& m);
+void bind_value_differences(py::module_& m);
+
+static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
+  Measured found;
+  {
+    py::gil_scoped_release release;
+    found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind), hash_only);
+  }
+  if (hash_only) return py::make_tuple(found.hash);
+  if (!found.numbers) return py::make_tuple(found.hash, py::none(), py::none(), py::none(), py::none(), found.nonfinite);
+  if (found.whole) return py::make_tuple(found.hash, found.whole_low, found.whole_high, found.mean, found.norm, found.nonfinite);
+  return py::make_tuple(found.hash, found.low, found.high, found.mean, found.norm, found.nonfinite);
+}
+
+static uint64_t hash_address(uintptr_t address, size_t size) {
+  py::gil_scoped_release release;
+  return hash_bytes(reinterpret_cast<const uint8_t*>(address), size);
+}
+
+}  // namespace op_tools
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  op_tools::bind_api_function(m);
+  op_tools::bind_aten_observer(m);
+  op_tools::bind_call_headers(m);
+  op_tools::bind_call_timer(m);
+  op_tools::bind_ids(m);
+  op_tools::bind_signature_filter(m);
+  op_tools::bind_statistics_sink(m);
+  op_tools::bind_value_differences(m);
+  m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of values in host memory");
+  m.def("hash", &op_tools::hash_address, "the hash of bytes in host memory");
+}
