@@ -139,9 +139,7 @@ class Pending:
 
     def verdict(self) -> Finding | None:
         """What is wrong; None: nothing. Waits for the device."""
-        for (label, rows, columns), figures in zip(
-            self._labels, self._reading.read(), strict=True
-        ):
+        for (label, rows, columns), figures in zip(self._labels, self._reading.read(), strict=True):
             mean, deviation, largest, row, bad = figures
             limit = _limit(rows)
             coarse = mean - 3 * deviation > 1 and min(rows, columns) >= FEW
