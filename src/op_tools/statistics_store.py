@@ -32,7 +32,7 @@ from op_tools.statistics_text import start_of, written
 class StatisticsStore:
     """The file of one run of OpCapture, and the native sink that fills it, if there is one."""
 
-    def __init__(self, hash_only: bool, all_inputs: bool = False) -> None:
+    def __init__(self, hash_only: bool, all_inputs: bool = False, background: bool = True) -> None:
         folder = results.folder("op_statistics_result")
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         stem = f"op_statistics_info_pid{results.owner(folder)}_{stamp}{results.rank()}"
@@ -48,6 +48,7 @@ class StatisticsStore:
         self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
         self._lock = threading.Lock()
         self._pid = os.getpid()
+        self._in_background = background
         self._background: Background | None = None
         self._working = False
         self.native = self._native(all_inputs)
@@ -120,8 +121,8 @@ class StatisticsStore:
             self.flush()
 
     def flush_soon(self) -> None:
-        """Writes the pending lines, in the background while the tool runs."""
-        if self._file.closed:  # a backward pass after the end
+        """Writes the pending lines, in the background while the tool runs if that is wanted."""
+        if self._file.closed or not self._in_background:  # closed: a backward pass after the end
             self.flush()
         elif os.getpid() == self._pid and not self._working:
             self._working = True

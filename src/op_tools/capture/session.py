@@ -46,12 +46,12 @@ FORMATS: dict[str, Callable[[], Store]] = {"folders": FolderStore, "packed": Pac
 
 def begun(format: str, mode: str, every_call: bool, all_inputs: bool) -> Run:
     """Starts a run. `all_inputs`: statistics of every input, see `StatisticsStore`."""
-    tensors = mode == "tensors"
+    tensors, limit = mode == "tensors", _limit(mode)
     return Run(
         mode,
         FORMATS[format]() if tensors else None,
-        None if tensors else StatisticsStore(mode == "hash", all_inputs),
-        _limit(mode),
+        None if tensors else StatisticsStore(mode == "hash", all_inputs, background=not limit),
+        limit,
         results.budget.spent,
         every_call,
     )
@@ -131,7 +131,7 @@ class Run:
                 assert self.store is not None
                 self.store.drain()  # equal contents in the queue count until they are found equal
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
-                self.mode, self.statistics = "statistics", StatisticsStore(False)
+                self.mode, self.statistics = "statistics", StatisticsStore(False, background=False)
                 self.limits.append(f"after {self.calls} calls only statistics were written")
                 report.say(
                     f"OpCapture: no more tensors after {self.calls} calls, for they reach the "
