@@ -121,7 +121,9 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     if plan.against == "captured" and not recorded.has_output:
         return replace(made, status="ran", message="no output was captured to compare with")
     if taken is None:
-        return _judged(made, recorded, again, plan)
+        against: Any = plan.against
+        expected = reference(recorded, against, plan.trust)
+        return _outcome(made, differences(recorded, again, expected))
     try:
         items = verdicts.compared(taken, again, recorded, plan.shows_check)
     except NoReferenceError as error:
@@ -135,14 +137,6 @@ def _deterministic(again: Replayed, prepared: Prepared) -> bool:
         return False
     prepared.fresh()
     return all(row.close for row in differences(prepared.recorded, again, prepared.run()))
-
-
-def _judged(made: Outcome, recorded: Recorded, again: Replayed, plan: Plan) -> Outcome:
-    target: Any = plan.against
-    expected = reference(recorded, target, plan.trust)
-    rows = differences(recorded, again, expected)
-    own = {row.path: row.dtype for row in differences(recorded, again, again)}
-    return _outcome(made, [replace(row, dtype=own.get(row.path, row.dtype)) for row in rows])
 
 
 def _outcome(made: Outcome, rows: Sequence[Difference]) -> Outcome:

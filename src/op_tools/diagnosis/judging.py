@@ -7,14 +7,13 @@ import warnings
 import torch
 
 from op_tools import interception
-from op_tools.call import Call, tensors
 from op_tools.capture.encoding import Recorded
 from op_tools.compare import eligibility, host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Taken
-from op_tools.compare.rerun import again_of
 from op_tools.diagnosis.recordings import Entry
-from op_tools.replay.allowed_functions import ReplayError, function_of, writes
+from op_tools.replay import Prepared, ReplayError
+from op_tools.replay.verdicts import rerun_of
 
 
 def fault_of(entry: Entry) -> str | None:
@@ -41,24 +40,9 @@ def fault_of(entry: Entry) -> str | None:
 
 
 def _taken(recorded: Recorded) -> Taken | None:
-    header, host = recorded.header, torch.device("cpu")
-    level = "aten" if recorded.name.startswith("aten.") else "api"
-    call = Call(
-        header.get("id", 0),
-        recorded.name,
-        function_of(recorded, host),
-        recorded.args,
-        recorded.kwargs,
-        level,  # type: ignore[arg-type]
-        device=host,
-    )
-    if eligibility.unfit(call):
+    host = Prepared(recorded, eligibility.HOST, backward=False)
+    again = rerun_of(recorded, host, recorded.header.get("id", 0), recorded.output)
+    if eligibility.unfit(again.call):
         return None
-    cast = header.get("autocast")
-    autocast = getattr(torch, cast[1]) if cast else None
-    types = [tensor.dtype for tensor in tensors(recorded.output)]
-    wrote = bool(recorded.written) or writes(recorded.name)
-    again = again_of(call, frozenset(), wrote, autocast, types)
-    given = list(tensors(recorded.args, recorded.kwargs))
-    after = [recorded.mutated.get(at) for at in range(len(given))]
+    after = [recorded.mutated.get(at) for at in range(len(host.given))]
     return Taken(again, recorded.output, after, False, "cpu")

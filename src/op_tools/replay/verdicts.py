@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from deeplink import settings
 from deeplink.compare import Difference, compare
@@ -21,9 +20,9 @@ from op_tools.capture.encoding import Recorded
 from op_tools.compare import console, eligibility, host_verdicts, precision
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Item, Taken
-from op_tools.compare.rerun import again_of
+from op_tools.compare.rerun import Again, again_of
 from op_tools.gradients import Gradients
-from op_tools.host import Copies, host_copy, mapped
+from op_tools.host import Copies, host_copy
 from op_tools.replay import Prepared, Replayed
 from op_tools.replay.allowed_functions import writes
 
@@ -53,20 +52,22 @@ def differences(
 
 
 def _held(operator: str, got: Any, want: Any) -> list[Difference]:
-    """Against a run in other types: by the tolerance that is set for the operator and the type, as
-    OpAutoCompare holds it (the reference rounded to the result's type), else by the type's own.
+    """Compare with a run in other types: by the tolerance that is set for the operator and type, as
+    OpAutoCompare does (the reference rounded to the result's type), else by the type's tolerance.
     """
     rows = compare(got, want, check_dtype=False)
-    types = [str(t.dtype).removeprefix("torch.") for t in tensors(got)]
-    if len(types) != len(rows) or not any(settings.op_tolerance(operator, t) for t in types):
+    mine, theirs = list(tensors(got)), list(tensors(want))
+    if not len(rows) == len(mine) == len(theirs):
         return rows
-    mine = iter(tensors(got))
-    want = mapped(want, lambda t: t.to(next(mine, t).dtype) if isinstance(t, Tensor) else t)
-    for place, dtype in enumerate(types):
+    for place, (row, one, other) in enumerate(zip(rows, mine, theirs, strict=True)):
+        dtype = str(one.dtype).removeprefix("torch.")
         tolerance = settings.op_tolerance(operator, dtype)
         if tolerance is not None:
             atol, rtol = tolerance
-            rows[place] = compare(got, want, atol=atol, rtol=rtol, check_dtype=False)[place]
+            other = other.to(one.dtype)
+            (found,) = compare(one, other, atol=atol, rtol=rtol, check_dtype=False)
+            row = replace(found, path=row.path)
+        rows[place] = replace(row, dtype=dtype)
     return rows
 
 
@@ -85,17 +86,23 @@ def reference(recorded: Recorded, against: Against, trust: Sequence[str] = ()) -
 # By the rules of OpAutoCompare.
 
 
+def rerun_of(recorded: Recorded, host: Prepared, number: int, result: Any) -> Again:
+    """The call for a run on the host in higher precision; `result` is what the device computed."""
+    level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
+    call = Call(number, recorded.name, host.func, host.args, host.kwargs, level)
+    call.device = host.device
+    wrote = bool(recorded.written or recorded.mutated or writes(recorded.name))
+    autocast = getattr(torch, cast[1]) if cast else None
+    return again_of(call, host.wanted, wrote, autocast, [one.dtype for one in tensors(result)])
+
+
 def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]) -> Taken:
     """Make the record of OpAutoCompare for a call that was just replayed."""
     recorded = prepared.recorded
     host = Prepared(recorded, eligibility.HOST, None, trust, prepared.wants_backward)
-    level, cast = recorded.header.get("level", "api"), recorded.header.get("autocast")
-    call = Call(number, recorded.name, host.func, host.args, host.kwargs, level)
+    made = rerun_of(recorded, host, number, again.result)
+    call = made.call
     call.device = prepared.device
-    wrote = bool(recorded.written or recorded.mutated or writes(recorded.name))
-    autocast = getattr(torch, cast[1]) if cast else None
-    result_types = [tensor.dtype for tensor in tensors(again.result)]
-    made = again_of(call, host.wanted, wrote, autocast, result_types)
     made.precision = precision.now(call)
     copies = Copies(host_copy)
     with torch.no_grad(), interception.unseen():
