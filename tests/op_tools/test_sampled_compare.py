@@ -456,6 +456,39 @@ def test_one_element_that_is_not_finite_is_reported_in_the_second_call(
     assert [failure.item for failure in tool.failures] == ["output"]
 
 
+@pytest.mark.parametrize("size", [300, 1000], ids=["judged as a whole", "judged at a place"])
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_one_wrong_element_of_a_product_is_found_by_a_projection(level: Any, size: int) -> None:
+    bias, x, weight = (torch.randn(size, size).to("dipu") for _ in range(3))
+    with OpAutoCompare(background=False, level=level) as tool:
+        for _ in range(2):
+            with torch.dipu.quirk("bit_flip", "addmm", p=1.0, seed=3):
+                torch.addmm(bias, x, weight)
+    assert [failure.item for failure in tool.failures] == ["output"]
+
+
+def test_one_wrong_element_of_a_gradient_is_found_by_a_projection() -> None:
+    torch.manual_seed(0)
+    x, weight = (torch.randn(1000, 1000).to("dipu").requires_grad_() for _ in range(2))
+    with OpAutoCompare(background=False) as tool:
+        for _ in range(2):
+            result = torch.mm(x, weight)
+            flown = torch.randn(1000, 1000).to("dipu")
+            with torch.dipu.quirk("bit_flip", "mm", p=0.03, seed=1537):  # the first of 60 products
+                result.backward(flown)
+    assert len(tool.failures) == 1 and tool.failures[0].item.startswith("grad")
+
+
+def test_copies_that_arrive_late_are_waited_for() -> None:
+    x = torch.randn(400, 300).to("dipu")
+    with torch.dipu.quirk("late_copy"), OpAutoCompare(bitwise=False, background=True) as tool:
+        for _ in range(20):
+            torch.exp(x)
+            torch.softmax(x, -1)
+            x[:10].mul_(2)
+    assert (tool.failures, tool.samples()[1:], tool.compared) == ([], [], 80)
+
+
 def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
     x = torch.randn(400, 300).to("dipu")
     with OpAutoCompare(background=False) as tool:
@@ -465,6 +498,22 @@ def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
             1 / torch.zeros_like(x)
     assert tool.failures == []
     assert tool.samples()[1:] == []
+
+
+def test_a_gradient_of_filters_alone_is_no_suspect() -> None:
+    images, filters = torch.randn(8, 3, 64, 64).to("dipu"), torch.randn(64, 3, 7, 7).to("dipu")
+    with OpAutoCompare(level="aten") as tool:
+        filters.requires_grad_()
+        F.conv2d(images, filters, stride=2, padding=3).sum().backward()
+    assert (tool.failures, tool.samples()[1:], diagnostics.problems()) == ([], [], [])
+
+
+def test_a_mask_of_infinities_makes_no_suspect() -> None:
+    x = torch.randn(400, 300).to("dipu")
+    mask = torch.zeros(400, 300).to("dipu").masked_fill(x > 0, float("-inf"))
+    with OpAutoCompare() as tool:
+        x + mask
+    assert (tool.failures, tool.samples()[1:]) == ([], [])
 
 
 def test_the_kernel_of_rms_norm_has_the_epsilon_of_its_type() -> None:

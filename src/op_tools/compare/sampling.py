@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import gradients, host, interception, looks, memory, names
+from op_tools import gradients, host, interception, looks, memory, names, statistics
 from op_tools.call import Call, tensor_list
-from op_tools.compare import eligibility, precision, slices
+from op_tools.compare import eligibility, precision, projection, slices
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.rerun import again_of
-from op_tools.compare.slices import Chooser, Slice
+from op_tools.compare.slices import Aim, Chooser, Slice
 from op_tools.gradients import PART, Gradients
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 NO_RULE = f"more than {slices.LARGE:,} elements and no rule to sample it"
 SHOWN = 5  # suspects in the summary
 CHECKS = 8  # calls of one suspect that are judged as a whole
+NEAR = 8  # elements of a row that are judged where its device sees the largest errors
+EACH = 8  # product that the host's kernels make is checked by a projection
 LARGER = 16  # times as many elements, in a sample that confirms
 
 
@@ -108,6 +111,14 @@ class Suspects:
         return [one.text for one in found if not one.is_confirmed and not one.is_right]
 
 
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What the device checks of a whole result, to be read later."""
+
+    product: projection.Pending | None = None
+    greatest: Tensor | None = None  # magnitudes of results
+
+
 @dataclass
 class Counts:
     """How many large calls were judged by a sample, or only made views."""
@@ -124,6 +135,9 @@ class Sampled:
         self._tool = tool
         self._choose, self._choose_more = Chooser(), Chooser(scale=LARGER)
         self._lock = threading.Lock()
+        self._products: Counter[tuple[str, str]] = (
+            Counter()
+        )  # calls that might be checked by a projection
         self.suspects = Suspects()
         self.counts = Counts()
 
@@ -180,9 +194,9 @@ class Sampled:
         taken = self._taken(call, part, result, made, wrote, transfer)
         taken.sampled = not state.confirms
         memory.wait_for_host(call.device or eligibility.HOST, result)
-        greatest = self._greatest(state, made, wrote, transfer)
+        checks = self._checks(state, result, made, wrote, transfer)
         if part.is_result_judged and not self._tool.judge(
-            taken.call, transfer, partial(self._forward, taken, greatest)
+            taken.call, transfer, partial(self._forward, taken, checks)
         ):
             return
         with self._lock:
@@ -190,54 +204,70 @@ class Sampled:
             self.counts.by_operator[call.name] += 1
         if state.given is not None and any(tensor.requires_grad for tensor in made):
             self._watch(state, taken, result)
-        if state.confirms and greatest is not None:
-            self._judge_non_finite(state, taken, result, made)
+        if state.confirms and not wrote:
+            self._judge_place(state, result, made)
         elif self._tool.sees_once and not wrote and self.suspects.takes(call):
             self._tool.judge_again(call, result)
 
     def _transfer(self, state: Sampling) -> Transfer:
         return Transfer(self._tool.is_late(state.call.device) and not state.confirms)
 
-    def _forward(self, taken: Taken, greatest: Tensor | None) -> None:
+    def _forward(self, taken: Taken, checks: Checks) -> None:
         self._tool.forward(taken, "")
-        if greatest is not None and taken.sampled and not bool(torch.isfinite(greatest).all()):
-            text = "the result is not finite"
-            self.suspects.note(taken.call, taken.key, "output", text, non_finite=True)
+        self._note(taken, "output", checks)
 
-    def _greatest(
-        self, state: Sampling, made: list[Tensor], wrote: bool, transfer: Transfer
-    ) -> Tensor | None:
-        """The largest magnitudes of large results: a sample misses rare NaNs and Infs.
-
-        None: there are no such results, or an argument says that they are not to be finite.
-        """
-        if state.part is None or wrote or any(map(_is_not_finite, state.call.args)):
-            return None
-        large = [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
-        if not large:
-            return None
-        return transfer.copy(torch.stack([one.float() for one in looks.greatest(large)]))
-
-    def _judge_non_finite(
-        self, state: Sampling, sample: Taken, result: Any, made: list[Tensor]
-    ) -> None:
-        """Judges an element of a suspect's result that is not finite, where its arguments are.
-
-        Whether it is wrong, as 1 / 0 is not, the reference says.
-        """
-        large = [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
-        found = next((one for one in large if not bool(torch.isfinite(one).all())), None)
-        given = looks.health(state.call.given)
-        if found is None or given.nan or given.inf:
+    def _note(self, taken: Taken, label: str, checks: Checks) -> None:
+        """Makes a suspect of a call of which the device's own checks found something."""
+        finding = None if checks.product is None else checks.product.verdict()
+        if not taken.sampled:
             return
-        first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
-        place = [int(at) for at in torch.unravel_index(first.cpu(), found.shape)]
-        part = slices.slice_of(state.call, slices.Aim(place))
+        if finding is not None:
+            text = f"by a projection, {finding.message}"
+            non_finite = finding.non_finite > 0
+            self.suspects.note(taken.call, taken.key, label, text, non_finite)
+        elif checks.greatest is not None and not _are_finite([checks.greatest]):
+            if not _are_finite(taken.call.given):
+                return  # what is not finite in the arguments may be so in the result
+            text = "the result is not finite"
+            self.suspects.note(taken.call, taken.key, label, text, non_finite=True)
+
+    def _checks(
+        self, state: Sampling, result: Any, made: list[Tensor], wrote: bool, transfer: Transfer
+    ) -> Checks:
+        """Launches what the device can check of a whole result: a sample misses rare errors."""
+        if state.part is None or wrote:
+            return Checks()
+        product = None
+        if self._projects(state.call, "output"):
+            product = projection.start(state.call, result)
+        # an argument may say that the result is not to be finite
+        if product is not None or any(map(_is_not_finite, state.call.args)):
+            return Checks(product)
+        large = _large_numbers(made)
+        if not large:
+            return Checks()
+        greatest = torch.stack([one.float() for one in looks.greatest(large)])
+        return Checks(None, transfer.copy(greatest))
+
+    def _projects(self, call: Call, item: str) -> bool:
+        """Whether a product is checked by a projection: each of a GPU, some of a host's kernels, of
+        which the check's own kernels take as long as a small product.
+        """
+        if call.device is None or not statistics.kind_is_seen(call.device.type):
+            return True
+        with self._lock:
+            self._products[call.name, item] += 1
+            return self._products[call.name, item] % EACH == 1
+
+    def _judge_place(self, state: Sampling, result: Any, made: list[Tensor]) -> None:
+        """Judges that element of a suspect's result which the device's own checks point to."""
+        call = state.call
+        aim = _not_finite(call, made) or _differing(call, result)
+        part = None if aim is None else slices.slice_of(call, aim)
         if part is not None and part.is_result_judged:
             transfer = self._transfer(state)
-            taken = self._taken(state.call, part, result, made, False, transfer)
-            if not all(bool(torch.isfinite(one).all()) for one in tensor_list(taken.result)):
-                self._tool.judge(taken.call, transfer, partial(self._tool.forward, taken, ""))
+            taken = self._taken(call, part, result, made, False, transfer)
+            self._tool.judge(taken.call, transfer, partial(self._tool.forward, taken, ""))
 
     def _taken(
         self,
@@ -275,7 +305,8 @@ class Sampled:
         call, part = state.call, state.part
         assert part is not None
         guard = interception.guard(self._tool, taken.call)
-        products = _product_gradients(call, self._choose_more if state.confirms else self._choose)
+        choose = self._choose_more if state.confirms else self._choose
+        products = _product_gradients(call)
         takers, of_result = part.gradients, part.result
         judge, transfers, wants = self._tool.judge, self._transfer, taken.wants_gradient
 
@@ -286,6 +317,10 @@ class Sampled:
             with self._tool.timed():
                 judge_gradients(found)
 
+        def forward(made: Taken, label: str, checks: Checks) -> None:
+            self._tool.forward(made, "")
+            self._note(made, label, checks)
+
         def judge_gradients(found: Gradients) -> None:
             transfer = transfers(state)
             if wants:
@@ -293,10 +328,15 @@ class Sampled:
                 into = map(transfer.part, takers, found.inputs)
                 sliced = Gradients(flown, list(into), True)
                 judge(taken.call, transfer, partial(self._tool.backward, taken, sliced))
-            for product in products:
-                small = product(found)
-                if small is not None:
-                    made = self._product(call, taken, *small, transfer)
+            for product in filter(None, (one(found) for one in products)):
+                made = self._product(call, taken, product, product.tile(choose), transfer)
+                checks = Checks()
+                if taken.again.rounded is None and self._projects(call, product.label):
+                    checks = Checks(product.check(call))
+                judge(taken.call, transfer, partial(forward, made, product.label, checks))
+                aim = product.differing(call) if state.confirms else None
+                if aim is not None:
+                    made = self._product(call, taken, product, product.tile(aim), transfer)
                     judge(taken.call, transfer, partial(self._tool.forward, made, ""))
 
         # a part of a gradient is taken when the whole call has had its gradients
@@ -306,19 +346,19 @@ class Sampled:
         self,
         call: Call,
         taken: Taken,
-        label: str,
-        args: tuple[Tensor, Tensor],
-        mine: Tensor,
+        product: Product,
+        tile: tuple[Tensor, Tensor, Tensor],
         transfer: Transfer,
     ) -> Taken:
         """The product that a gradient of a product is."""
+        *args, mine = tile
         small = call.given_others(tuple(map(transfer.copy, args)), {})
         small.func = _times
         again = again_of(small, (), False, None, [mine.dtype])
         again.rounded, again.precision = taken.again.rounded, taken.again.precision
         again.draws_nothing = True
         made = Taken(again, transfer.copy(mine), [None, None], False, taken.device)
-        made.sampled, made.label, made.key = taken.sampled, label, taken.key
+        made.sampled, made.label, made.key = taken.sampled, product.label, taken.key
         return made
 
     # Verdicts.
@@ -385,17 +425,96 @@ def _shared(call: Call, part: Slice) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(torch.isfinite(one).all()) for one in tensors if one.is_floating_point())
+
+
+def _large_numbers(made: list[Tensor]) -> list[Tensor]:
+    return [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
+
+
+def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
+    """An element that is not finite, where the arguments are.
+
+    Whether it is wrong, as 1 / 0 is not, the reference says.
+    """
+    found = next((one for one in _large_numbers(made) if not torch.isfinite(one).all()), None)
+    if found is None:
+        return None
+    given = looks.health(call.given)
+    if given.nan or given.inf:
+        return None
+    first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
+    return Aim([int(at) for at in torch.unravel_index(first.cpu(), found.shape)])
+
+
+def _differing(call: Call, result: Any) -> Aim | None:
+    """The elements of a product with the largest errors in the row with the largest, by the
+    device's own float32, which may err as well.
+    """
+    pending = projection.start(call, result)
+    finding = None if pending is None else pending.verdict()
+    if finding is None or call.operator.startswith("conv"):
+        return None
+    row = [int(at) for at in np.unravel_index(finding.row, result.shape[:-1])]
+    part = slices.slice_of(call, slices.Row(row))
+    if part is None:
+        return None
+    args = host.mapped(part.args, _in_float32)
+    kwargs = host.mapped(part.kwargs, _in_float32)
+    error = (call.func(*args, **kwargs) - _in_float32(part.result(result))).abs()
+    return Aim(row, error.flatten().topk(min(NEAR, error.numel())).indices.tolist())
+
+
+def _in_float32(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
 # Gradients of products: products themselves, of other rows and columns than those of the result.
 
-Product = Callable[[Gradients], tuple[str, tuple[Tensor, Tensor], Tensor] | None]
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A gradient of a factor: `left @ right` is to be `mine`."""
+
+    label: str
+    left: Tensor
+    right: Tensor
+    mine: Tensor
+
+    def tile(self, choose: Chooser) -> tuple[Tensor, Tensor, Tensor]:
+        """Some rows of `left`, some columns of `right`, and the tile of `mine`."""
+        choose.next_call()
+        left, right = self.left, self.right
+        inner = left.shape[-1]
+        edge = choose.edge(inner)
+        rows = choose(left.shape[:-1], range(left.dim() - 1), edge)
+        columns = choose.indices(right.shape[-1], edge, -1) if right.shape[-1] > edge else None
+        assert rows is not None  # every dimension is free
+        batch = rows[:-1] if right.dim() > 2 else ()
+        factors = slices.take(left, (*rows, None)), slices.take(right, (*batch, None, columns))
+        return *factors, slices.take(self.mine, (*rows, columns))
+
+    def check(self, call: Call) -> projection.Pending | None:
+        """Launches the check of the whole gradient on its device."""
+        return projection.start(self._call(call), self.mine)
+
+    def differing(self, call: Call) -> Aim | None:
+        """The elements with the largest errors, as the device sees them."""
+        return _differing(self._call(call), self.mine)
+
+    def _call(self, call: Call) -> Call:
+        made = call.given_others((self.left, self.right), {})
+        made.name, made.func = "torch.matmul", torch.matmul
+        return made
 
 
 def _has_products(call: Call) -> bool:
     return call.level != "aten" and call.operator in ("linear", "matmul", "mm", "bmm")
 
 
-def _product_gradients(call: Call, choose: Chooser) -> list[Product]:
-    """For each gradient of the two factors: what finds a part of it, and the product that it is."""
+def _product_gradients(call: Call) -> list[Callable[[Gradients], Product | None]]:
+    """For each gradient of the two factors: what makes the product that it is of gradients."""
     if not _has_products(call) or len(call.args) < 2:
         return []
     first, second = (factor.detach() for factor in call.args[:2])
@@ -404,23 +523,22 @@ def _product_gradients(call: Call, choose: Chooser) -> list[Product]:
     transposed = call.operator == "linear"
     if not transposed and first.shape[:-2] != second.shape[:-2]:
         return []
-    labels = ["grad[0]", "grad[1]"]
 
-    def of_first(found: Gradients) -> tuple[str, tuple[Tensor, Tensor], Tensor] | None:
+    def of_first(found: Gradients) -> Product | None:
         flown, mine = found.outputs[0], found.inputs[0]
         if flown is None or mine is None:
             return None
         other = second if transposed else second.transpose(-1, -2)  # gradient of result @ other
-        return labels[0], *_tile(flown, other, mine, choose)
+        return Product("grad[0]", flown, other, mine)
 
-    def of_second(found: Gradients) -> tuple[str, tuple[Tensor, Tensor], Tensor] | None:
+    def of_second(found: Gradients) -> Product | None:
         flown, mine = found.outputs[0], found.inputs[1]
         if flown is None or mine is None:
             return None
         if transposed:
             rows, columns = flown.flatten(0, -2), first.flatten(0, -2)
-            return labels[1], *_tile(rows.t(), columns, mine, choose)
-        return labels[1], *_tile(first.transpose(-1, -2), flown, mine, choose)
+            return Product("grad[1]", rows.t(), columns, mine)
+        return Product("grad[1]", first.transpose(-1, -2), flown, mine)
 
     return [of_first, of_second]
 
@@ -428,17 +546,3 @@ def _product_gradients(call: Call, choose: Chooser) -> list[Product]:
 def _times(left: Tensor, right: Tensor, bias: None = None) -> Tensor:
     """A product that may be called as the operator that it is a gradient of."""
     return torch.matmul(left, right)
-
-
-def _tile(
-    left: Tensor, right: Tensor, mine: Tensor, choose: Chooser
-) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Some rows of `left`, some columns of `right`, and the tile of their product `mine`."""
-    inner = left.shape[-1]
-    edge = choose.edge(inner)
-    rows = choose(left.shape[:-1], range(left.dim() - 1), edge)
-    columns = choose.indices(right.shape[-1], edge) if right.shape[-1] > edge else None
-    assert rows is not None  # every dimension is free
-    batch = rows[:-1] if right.dim() > 2 else ()
-    factors = slices.take(left, (*rows, None)), slices.take(right, (*batch, None, columns))
-    return factors, slices.take(mine, (*rows, columns))

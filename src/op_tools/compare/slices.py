@@ -8,6 +8,7 @@ only indexes: the cost is that of gathering a few thousand elements, whatever th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,11 +108,13 @@ class Chooser:
 
 
 class Aim(Chooser):
-    """Chooses the indices of one given element of a result instead of random ones."""
+    """Chooses given elements of a result: one index of each dimension, and some of the last."""
 
-    def __init__(self, place: Sequence[int]) -> None:
+    def __init__(self, place: Sequence[int], last: Sequence[int] = ()) -> None:
         super().__init__()
-        self._place = place
+        self._place = [[at] for at in place]
+        if last:
+            self._place.append(sorted(last))
 
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
         fixed = math.prod(size for at, size in enumerate(shape) if at not in free)
@@ -125,7 +128,14 @@ class Aim(Chooser):
     def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
         if at is None or not -len(self._place) <= at < len(self._place):
             return super().indices(size, count)
-        return torch.tensor([min(self._place[at], size - 1)])
+        return torch.tensor([min(index, size - 1) for index in self._place[at]])
+
+
+class Row(Aim):
+    """Chooses all columns of one row of a product."""
+
+    def edge(self, inner: int) -> int:
+        return sys.maxsize
 
 
 def is_affordable(call: Call) -> bool:
