@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from deeplink import settings
 from deeplink.errors import DeeplinkError, SettingError
 from deeplink.table import console
-from op_tools import diagnostics, engine, host, interception, late, names, report, steps
+from op_tools import diagnostics, engine, graph_capture, host, interception, names, report, steps
 from op_tools.call import Call, Direction, tensor_list
 from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.failure_store import Saver
@@ -225,7 +225,7 @@ class Guard(Observer):
     # Around a call.
 
     def before(self, call: Call) -> _State | None:
-        if late.captures((call.device or eligibility.HOST).type)():
+        if graph_capture.captures((call.device or eligibility.HOST).type)():
             return None
         with self._lock:
             suspect = self._suspects.get(_key(call)) if self._suspects else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +14,6 @@ SAMPLED = 32  # elements that are compared to detect a write
 
 class Unsupported(Exception):
     """A tensor that cannot be copied to a file; the text is the reason."""
-
-
-@dataclass(slots=True, eq=False)
-class Blob:
-    """The values of a tensor, or, in a packed store, where in the file they are written."""
-
-    values: Tensor | None
-    nbytes: int
-    place: Any = None
 
 
 @dataclass(slots=True, eq=False)  # hot path: one for each tensor of each call
@@ -36,12 +26,13 @@ class Snapshot:
     device: str
     requires_grad: bool
     data_ptr: int
-    blob: Blob = field(repr=False)
+    values: Tensor | None = field(default=None, repr=False)  # None: they are in an archive
+    place: tuple[int, int] = (0, 0)  # of the values in an archive: where, and how many bytes
 
     def tensor(self) -> Tensor:
         """Rebuild the tensor on the CPU, with its strides."""
-        assert self.blob.values is not None  # in a packed store they are in the file
-        return rebuild(self.blob.values, self.shape, self.stride)
+        assert self.values is not None
+        return rebuild(self.values, self.shape, self.stride)
 
 
 def check(tensor: Tensor) -> None:
@@ -52,7 +43,7 @@ def check(tensor: Tensor) -> None:
         raise Unsupported(f"a tensor of layout {tensor.layout}")
 
 
-def describe(tensor: Tensor, blob: Blob) -> Snapshot:
+def describe(tensor: Tensor, values: Tensor | None = None) -> Snapshot:
     """Make the snapshot of a tensor whose values were copied."""
     return Snapshot(
         tensor.dtype,
@@ -61,18 +52,18 @@ def describe(tensor: Tensor, blob: Blob) -> Snapshot:
         device_name(tensor.device),
         tensor.requires_grad,
         _address(tensor),
-        blob,
+        values,
     )
 
 
-def snapshots(read: Callable[[Tensor], Blob]) -> Callable[[Tensor], Snapshot]:
-    """A function that makes the snapshot of a tensor; it reads a tensor given twice only once."""
+def once(take: Callable[[Tensor], Snapshot]) -> Callable[[Tensor], Snapshot]:
+    """Wrap `take` so that it reads a tensor only once, however often it is given."""
     made: dict[int, tuple[Tensor, Snapshot]] = {}  # holds the tensors: an id may be used again
 
     def snapshot(tensor: Tensor) -> Snapshot:
         found = made.get(id(tensor))
         if found is None:
-            found = made[id(tensor)] = tensor, describe(tensor, read(tensor))
+            found = made[id(tensor)] = tensor, take(tensor)
         return found[1]
 
     return snapshot

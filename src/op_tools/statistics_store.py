@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, late, results, statistics
+from op_tools import diagnostics, graph_capture, results, statistics
 from op_tools.background import Background
 from op_tools.call import Call
 from op_tools.interception import Plan
@@ -89,7 +89,7 @@ class StatisticsStore:
     def _measured(self, tensor: Tensor) -> str:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
-        if tensor.device.type != "cpu" and late.captures(tensor.device.type)():
+        if tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
             return '"skipped":"a graph is being captured"'
         return written(statistics.of(tensor, self._hash_only), self._hash_only)
 

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics, kernels, late
+from op_tools import OpAutoCompare, diagnostics, graph_capture, kernels
 from op_tools.call import Call
 from op_tools.compare import inputs
 
@@ -353,7 +353,7 @@ def test_calls_of_a_graph_that_is_being_captured_are_not_read(
 ) -> None:
     x = on_device(3)
     with OpAutoCompare() as tool:
-        monkeypatch.setattr(late, "is_capturing", lambda: True)
+        monkeypatch.setattr(graph_capture, "is_capturing", lambda: True)
         x + 1
         monkeypatch.undo()
     assert [why for why, _ in tool.skipped] == [

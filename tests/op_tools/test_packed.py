@@ -20,7 +20,6 @@ from op_tools.capture import staging
 from op_tools.capture.encoding import Part, Recorded
 from op_tools.capture.packed_reader import Archive
 from op_tools.capture.packed_store import PackedStore
-from op_tools.snapshot import describe
 
 
 def archive() -> Archive:
@@ -336,7 +335,7 @@ def test_an_archive_is_readable_after_kill_9(tmp_path: Path) -> None:
 
 def put(store: PackedStore, number: int, tensor: torch.Tensor) -> None:
     """A call with one argument."""
-    taken = describe(tensor, store.take(tensor))
+    taken = store.take(tensor)
     store.write(Part("input", {"id": number, "name": "x", "time": ""}, (taken,), {}))
 
 

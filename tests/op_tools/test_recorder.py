@@ -320,7 +320,7 @@ def test_lines_of_steps_without_time_are_written_when_a_signal_ends_the_program(
 def test_while_a_graph_is_captured_nothing_is_asked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("op_tools.late.is_capturing", lambda: True)
+    monkeypatch.setattr("op_tools.graph_capture.is_capturing", lambda: True)
     with FlightRecorder() as recorder:
         small.train(3)
     assert recorder.steps == 0

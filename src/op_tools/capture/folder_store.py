@@ -19,7 +19,7 @@ from torch import Tensor
 from op_tools import report, results
 from op_tools.capture import encoding
 from op_tools.capture.encoding import PARTS, TAG, Part, Recorded
-from op_tools.snapshot import Blob, Snapshot, values
+from op_tools.snapshot import Snapshot, describe, values
 
 # Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
 DIFFERENTIABLE = frozenset(
@@ -40,10 +40,9 @@ class FolderStore:
         self.failed = ""
         self._owner = results.owner(self.place)
 
-    def take(self, tensor: Tensor) -> Blob:
-        """Copy the values of a tensor to the host."""
-        own = values(tensor)
-        return Blob(own, own.nbytes)
+    def take(self, tensor: Tensor) -> Snapshot:
+        """Copy a tensor to the host."""
+        return describe(tensor, values(tensor))
 
     def write(self, part: Part) -> None:
         """Write the two files of a part of a call."""
@@ -112,7 +111,7 @@ def _filled(tree: Any) -> Any:
 
 def _tensor(snapshot: Snapshot) -> Any:
     """A tensor with the strides of a snapshot; dense values and strides where gaps are large."""
-    dense = snapshot.blob.values
+    dense = snapshot.values
     assert dense is not None  # made by `FolderStore.take`
     shape, stride = snapshot.shape, snapshot.stride
     span = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -26,18 +26,17 @@ from op_tools import diagnostics, endings, interception, results, statistics
 from op_tools.capture.encoding import PARTS, TAG, Part
 from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
 from op_tools.capture.staging import Staging
-from op_tools.snapshot import Blob, Snapshot, check, ordered
+from op_tools.snapshot import Snapshot, check, describe, ordered
 
 ABOUT_BYTES = 256  # of the data of the first record, which is rewritten in place at the end
 PART_BYTES = 4096  # what a part of a call in the queue counts as
-NOWHERE = 0, 0  # the place of no bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """A copy of a tensor in the queue; the writer sets the place of the blob."""
+    """A copy of a tensor in the queue; the writer sets the place of the snapshot."""
 
-    blob: Blob
+    taken: Snapshot
     memory: Tensor
     arrived: torch.Event | None
 
@@ -89,14 +88,13 @@ class PackedStore:
         self._thread.start()
         endings.begun(self, beneath=True)
 
-    def take(self, tensor: Tensor) -> Blob:
-        """Copy the values as they are now, and queue them; the place is known once written."""
+    def take(self, tensor: Tensor) -> Snapshot:
+        """Copy a tensor and queue its values; their place is known once they are written."""
         check(tensor)
-        flat, _ = ordered(tensor)
-        blob = Blob(None, flat.nbytes, NOWHERE)
-        if blob.nbytes and not self._is_over():
-            self._put(_Values(blob, *self._staging.copy(flat)))
-        return blob
+        taken, (flat, _) = describe(tensor), ordered(tensor)
+        if flat.numel() and not self._is_over():
+            self._put(_Values(taken, *self._staging.copy(flat)))
+        return taken
 
     def write(self, part: Part) -> None:
         """Queue a part of a call, encoded, whose tensors were taken before."""
@@ -151,7 +149,7 @@ class PackedStore:
             place = self._places[hashed, size] = self._end + HEAD.size, size
             raw: Any = item.memory.numpy()  # typed as no buffer, which it is
             self._record(VALUES, 0, hashed, memoryview(raw))
-        item.blob.place = place
+        item.taken.place = place
 
     def _part(self, part: Part) -> None:
         numbers: dict[int, int] = {}
@@ -214,7 +212,7 @@ class PackedStore:
 
 def _tensor(taken: Snapshot, number: int) -> dict[str, Any]:
     value = {
-        "at": taken.blob.place,
+        "at": taken.place,
         "number": number,  # a tensor that was given twice has the same one
         "dtype": _word(taken.dtype),
         "shape": taken.shape,

@@ -17,7 +17,7 @@ from op_tools.capture.console import size
 from op_tools.capture.encoding import Header, Part, encode
 from op_tools.capture.folder_store import FolderStore
 from op_tools.capture.packed_store import PackedStore
-from op_tools.snapshot import Blob, snapshots
+from op_tools.snapshot import Snapshot, once
 from op_tools.statistics_store import StatisticsStore
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
@@ -35,7 +35,7 @@ class Store(Protocol):
     def bytes(self) -> int: ...
     @property
     def failed(self) -> str: ...
-    def take(self, tensor: Tensor) -> Blob: ...
+    def take(self, tensor: Tensor) -> Snapshot: ...
     def write(self, part: Part) -> None: ...
     def drain(self) -> None: ...
     def close(self) -> None: ...
@@ -109,8 +109,11 @@ class Run:
         """After the first step, show how many bytes it wrote and how many more may be written."""
         if self._step is None:
             self._step = step
+        if step == self._step or self.store is None:
+            return
+        self.store.drain()  # equal contents in the queue count until they are found equal
         used = results.budget.spent - self.spent
-        if step == self._step or not used or self.store is None:
+        if not used:
             return
         self._forecast_shown = True
         line = (
@@ -149,7 +152,7 @@ class Run:
         if self.quiet:
             return
         assert self.store is not None
-        taken, native = snapshots(self.store.take), self.store.native
+        taken, native = once(self.store.take), self.store.native
         if more.get("mutated"):
             after = {at: taken(tensor) for at, tensor in more["mutated"].items()}
             more = {**more, "mutated": after}
@@ -160,7 +163,7 @@ class Run:
     def taken(self, gradient: Tensor) -> Any:
         """A gradient as it is now, to be written later."""
         assert self.store is not None
-        return encode(gradient, snapshots(self.store.take), self.store.native)
+        return encode(gradient, self.store.take, self.store.native)
 
     def write(self, part: Part) -> None:
         """Write a part of a call whose tensors were taken, unless a write has failed before."""

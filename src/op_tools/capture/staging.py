@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from op_tools import late
+from op_tools import graph_capture
 from op_tools.snapshot import Unsupported
 
 
@@ -30,7 +30,7 @@ class Staging:
 
         Blocks while `limit` bytes are held. Raises Unsupported while a CUDA graph is captured.
         """
-        if flat.device.type != "cpu" and late.captures(flat.device.type)():
+        if flat.device.type != "cpu" and graph_capture.captures(flat.device.type)():
             raise Unsupported("a tensor of a graph that is being captured")
         size = flat.nbytes
         self.reserve(size)

@@ -21,7 +21,7 @@ from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import Header, Part
 from op_tools.compare.host_verdicts import Taken
 from op_tools.gradients import Gradients
-from op_tools.snapshot import Blob, Snapshot
+from op_tools.snapshot import Snapshot
 
 EACH = 3  # calls that are saved of an operator on one line of the program
 
@@ -104,8 +104,7 @@ def _leaf(device: str, requires: Collection[int]) -> Callable[[Tensor], Snapshot
 
     def take(tensor: Tensor) -> Snapshot:
         if id(tensor) not in known:
-            blob = Blob(snapshot.values(tensor), tensor.nbytes)
-            made = snapshot.describe(tensor.detach(), blob)
+            made = snapshot.describe(tensor.detach(), snapshot.values(tensor))
             wanted = id(tensor) in requires
             known[id(tensor)] = replace(made, device=device, requires_grad=wanted)
         return known[id(tensor)]

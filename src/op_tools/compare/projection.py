@@ -55,7 +55,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from op_tools import late
+from op_tools import graph_capture
 from op_tools.call import Call
 from op_tools.compare import precision
 
@@ -166,7 +166,7 @@ def start(call: Call, result: Any) -> Pending | None:
     first = call.given[0]
     if first.dtype not in FLOATS or any(t.layout != torch.strided for t in call.given):
         return None
-    if late.captures(first.device.type)():
+    if graph_capture.captures(first.device.type)():
         return None
     with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
         autocast = torch.is_autocast_enabled(first.device.type)

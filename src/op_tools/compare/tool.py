@@ -15,7 +15,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
-from op_tools import gradients, host, interception, kernels, late, memory, names, report, statistics
+from op_tools import (
+    gradients,
+    graph_capture,
+    host,
+    interception,
+    kernels,
+    memory,
+    names,
+    report,
+    statistics,
+)
 from op_tools.background import Background
 from op_tools.call import Call, signature, tensor_list
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
@@ -128,7 +138,7 @@ class OpAutoCompare(Observer):
         if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             with _outside():
                 return self.before(call)
-        if late.is_capturing():  # to read a value would end the capture
+        if graph_capture.is_capturing():  # to read a value would end the capture
             self.skip(call, "a graph is being captured, and no value is computed")
             return None
         sampled = self._sampled

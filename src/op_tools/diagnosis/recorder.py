@@ -37,8 +37,8 @@ from deeplink.table import console
 from op_tools import (
     diagnostics,
     endings,
+    graph_capture,
     interception,
-    late,
     looks,
     results,
     scaling,
@@ -182,7 +182,7 @@ class FlightRecorder:
         def run(*args: Any) -> None:
             self.budget.enter()
             try:
-                if not late.is_capturing():
+                if not graph_capture.is_capturing():
                     with interception.unseen():
                         act(*args)
             except Exception as error:  # whatever it is, it is ours

@@ -19,7 +19,7 @@ from op_tools.capture.encoding import Part, Recorded
 from op_tools.capture.packed_reader import SUFFIX, Archive
 from op_tools.capture.packed_store import PackedStore
 from op_tools.gradients import Gradients
-from op_tools.snapshot import snapshots
+from op_tools.snapshot import once
 
 VERSION = 1
 Key = tuple[str, str, int]  # kind, path, number
@@ -91,7 +91,7 @@ class Writer:
 
     def take(self, value: Any) -> Any:
         """A value as it is now, with snapshots in the place of its tensors."""
-        return encoding.encode(value, snapshots(self._store.take))
+        return encoding.encode(value, once(self._store.take))
 
     def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
         self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))
