@@ -160,6 +160,7 @@ ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "statistics, aten": lambda: op_tools.OpCapture(mode="statistics", level="aten"),
     "overflow": op_tools.OpOverflowCheck,
     "flight recorder": op_tools.FlightRecorder,
+    "guard": op_tools.Guard,  # its share shows after some hundred --steps
     "compare, every call": op_tools.OpAutoCompare,
     "compare, budget 25%": lambda: op_tools.OpAutoCompare(budget="25%"),
     "compare, every call, aten": lambda: op_tools.OpAutoCompare(level="aten"),

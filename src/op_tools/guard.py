@@ -286,15 +286,15 @@ class Guard(Observer):
             for key, suspect in list(self._suspects.items()):
                 self._drop(key, suspect)
 
-    def _drop(self, key: Hashable, suspect: _Suspect) -> None:
+    def _drop(self, key: Hashable, suspect: _Suspect, is_reported: bool = True) -> None:
         """The host has not found a suspect wrong."""
         self._suspects.pop(key, None)
         self._judged.add(key)
-        self._doubtful[suspect.finding.operator] += 1
-        if self._doubtful[suspect.finding.operator] <= EACH:
+        self.cleared += not is_reported
+        self._doubtful[suspect.finding.operator] += is_reported
+        if is_reported and self._doubtful[suspect.finding.operator] <= EACH:
             self.suspects.append(suspect.finding)
-            if suspect.is_product:  # NaN and Inf may come of the program's own numbers
-                self._unreported.append(suspect.finding)
+            self._unreported.append(suspect.finding)
 
     def _judge(self, call: Call, kept: Call, result: Any) -> None:
         """Judges a call of a suspect's kind on the host; waits for the device."""
@@ -324,8 +324,8 @@ class Guard(Observer):
                 finding = _with(_finding(call, text), confirmed=True, saved=saved)
                 self.findings.append(finding)
                 self._unreported.append(finding)
-        elif right:
-            self._drop(key, suspect)
+        elif right:  # NaN and Inf once may come of the program's own numbers
+            self._drop(key, suspect, suspect.is_product or not _all_finite(kept.given))
         else:
             self.cleared += 1
 

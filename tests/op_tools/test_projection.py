@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from deeplink.precision import Precision, Sums
 from op_tools.call import Call
 from op_tools.compare import projection
 from op_tools.compare.projection import Finding
@@ -245,6 +246,21 @@ def test_tf32_is_accepted_where_the_program_allows_it() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+def test_narrow_partial_sums_are_accepted_where_the_program_allows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a, b = (torch.randn(1024, 1024).to(small.CARD, torch.bfloat16) for _ in range(2))
+    c = torch.zeros_like(a)
+    for part in range(0, 1024, 256):
+        c = c + a[:, part : part + 256] @ b[part : part + 256]
+    assert verdict("torch.mm", c, a, b) is not None
+    allowed = Precision(sums=(Sums("bfloat16", "a setting"),))
+    monkeypatch.setattr(projection.precision, "now", lambda call: allowed)
+    assert verdict("torch.mm", c, a, b) is None
+    c[256:288, 128:160] = 0
+    assert verdict("torch.mm", c, a, b) is not None
+
+
 def test_nan_and_inf_of_factors_are_no_finding() -> None:
     a, b = factors(torch.float32)
     a[3, 5], b[7, 8] = float("nan"), float("inf")
@@ -263,6 +279,20 @@ def test_the_random_state_of_the_program_stays() -> None:
     assert verdict("torch.mm", a @ b, a, b) is None
     after = torch.get_rng_state(), torch.get_device_module(small.CARD).get_rng_state()
     assert all(map(torch.equal, before, after))
+
+
+def test_the_check_waits_for_nothing() -> None:
+    if small.CARD != "dipu":
+        pytest.skip("the quirk is the reference device's")
+    a, b = factors(torch.bfloat16)
+    c = a @ b
+    call = Call(1, "torch.mm", torch.mm, (a, b), {}, device=a.device)
+    with torch.dipu.quirk("latency", "mm", ms=300):
+        pending = projection.start(call, c)
+        assert pending is not None
+        assert not pending.done()
+        assert pending.verdict() is None
+        assert pending.done()
 
 
 def test_what_is_no_product_is_not_covered() -> None:

@@ -303,6 +303,8 @@ def _addmm(call: Call, result: Any) -> list[_Part]:
     added, first = _argument(call, 0, "input", "self"), _argument(call, 1, "mat1", "batch1")
     second = _argument(call, 2, "mat2", "batch2")
     beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
+    if not isinstance(added, Tensor):
+        return []
     if beta and added.untyped_storage()._cdata == result.untyped_storage()._cdata:
         return []  # in place: what was added is gone
     return _product(call, first, second, result, added if beta else None, alpha, beta)
