@@ -547,7 +547,7 @@ def main() -> None:
     device: str = options.device
     if device == "dipu":
         import torch_dipu  # noqa: F401
-    console = Console()
+    console = Console(width=160)
 
     def wanted(*words: str) -> bool:
         return not options.only or any(part in word for part in options.only for word in words)
