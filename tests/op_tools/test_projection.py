@@ -251,8 +251,8 @@ def test_narrow_partial_sums_are_accepted_where_the_program_allows_them(
 ) -> None:
     a, b = (torch.randn(1024, 1024).to(small.CARD, torch.bfloat16) for _ in range(2))
     c = torch.zeros_like(a)
-    for part in range(0, 1024, 256):
-        c = c + a[:, part : part + 256] @ b[part : part + 256]
+    for part in range(0, 1024, 128):
+        c = c + a[:, part : part + 128] @ b[part : part + 128]
     assert verdict("torch.mm", c, a, b) is not None
     allowed = Precision(sums=(Sums("bfloat16", "a setting"),))
     monkeypatch.setattr(projection.precision, "now", lambda call: allowed)
