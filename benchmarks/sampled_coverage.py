@@ -1,15 +1,20 @@
-"""Large calls of training steps that OpAutoCompare does not judge, by operator.
+"""How many calls of training steps OpAutoCompare judges in full, by a sample, or not at all.
 
-Each model has few layers, with tensors above the limit of a call that is judged as a whole:
+Each model has few layers, with tensors above the limit of a call that is judged in full. Large
+calls without a rule are named. `--write` puts the table into docs/op_tools.md and its translation:
 
-    python benchmarks/sampled_coverage.py [model ...]
+    python benchmarks/sampled_coverage.py [--write] [model ...]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import contextlib
+import io
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +22,11 @@ from torch.nn import functional as F
 
 import torch_dipu  # noqa: F401  (registers the reference device)
 from op_tools import OpAutoCompare
+from op_tools.call import Level
 from op_tools.compare.sampling import NO_RULE
 
 DEVICE = "dipu"
+LEVELS: tuple[Level, ...] = ("api", "aten")
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -254,28 +261,75 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> N
     optimizer.zero_grad()
 
 
+@dataclass(frozen=True)
+class Row:
+    """How many calls of one training step were judged in full, by a sample, or not at all."""
+
+    model: str
+    level: str
+    full: int
+    sampled: int
+    left_out: dict[str, int]  # by reason
+    operators: dict[str, int]  # large calls that no rule is for
+    wrong: list[str]  # and suspects
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in self.left_out.items())
+        return self.model, self.level, str(self.full), str(self.sampled), reasons or "-"
+
+
+def measured(name: str, level: Level) -> Row:
+    """One training step of a model under OpAutoCompare."""
+    build, data = MODELS[name]
+    torch.manual_seed(0)
+    model, batch = build().to(DEVICE), data().to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with contextlib.redirect_stdout(io.StringIO()), OpAutoCompare(level=level) as tool:
+        step(model, optimizer, batch)
+    sampled = tool.counts.calls
+    reasons: Counter[str] = Counter()
+    for (reason, _), count in tool.skipped.items():
+        reasons[reason] += count
+    operators = {word: n for (reason, word), n in tool.skipped.items() if reason == NO_RULE}
+    wrong = [f"{failure.name} {failure.item}" for failure in tool.failures]
+    suspects = [line for line in tool.samples() if "suspect" in line]
+    return Row(
+        name, level, tool.compared - sampled, sampled, dict(reasons), operators, wrong + suspects
+    )
+
+
+def table(rows: list[Row], header: tuple[str, ...]) -> str:
+    """The rows as a table in Markdown."""
+    lines = [header, tuple("---" for _ in header), *(row.cells for row in rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+HEADERS = {
+    "docs/op_tools.md": ("model", "level", "in full", "by a sample", "not compared"),
+    "docs/zh/op_tools.md": ("模型", "层次", "整个判定", "按样本判定", "没有判定"),
+}
+BEGIN, END = "<!-- sampled_coverage: begin -->\n", "<!-- sampled_coverage: end -->\n"
+
+
 def main() -> None:
-    """Print the operators, with how many calls of each model were not judged."""
-    found: dict[tuple[str, str], Counter[str]] = {}
-    for name in sys.argv[1:] or MODELS:
-        build, data = MODELS[name]
-        for level in ("api", "aten"):
-            torch.manual_seed(0)
-            model, batch = build().to(DEVICE), data().to(DEVICE)
-            optimizer = torch.optim.AdamW(model.parameters())
-            with OpAutoCompare(level=level) as tool:
-                step(model, optimizer, batch)
-            for (reason, operator), count in tool.skipped.items():
-                if reason == NO_RULE:
-                    found.setdefault((level, operator), Counter())[name] += count
-            print(
-                f"## {name} {level}: {tool.compared} compared, "
-                f"{[(f.name, f.item) for f in tool.failures]}, {tool.samples()}",
-                flush=True,
-            )
-    for (level, operator), counts in sorted(found.items(), key=lambda row: -row[1].total()):
-        models = ", ".join(f"{name} {count}" for name, count in counts.items())
-        print(f"{counts.total():5} {level:4} {operator}: {models}")
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("models", nargs="*", help=", ".join(MODELS))
+    parser.add_argument("--write", action="store_true", help="put the table into the docs")
+    options = parser.parse_args()
+    rows = []
+    for name in options.models or MODELS:
+        for level in LEVELS:
+            row = measured(name, level)
+            rows.append(row)
+            print(*row.cells, row.operators or "", row.wrong or "", sep=" | ", flush=True)
+    if options.write:
+        for page, header in HEADERS.items():
+            path = Path(__file__).parents[1] / page
+            before, rest = path.read_text("utf-8").split(BEGIN)
+            text = before + BEGIN + table(rows, header) + END + rest.split(END)[1]
+            path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

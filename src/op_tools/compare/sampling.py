@@ -228,7 +228,7 @@ class Sampled:
         elif checks.greatest is not None and not _are_finite([checks.greatest]):
             if not _are_finite(taken.call.given):
                 return  # what is not finite in the arguments may be so in the result
-            text = "the result is not finite"
+            text = "the result is not finite; whether the arguments are was not checked"
             self.suspects.note(taken.call, taken.key, label, text, non_finite=True)
 
     def _checks(

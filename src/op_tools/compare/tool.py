@@ -44,7 +44,7 @@ from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Before
 from op_tools.compare.options import how
 from op_tools.compare.rerun import again_of
-from op_tools.compare.sampling import Sampled, Sampling
+from op_tools.compare.sampling import Counts, Sampled, Sampling
 from op_tools.interception import Plan
 from op_tools.options import Options
 from op_tools.overlap import overlaps
@@ -369,6 +369,11 @@ class OpAutoCompare(Observer):
     def skip(self, call: Call, reason: str) -> None:
         with self._lock:
             self.skipped[reason, call.name] += 1
+
+    @property
+    def counts(self) -> Counts:
+        """How many calls were judged by a sample."""
+        return Counts() if self._sampled is None else self._sampled.counts
 
     def samples(self) -> list[str]:
         """What the summary says of calls that were judged by a sample."""
