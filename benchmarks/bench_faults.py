@@ -494,7 +494,6 @@ def healthy(model: str, precision: str, device: str, count: int) -> Healthy:
         else:
             training.step_with_autocast(scaler, device, getattr(torch, precision))
 
-    found = []
     compare, guard = op_tools.OpAutoCompare(devices=[device]), op_tools.Guard(budget=1.0)
     tools: tuple[Any, ...] = compare, guard
     for tool in tools:
@@ -503,11 +502,11 @@ def healthy(model: str, precision: str, device: str, count: int) -> Healthy:
         with _quietly(), tool:
             for _ in range(count):
                 step()
-        found.append(len(tool.failures) if tool is compare else guard.confirmed)
     torch.set_float32_matmul_precision("highest")
     named = tuple(sorted({one.name for one in compare.failures}))
+    wrong, seconds = len(compare.failures), time.perf_counter() - began
     return Healthy(
-        model, precision, count, *found, compare.compared, time.perf_counter() - began, named
+        model, precision, count, wrong, guard.confirmed, compare.compared, seconds, named
     )
 
 
