@@ -29,13 +29,13 @@ from torch import Tensor, nn
 import op_tools
 import torch_dipu  # noqa: F401
 from deeplink.table import console, table
-from op_tools import kernels, steps
-from op_tools.diagnosis import recordings
-from op_tools.diagnosis.bisect import Asked, Bisection
-from op_tools.diagnosis.diffing import diff
-from op_tools.diagnosis.recordings import Recording
-from op_tools.diagnosis.running import Function
-from op_tools.diagnosis.search import Search
+from op_tools.core import native_library, step_counter
+from op_tools.diagnosis.bisect.ddmin import Search
+from op_tools.diagnosis.bisect.driver import Asked, Bisection
+from op_tools.diagnosis.bisect.runner import Function
+from op_tools.diagnosis.diff import recordings
+from op_tools.diagnosis.diff.driver import diff
+from op_tools.diagnosis.diff.recordings import Recording
 
 STEPS = 3
 
@@ -109,7 +109,7 @@ def training(model: str, dtype: torch.dtype, planted: Planted | None) -> Callabl
     """A function that trains anew each time, the same each time."""
 
     def run() -> list[float]:
-        steps.reset()
+        step_counter.reset()
         if planted is None:
             return _train(model, dtype)
         with torch.dipu.quirk(  # type: ignore[attr-defined]
@@ -182,19 +182,19 @@ def _short(op: str, planted: Planted) -> str:
 def recorded(call: Callable[[], list[float]], folder: Path) -> Recording:
     """The training with every kernel in a packed archive."""
     folder.mkdir(parents=True)
-    before = op_tools.results.folder
-    op_tools.results.folder = lambda kind: folder
+    before = op_tools.core.output_paths.folder
+    op_tools.core.output_paths.folder = lambda kind: folder
     try:
         with op_tools.OpCapture(level="aten", format="packed"):
             call()
     finally:
-        op_tools.results.folder = before
+        op_tools.core.output_paths.folder = before
     return recordings.read(folder)
 
 
 def speed(size: int = 1 << 24) -> float:
     """GB/s of one core, both sides counted, from memory."""
-    helper = kernels.helper()
+    helper = native_library.helper()
     if helper is None:
         return 0.0
     a = torch.randn(size)

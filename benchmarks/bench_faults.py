@@ -34,7 +34,7 @@ from torch.nn import functional as F
 import op_tools
 from benchmarks import bench_real_size
 from benchmarks.bench_real_size import Model, Size
-from op_tools import steps
+from op_tools.core import step_counter
 
 STEPS = 20  # in which an operator has to be named
 SIZES = {
@@ -439,7 +439,7 @@ def search(training: Training, device: str, fault: str, operator: str) -> Outcom
     """Trains with a fault until OpAutoCompare names an operator, STEPS steps at most."""
     make, _ = FAULTS[fault]
     training.restore()
-    steps.reset()
+    step_counter.reset()
     name = OPERATORS[operator].name
     with planted(device, operator, make()) as calls:
         tool = op_tools.OpAutoCompare(devices=[device])
@@ -498,7 +498,7 @@ def healthy(model: str, precision: str, device: str, count: int) -> Healthy:
     tools: tuple[Any, ...] = compare, guard
     for tool in tools:
         training.restore()
-        steps.reset()
+        step_counter.reset()
         with _quietly(), tool:
             for _ in range(count):
                 step()

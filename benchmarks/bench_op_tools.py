@@ -139,12 +139,12 @@ class Figure:
 @contextmanager
 def surroundings(values: dict[str, str], folder: Path) -> Iterator[None]:
     """The environment of a case, and its standard output out of sight."""
-    from op_tools import kernels
+    from op_tools.core import native_library
 
     values = {**values, "OP_TOOLS_RESULTS": str(folder)}
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
-    kernels.helper.cache_clear()  # the case may go without it
+    native_library.helper.cache_clear()  # the case may go without it
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             yield
@@ -153,7 +153,7 @@ def surroundings(values: dict[str, str], folder: Path) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        kernels.helper.cache_clear()
+        native_library.helper.cache_clear()
 
 
 class Bench:
@@ -215,7 +215,7 @@ class Bench:
 
     def steady(self, case: Case, on_gpu: bool) -> Figure:
         """In one run of the tool: what it does once is done before."""
-        from op_tools import engine
+        from op_tools.core import engine
 
         figure, kind, pairs = Figure(case.what, aim=case.aims[on_gpu]), find(case.tool), []
         folder = Path(tempfile.mkdtemp(prefix="bench_op_tools_", dir=self.place))

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import op_tools
-from op_tools.filters import Selection
+from op_tools.core.filters import Selection
 
 
 @dataclass(frozen=True)

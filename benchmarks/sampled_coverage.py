@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 import torch_dipu  # noqa: F401  (registers the reference device)
 from op_tools import OpAutoCompare
-from op_tools.call import Level
 from op_tools.compare.sampling import NO_RULE
+from op_tools.core.call import Level
 
 DEVICE = "dipu"
 LEVELS: tuple[Level, ...] = ("api", "aten")

@@ -23,6 +23,14 @@ ALLOWED: dict[str, set[str]] = {
 }  # fmt: skip
 VENDORS = "deeplink_vendors"
 
+# Packages inside op_tools: each may import those before it. Modules of the top folder import all.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "op_tools": (
+        "core", "tensors", "capture", "compare", "timing", "tools", "replay", "one_iter",
+        "diagnosis",
+    ),
+}  # fmt: skip
+
 # Libraries of chip vendors: only inside a vendor's folder.
 VENDOR_LIBRARIES = {
     "acl", "bangtorch", "cupy", "flash_attn", "intel_extension_for_pytorch", "onnx", "onnxruntime",
@@ -33,7 +41,7 @@ VENDOR_LIBRARIES = {
 
 ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "unsetenv"}
 SETTINGS = Path("deeplink/settings")
-MAY_PRINT = {"report.py", "cli.py", "__main__.py"}
+MAY_PRINT = {"report.py", "terminal.py", "cli.py", "__main__.py"}
 
 
 def violations(src: Path) -> list[str]:
@@ -51,7 +59,7 @@ def _breaches(path: Path, text: str) -> Iterator[tuple[int, str]]:
     suspicious = path.parent != SETTINGS and any(word in text for word in ENVIRONMENT)
     for node in ast.walk(tree):
         for name in _imported(path, node):
-            what = _judge_import(path, name)
+            what = _judge_import(path, name) or _judge_room(path, name)
             if what:
                 yield node.lineno, what  # type: ignore[attr-defined]
         if suspicious and _touches_environment(node):
@@ -97,6 +105,21 @@ def _judge_import(path: Path, name: str) -> str:
     return ""
 
 
+def _judge_room(path: Path, name: str) -> str:
+    """A breach of the order of the packages inside one package; empty: none."""
+    order = ROOMS.get(path.parts[0], ())
+    target = name.split(".")
+    if len(path.parts) < 3 or path.parts[1] not in order or target[0] != path.parts[0]:
+        return ""
+    own = path.parts[1]
+    if len(target) < 2 or target[1] not in order:
+        return f"{own} imports {name}, which is in no package of {target[0]}"
+    if order.index(target[1]) > order.index(own):
+        allowed = ", ".join(order[: order.index(own)]) or "none"
+        return f"{own} imports {name}; allowed: {allowed}"
+    return ""
+
+
 def _touches_environment(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return node.value.id == "os" and node.attr in ENVIRONMENT
@@ -129,6 +152,9 @@ PLANTED = [
     ("ditorch/a.py", "import torch_dipu", "ditorch imports torch_dipu; allowed: deeplink"),
     ("op_tools/a.py", "import ditorch", "op_tools imports ditorch; allowed: deeplink"),
     ("op_tools/a.py", "import diopi", "op_tools imports diopi"),
+    ("op_tools/core/a.py", "import op_tools.tensors.b", "allowed: none"),
+    ("op_tools/tensors/a.py", "from op_tools.tools import guard", "allowed: core"),
+    ("op_tools/capture/a.py", "from op_tools import Guard", "in no package of op_tools"),
     (
         "ditorch/a.py",
         "import importlib\nimportlib.import_module('torch_dipu')",
@@ -158,7 +184,8 @@ KEPT = [
     ("torch_dipu/a.py", "import diopi.op\nfrom deeplink.errors import BuildError\nimport torch"),
     ("torch_dipu/a.py", "from torch_dipu.dipu import device\nfrom . import runtime"),
     ("torch_dipu/build.py", "def main():\n    print('built')"),
-    ("op_tools/report.py", "print(1)"),
+    ("op_tools/core/terminal.py", "print(1)"),
+    ("op_tools/tools/a.py", "from op_tools.core.call import Call\nimport op_tools.tools.b"),
     ("deeplink_vendors/acme/a.py", "import torch_npu, torch_dipu, dicp\nfrom . import kernels"),
     ("deeplink_vendors/acme/a.py", "from deeplink_vendors.acme import kernels"),
 ]

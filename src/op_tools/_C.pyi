@@ -1,4 +1,4 @@
-"""The native part of op_tools (csrc/). Built at first use; `op_tools.kernels.helper()` gives it."""
+"""The native part of op_tools (csrc/), loaded by `op_tools.core.native_library.helper()`."""
 
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any

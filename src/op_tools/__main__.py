@@ -25,7 +25,7 @@ captured calls again: python -m op_tools.run_op_from_data --help
 """
 
 # of op_tools.diagnosis
-COMMANDS = {"report": "report.command", "why-nan": "why_nan", "diagnose": "guide"}
+COMMANDS = {"report": "report.cli", "why-nan": "nan.cli", "diagnose": "diagnose"}
 
 
 def main(line: list[str]) -> int:
@@ -41,7 +41,7 @@ def main(line: list[str]) -> int:
         module = importlib.import_module(f"op_tools.diagnosis.{COMMANDS[command]}")
         return int(module.main(rest))
     if command in ("bisect", "diff", "determinism"):
-        from op_tools.diagnosis import command as diagnosis
+        from op_tools.diagnosis import cli as diagnosis
 
         return diagnosis.main(command, rest)
     if command == "monitor":

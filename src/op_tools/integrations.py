@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from deeplink.errors import DeeplinkError
-from op_tools.filters import Steps
-from op_tools.tool import Tool
+from op_tools.core.filters import Steps
+from op_tools.core.tool import Tool
 
 Tools = Tool | Sequence[Tool]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from deeplink import settings
 from deeplink.errors import DeeplinkError
-from op_tools import results
+from op_tools.core import output_paths
 
 COLUMNS = ("runningtime(Seconds)", "time_str", "time(Seconds)", "cpu_percent(%)", "rss(MB)")
 DEVICE_COLUMNS = ("device_memusage(MB)", "device_cards")
@@ -161,7 +161,7 @@ def samples(process: Process, interval: float, cards: Devices) -> Iterator[list[
 def watch(pid: int, interval: float = 1.0) -> Path:
     """Watches a process to its end; returns the file that was written, row by row."""
     process, cards = find(pid), devices()
-    folder = results.folder("process_monitor_result")
+    folder = output_paths.folder("process_monitor_result")
     label, when = settings.label(), time.strftime("%Y-%m-%d-%H-%M-%S")
     path = folder / f"process_monitor_result_{cards.vendor}_pid{pid}_{label}_{when}.csv"
     with path.open("w", newline="", encoding="utf-8") as file:

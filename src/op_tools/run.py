@@ -10,8 +10,8 @@ from collections.abc import Callable
 import op_tools
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import engine
-from op_tools.tool import Tool
+from op_tools.core import engine
+from op_tools.core.tool import Tool
 
 # By the words of `deeplink run`, from the inside out: what changes a call is nearest to it (the
 # CPU computes in the type of the cast), then the clock, which is not to time the other tools.

@@ -6,8 +6,8 @@ import os
 import sys
 
 if __name__ == "__main__" and not __package__:
-    # `python op_tools/run_op_from_data.py` puts this folder first on sys.path: `statistics.py` and
-    # other modules of this package would shadow the standard library. Put its parent there.
+    # `python op_tools/run_op_from_data.py` puts this folder first on sys.path, where its modules
+    # could shadow others. Put its parent there.
     _folder = os.path.dirname(os.path.realpath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.realpath(path) != _folder]
     if os.path.dirname(_folder) not in map(os.path.realpath, sys.path):
@@ -28,9 +28,9 @@ from rich.progress import track
 from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
 from deeplink.table import console
-from op_tools import names, report
 from op_tools.capture.encoding import Recorded
 from op_tools.compare.eligibility import NoReferenceError
+from op_tools.core import op_names, terminal
 from op_tools.replay import (
     Case,
     Prepared,
@@ -57,7 +57,7 @@ from op_tools.replay.console import (
     write_junit,
 )
 from op_tools.replay.export_script import export
-from op_tools.shapes import call_shapes, shape_of, text_of
+from op_tools.timing.call_shapes import call_shapes, shape_of, text_of
 
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
 
@@ -105,7 +105,7 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
     taken = None
     if plan.against == "float64":  # before other runs change the arguments
         taken = verdicts.taken(prepared, again, plan.first, plan.trust)
-    elif report.verbose() and not plan.timed:
+    elif terminal.verbose() and not plan.timed:
         show_case(prepared, again)
     forward, backward = _repeated(prepared, plan)
     made = Outcome(
@@ -116,7 +116,7 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
         first=plan.first,
         shapes=_shapes(prepared, again) if plan.timed else (),
     )
-    if again.random or (names.is_random(recorded.name) and not _deterministic(again, prepared)):
+    if again.random or (op_names.is_random(recorded.name) and not _deterministic(again, prepared)):
         return replace(made, status="not comparable", message="it draws random numbers")
     if plan.against == "captured" and not recorded.has_output:
         return replace(made, status="ran", message="no output was captured to compare with")
@@ -133,7 +133,7 @@ def _checked(case: Case, recorded: Recorded, plan: Plan) -> Outcome:
 
 def _deterministic(again: Replayed, prepared: Prepared) -> bool:
     """Whether a second run has equal results: dropout in evaluation does, `empty` does not."""
-    if names.last(prepared.recorded.name) in names.UNINITIALISED:
+    if op_names.last(prepared.recorded.name) in op_names.UNINITIALISED:
         return False
     prepared.fresh()
     return all(row.close for row in differences(prepared.recorded, again, prepared.run()))
@@ -248,11 +248,11 @@ def run_op_from_data(
     except (DeeplinkError, ValueError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
-    report.say(f"ditorch.framework: {framework(plan.device)}")
+    terminal.say(f"ditorch.framework: {framework(plan.device)}")
     outcomes: list[Outcome] = []
     screen = console(stderr=True)
     for case in track(cases, "replay", console=screen, disable=not screen.is_terminal):
-        report.say(case.where)
+        terminal.say(case.where)
         done = sum(len(outcome.forward) for outcome in outcomes)
         outcomes.append(run_case(case, replace(plan, first=done + 1)))
         if acc_check and plan.against != "float64":
@@ -273,7 +273,7 @@ def _chosen(asked: str) -> str:
     """The device for --device, checked once before any case runs."""
     found = str(target_device(asked))
     if found != asked:
-        report.say(f"run_op_from_data: torch has no {asked} here: {found} represents it")
+        terminal.say(f"run_op_from_data: torch has no {asked} here: {found} represents it")
     return found
 
 
@@ -287,9 +287,9 @@ def _export(path: Path, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> N
         except Exception as error:  # a file may be damaged in any way
             problems.append(f"{outcome.where}: {error}")
             continue
-        report.say(f"{path} and {data.name} written: {outcome.where}")
+        terminal.say(f"{path} and {data.name} written: {outcome.where}")
         return
-    report.say(f"--export {path}: no case can be a script. {problems[0]}")
+    terminal.say(f"--export {path}: no case can be a script. {problems[0]}")
 
 
 def arguments(given: Sequence[str]) -> list[str]:

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from deeplink import native
-from op_tools import reducing, statistics
-from op_tools.reducing import FIELDS, PIECE, flat_of, pieces
-from op_tools.statistics import Statistics
-from op_tools.statistics_numpy import MASK, hash_of_sums
+from op_tools.tensors import device_reduction, statistics
+from op_tools.tensors.device_reduction import FIELDS, PIECE, flat_of, pieces
+from op_tools.tensors.statistics import Statistics
+from op_tools.tensors.statistics_reference import MASK, hash_of_sums
 from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
-SOURCE = Path(reducing.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
+SOURCE = Path(device_reduction.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
 SHIM = """
 #include <atomic>
 #include <barrier>

@@ -23,8 +23,8 @@ import pytest
 import torch
 
 from deeplink import samples
-from op_tools import diagnostics
 from op_tools.capture.tool import OpCapture
+from op_tools.core import tool_errors
 from op_tools.replay import Case, load_cases
 from op_tools.run_op_from_data import Plan, run_case
 from tests.opinfo import core
@@ -72,7 +72,7 @@ def _sample(
 ) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OP_TOOLS_RESULTS", folder)
-        diagnostics.clear()
+        tool_errors.clear()
         try:
             own = [name for name in HELPERS if name.rpartition(".")[2] != op.name]
             with contextlib.redirect_stdout(io.StringIO()), OpCapture(disable=own, format=form):
@@ -80,7 +80,7 @@ def _sample(
                 samples.gradients(sample, made, samples.seeds(sample, made))
         except Exception:  # the device's own limits are tested elsewhere
             return
-        for problem in diagnostics.problems():
+        for problem in tool_errors.problems():
             yield Result(op.full_name, dtype, index, problem.op, f"in the tool: {problem.message}")
         if not any(Path(folder).rglob("input.pth")) and form == "folders":
             return

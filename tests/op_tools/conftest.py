@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from op_tools import (
-    diagnostics,
-    engine,
-    kernels,
-    native_sink,
-    reducing,
-    statistics,
-    steps,
-)
+from op_tools.core import engine, native_library, step_counter, tool_errors
+from op_tools.tensors import device_reduction, native_sink, statistics
 from tests.op_tools import small
 
 if small.CARD == "dipu":
@@ -34,8 +27,8 @@ def clean_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    diagnostics.clear()
-    steps.reset()
+    tool_errors.clear()
+    step_counter.reset()
     backward = torch.autograd.graph._engine_run_backward
     yield
     left = engine.active()
@@ -49,9 +42,9 @@ def clean_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The device's memory is one that the host does not see; how many pieces each start has."""
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
-    own = reducing.starter("dipu")
+    own = device_reduction.starter("dipu")
     assert own is not None
     seen: list[int] = []
 
@@ -61,5 +54,5 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
-    monkeypatch.setattr(reducing, "starter", lambda kind: start)
+    monkeypatch.setattr(device_reduction, "starter", lambda kind: start)
     return seen

@@ -23,8 +23,8 @@ from torch.utils import _pytree as pytree
 
 import op_tools
 from deeplink import samples
-from op_tools import diagnostics
-from op_tools.tool import Observer
+from op_tools.core import tool_errors
+from op_tools.core.tool import Observer
 from tests.opinfo import core
 
 SAMPLES = 2
@@ -109,7 +109,7 @@ def run(op: Any, sample: Any, device: str) -> Ran:
 
 def check(op: Any, sample: Any, dtype: str, tool: str, plain: Ran, device: str) -> str:
     """What is wrong about one sample through one tool; "" when nothing is."""
-    diagnostics.clear()
+    tool_errors.clear()
     make = TOOLS[tool]
     if tool == "OpDtypeCast" and dtype in CASTS:
         make = lambda: op_tools.OpDtypeCast(casts=CASTS[dtype])  # noqa: E731
@@ -121,8 +121,8 @@ def check(op: Any, sample: Any, dtype: str, tool: str, plain: Ran, device: str) 
                 seen = run(op, sample, device)
     except Exception as error:  # a crash is what is looked for
         return f"crash: {type(error).__name__}: {str(error)[:200]}"
-    if diagnostics.problems():
-        problem = diagnostics.problems()[0]
+    if tool_errors.problems():
+        problem = tool_errors.problems()[0]
         return f"inside the tool: {problem.op}: {problem.message}"
     if op.name in samples.UNINITIALISED:
         return ""

@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 
 import op_tools
-from op_tools import diagnostics
-from op_tools.apply import FEATURES
+from op_tools.core import tool_errors
+from op_tools.tools.apply import FEATURES
 
 
 def vector(*values: float) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_every_feature_works_on_a_function_a_method_and_a_strange_function(
         assert library.twice(x, name="a", func="b").tolist() == [2.0, 4.0]
         assert layer.scale(x).tolist() == [3.0, 6.0]
     assert [started.applied for started in seen] == [1, 1, 1, 1]
-    assert not diagnostics.problems()
+    assert not tool_errors.problems()
 
 
 class Double(torch.autograd.Function):
@@ -158,7 +158,7 @@ def test_features_on_one_strange_function_are_undone_in_any_order(library: Any) 
     first.undo()
     library.twice(vector())
     second.undo()
-    assert library.twice is plain and not diagnostics.problems()
+    assert library.twice is plain and not tool_errors.problems()
     assert [started.applied for started in seen] == [1, 2]
 
 
@@ -241,7 +241,7 @@ def test_two_calls_before_the_backward_are_two_comparisons() -> None:
         tool: Any = applied.tools[0]
         (torch.sin(x) + torch.sin(x)).sum().backward()
         assert tool.compared == 2
-    assert tool.failures == [] and not diagnostics.problems()
+    assert tool.failures == [] and not tool_errors.problems()
 
 
 @pytest.mark.parametrize("op", ["torch.sin", "acme_ops.twice"])

@@ -20,9 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpAutoCompare, diagnostics, graph_capture, kernels
-from op_tools.call import Call
+from op_tools import OpAutoCompare
 from op_tools.compare import inputs
+from op_tools.core import graph_capture, native_library, tool_errors
+from op_tools.core.call import Call
 
 CSV = "op_tools_results/op_autocompare_result"
 
@@ -37,7 +38,7 @@ def leaf(*shape: int) -> Tensor:
 
 def healthy(tool: OpAutoCompare) -> None:
     assert tool.failures == []
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 def rows() -> list[dict[str, str]]:
@@ -497,7 +498,7 @@ def test_the_reference_has_the_type_that_is_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MUL_OP_DTYPE_CAST_DICT", "torch.float16->torch.float32")
     x = on_device(3, dtype=torch.float16)
     lines: list[str] = []
-    monkeypatch.setattr("op_tools.report.say", lines.append)
+    monkeypatch.setattr("op_tools.core.terminal.say", lines.append)
     with OpAutoCompare():
         x * x
         x + x
@@ -588,7 +589,7 @@ def test_one_call_of_each_signature() -> None:
 
 
 def test_a_call_of_a_known_signature_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
     x, looked = leaf(4, 4), []
     chosen = OpAutoCompare._chosen
@@ -623,7 +624,7 @@ def test_in_the_background_the_same_is_found() -> None:
             functional.linear(x, w).relu().sum().backward()
         found.append([(f.name, f.item, f.verdict.ratio) for f in tool.failures])
     assert found[0] == found[1] != []
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 @pytest.mark.parametrize("background", (False, True))
@@ -748,7 +749,7 @@ def test_an_error_inside_the_tool_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     with OpAutoCompare() as tool:
         assert (torch.ones(2, device="dipu") * 2).tolist() == [2.0, 2.0]
     assert tool.failures == []
-    assert {(problem.tool, problem.message) for problem in diagnostics.problems()} == {
+    assert {(problem.tool, problem.message) for problem in tool_errors.problems()} == {
         ("OpAutoCompare", "ZeroDivisionError: inside")
     }
 
@@ -764,7 +765,7 @@ def test_a_disk_that_fills_up_costs_the_files_alone(monkeypatch: pytest.MonkeyPa
         x * 2
     assert [failure.name for failure in tool.failures] == ["torch.Tensor.mul"]
     assert tool.failures[0].saved == ""
-    assert all("No space left on device" in p.message for p in diagnostics.problems())
+    assert all("No space left on device" in p.message for p in tool_errors.problems())
 
 
 def test_a_folder_that_cannot_be_written_is_told_at_the_start(

@@ -7,8 +7,9 @@ import functools
 import pytest
 import torch
 
-from op_tools import OpAutoCompare, diagnostics
+from op_tools import OpAutoCompare
 from op_tools.compare.rerun import Again
+from op_tools.core import tool_errors
 from tests.op_tools.compared_models import CASES, LARGE, Case, train
 
 TYPES: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
@@ -30,7 +31,7 @@ def accused(
     optimizer = SGD if dtype == torch.float16 else torch.optim.AdamW
     with OpAutoCompare(level=level, bitwise=bitwise) as tool:  # type: ignore[arg-type]
         train(case, "dipu", dtype, autocast, steps, seed, optimizer)
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
     return tool.items, "\n".join(f"{f.name} {f.item}: {f.verdict}" for f in tool.failures)
 
 
@@ -192,4 +193,4 @@ def test_a_device_without_float64_can_be_compared() -> None:
     with torch.dipu.quirk("no_float64"), OpAutoCompare() as tool:
         train(CASES["convnet"], "dipu", steps=1)
     assert tool.failures == []
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []

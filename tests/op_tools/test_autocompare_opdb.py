@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpAutoCompare, diagnostics, host
-from op_tools.call import tensors
+from op_tools import OpAutoCompare
+from op_tools.core import tool_errors
+from op_tools.core.call import tensors
+from op_tools.tensors import host_transfer
 from tests.opinfo.core import load_ops
 
 SAMPLES = 3
@@ -43,7 +45,7 @@ def alarms(op: Any, dtype: torch.dtype) -> tuple[int, list[str]]:
 
 
 def _run(op: Any, given: Any) -> None:
-    first, args, kwargs = host.mapped(given, _on_device)
+    first, args, kwargs = host_transfer.mapped(given, _on_device)
     if "device" in kwargs:
         kwargs["device"] = "dipu"
     torch.manual_seed(0)
@@ -90,4 +92,4 @@ def test_no_operator_of_the_database_is_accused(number: int) -> None:
                     if wrong:
                         found[key] = wrong
     assert {key: wrong for key, wrong in found.items() if key not in KNOWN} == {}
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []

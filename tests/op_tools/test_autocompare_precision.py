@@ -11,9 +11,9 @@ from torch import nn
 
 from deeplink.precision import Precision, Sums
 from op_tools import OpAutoCompare
-from op_tools.call import Call
 from op_tools.compare.host_verdicts import Taken, backward, forward
 from op_tools.compare.rerun import again_of
+from op_tools.core.call import Call
 
 
 def _allow(precision: str) -> None:

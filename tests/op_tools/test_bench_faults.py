@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import bench_faults
-from op_tools import diagnostics
+from op_tools.core import tool_errors
 from tests.op_tools import small
 
 if small.CARD != "dipu":
@@ -36,7 +36,7 @@ def test_a_planted_operator_is_named(
     assert found.note == ""
     assert found.step is not None
     assert found.others == ()
-    assert not diagnostics.problems("OpAutoCompare")
+    assert not tool_errors.problems("OpAutoCompare")
 
 
 def test_a_kernel_is_itself_again_after_the_fault() -> None:

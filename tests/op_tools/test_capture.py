@@ -13,12 +13,13 @@ from torch import nn
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import OpCapture, diagnostics, results
-from op_tools.call import Call
+from op_tools import OpCapture
 from op_tools.capture.encoding import Drawing, Opaque, Recorded
-from op_tools.filters import Selection
+from op_tools.core import output_paths, tool_errors
+from op_tools.core.call import Call
+from op_tools.core.filters import Selection
 from op_tools.replay import differences, load_cases, replay
-from op_tools.written import marks, written
+from op_tools.tensors.mutation import marks, written
 from tests import warm
 
 FORMATS = ("folders", "packed")
@@ -32,7 +33,7 @@ def form(request: pytest.FixtureRequest) -> str:
 def captured(name: str = "") -> list[Recorded]:
     """The captured calls, in order; of one operator by its last word."""
     found = [case.load() for case in load_cases("op_tools_results")]
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
     chosen = [call for call in found if not name or call.name.rpartition(".")[2] == name]
     return sorted(chosen, key=lambda call: int(call.header["id"]))
 
@@ -308,7 +309,7 @@ def test_training_is_the_same_bit_by_bit(mode: str, level: Any) -> None:
         seen = train(autocast=level == "api")
     assert tool._run.calls > 100
     assert all(map(torch.equal, seen, plain)) and len(seen) == len(plain)
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 # Safe to use.
@@ -338,7 +339,7 @@ def test_a_wrong_option_is_told_at_the_start() -> None:
 def test_the_budget_leads_from_tensors_to_statistics_to_nothing(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "budget", results.Budget())
+    monkeypatch.setattr(output_paths, "budget", output_paths.Budget())
     monkeypatch.setenv("OP_TOOLS_DISK_BUDGET", "300kB")
     monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "1")
     x = torch.zeros(5000, device="dipu")
@@ -359,8 +360,8 @@ def test_the_budget_leads_from_tensors_to_statistics_to_nothing(
 def test_tensors_take_a_share_of_the_free_space_at_most(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "budget", results.Budget())
-    monkeypatch.setattr(results, "free_space", lambda: 20 * 300_000)
+    monkeypatch.setattr(output_paths, "budget", output_paths.Budget())
+    monkeypatch.setattr(output_paths, "free_space", lambda: 20 * 300_000)
     x = torch.zeros(5000, device="dipu")
     with OpCapture(format=form):
         for i in range(100):
@@ -375,7 +376,7 @@ def test_tensors_take_a_share_of_the_free_space_at_most(
 def test_no_limit_is_one_that_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "free_space", lambda: 0)
+    monkeypatch.setattr(output_paths, "free_space", lambda: 0)
     monkeypatch.setenv("OP_TOOLS_DISK_BUDGET", "0")
     with OpCapture(format="packed"):
         torch.ones(5000, device="dipu") + 1
@@ -385,8 +386,8 @@ def test_no_limit_is_one_that_was_asked_for(
 def test_after_the_first_step_it_is_forecast_how_much_will_be_written(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "budget", results.Budget())
-    monkeypatch.setattr(results, "free_space", lambda: 20 * (10 << 20))
+    monkeypatch.setattr(output_paths, "budget", output_paths.Budget())
+    monkeypatch.setattr(output_paths, "free_space", lambda: 20 * (10 << 20))
     x = torch.randn(1 << 16, device="dipu")
     with OpCapture(format=form):
         for _ in range(3):

@@ -14,8 +14,8 @@ import pytest
 
 from deeplink import running, settings
 from deeplink.errors import SettingError
-from op_tools import engine
 from op_tools import run as tools
+from op_tools.core import engine
 from tests import warm
 
 PROGRAM = """

@@ -22,7 +22,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float, in_background: float) -> None:
         self.now, self.step, self.cost, self.in_background = 0.0, 0, cost, in_background
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
-        monkeypatch.setattr(module, "steps", SimpleNamespace(current=lambda: self.step))
+        monkeypatch.setattr(module, "step_counter", SimpleNamespace(current=lambda: self.step))
 
     def run(self, budget: Budget, steps: int) -> list[tuple[float, int]]:
         """The seconds and the judged calls of each step."""
@@ -59,7 +59,7 @@ def test_cheap_calls_are_all_judged_and_by_larger_samples(monkeypatch: pytest.Mo
 
 def test_a_program_without_steps_is_within_its_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, budget = Clock(monkeypatch, 0.1, 0.0), Budget(0.1)
-    monkeypatch.setattr(module, "steps", SimpleNamespace(current=lambda: 0))
+    monkeypatch.setattr(module, "step_counter", SimpleNamespace(current=lambda: 0))
     found = clock.run(budget, 50)
     assert 1.02 < statistics.mean(seconds for seconds, _ in found[10:]) < 1.2
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import op_tools
-from op_tools import diagnostics, names
+from op_tools.core import op_names, tool_errors
 from tests.op_tools import small
 from tests.op_tools.training_programs import Program, differences
 
@@ -70,7 +70,7 @@ class ByHand:
 
     def __enter__(self) -> None:
         for name in self.functions:
-            func = names.resolve(name)
+            func = op_names.resolve(name)
             changed = functools.partial(self._call, func)
             for owner in (torch, torch.nn.functional):
                 for word in [word for word, value in vars(owner).items() if value is func]:
@@ -150,7 +150,7 @@ def test_observers_leave_every_bit_unchanged(seed: int) -> None:
         mine = program.run()
     context = program.describe(), [name for name, _ in chosen]
     assert differences(mine, wanted) == [], context
-    assert diagnostics.problems() == [], context
+    assert tool_errors.problems() == [], context
 
 
 @pytest.mark.parametrize("seed", _seeds(QUICK // 3, SLOW // 3))
@@ -168,7 +168,7 @@ def test_fallback_gives_what_the_cpu_gives(seed: int) -> None:
         mine = program.run()
     context = program.describe(), level, ops
     assert differences(mine, wanted) == [], context
-    assert diagnostics.problems() == [], context
+    assert tool_errors.problems() == [], context
 
 
 @pytest.mark.parametrize("seed", _seeds(QUICK // 3, SLOW // 3))
@@ -193,4 +193,4 @@ def test_cast_and_fallback_give_what_is_done_by_hand(seed: int) -> None:
         mine = program.run()
     context = program.describe(), functions
     assert differences(mine, wanted) == [], context
-    assert diagnostics.problems() == [], context
+    assert tool_errors.problems() == [], context

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from op_tools.diagnosis import closing, guide, launching
-from op_tools.diagnosis.report.content import Content, Group
+from op_tools.diagnosis import conclusion, diagnose
+from op_tools.diagnosis.bisect import launch
+from op_tools.diagnosis.report.model import Content, Group
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +22,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for symptom in guide.PLANS:
+    for symptom in diagnose.PLANS:
         line = ["--symptom", symptom, "--dry-run", "--", "python", "train.py", "--steps", "3"]
-        assert guide.main(line) == 0
+        assert diagnose.main(line) == 0
     said = capsys.readouterr().out.replace("\n", " ")
     assert "$ deeplink why-nan -o why_nan -- python train.py --steps 3" in said
     assert "$ deeplink run --results time --time --trace time/trace.json train.py" in said
@@ -34,8 +35,8 @@ def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -
 def test_it_asks_until_it_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter(["what", "9", "2"])
     parser = argparse.ArgumentParser()
-    assert guide.ask(parser, lambda _: next(answers)) == "nan"
-    assert guide.ask(parser, lambda _: "slow") == "slow"
+    assert diagnose.ask(parser, lambda _: next(answers)) == "nan"
+    assert diagnose.ask(parser, lambda _: "slow") == "slow"
     assert "not one of them: '9'" in capsys.readouterr().out
 
 
@@ -44,16 +45,16 @@ def test_nobody_at_the_keyboard_is_told_what_to_say(capsys: pytest.CaptureFixtur
         raise EOFError
 
     with pytest.raises(SystemExit):
-        guide.ask(argparse.ArgumentParser(), nobody)
+        diagnose.ask(argparse.ArgumentParser(), nobody)
     assert "say --symptom loss|nan|slow|hang|memory" in capsys.readouterr().err
 
 
 def test_a_program_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     with pytest.raises(SystemExit):
-        launching.command_of(parser, ["--"])
+        launch.command_of(parser, ["--"])
     assert "which program?" in capsys.readouterr().err
-    assert launching.command_of(parser, ["--", "a.py", "-x"]) == [sys.executable, "a.py", "-x"]
+    assert launch.command_of(parser, ["--", "a.py", "-x"]) == [sys.executable, "a.py", "-x"]
 
 
 @pytest.mark.parametrize(
@@ -66,15 +67,15 @@ def test_a_program_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )  # fmt: skip
 def test_python_however_it_is_started_goes_to_run(given: list[str], started: list[str]) -> None:
-    program = launching.command_of(argparse.ArgumentParser(), given)
-    order = guide._order(guide.COMPARE, Path("out"), program)
+    program = launch.command_of(argparse.ArgumentParser(), given)
+    order = diagnose._order(diagnose.COMPARE, Path("out"), program)
     head = [sys.executable, "-m", "ditorch", "run", "--results", "out", "--autocompare"]
     assert order.line == [*head, "--steps", "0-1", *started]
 
 
 def test_what_is_no_python_is_told_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_RECORDER_HANG", "7")  # the user's own stays
-    order = guide._order(guide.RECORD, Path("out"), ["bash", "train.sh"])
+    order = diagnose._order(diagnose.RECORD, Path("out"), ["bash", "train.sh"])
     assert order.line == ["bash", "train.sh"]
     assert order.values == {
         "DITORCH": "1",
@@ -88,14 +89,14 @@ def test_a_program_that_hangs_is_ended_when_it_has_been_told(
 ) -> None:
     folder = tmp_path / "recorder"
     folder.mkdir()
-    monkeypatch.setattr(guide, "PERIOD", 0.02)
+    monkeypatch.setattr(diagnose, "PERIOD", 0.02)
     line = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
     for name in ("recorder_pid1.0.jsonl", "recorder_pid1_hang-step4.jsonl"):
         (folder / name).touch()
-    assert not guide._hangs(tmp_path)  # it may still go on
+    assert not diagnose._hangs(tmp_path)  # it may still go on
     for file in folder.iterdir():
         os.utime(file, (0, 0))
-    assert guide._run(guide.Order([], line, {}), tmp_path, None) == 124
+    assert diagnose._run(diagnose.Order([], line, {}), tmp_path, None) == 124
     assert "it hangs, and was ended" in capsys.readouterr().out
 
 
@@ -105,14 +106,14 @@ def diagnosed(
     """The status of a diagnosis whose steps end so; a negative one is Ctrl-C."""
     given = iter(statuses)
 
-    def run(order: guide.Order, folder: Path, limit: float | None) -> int:
+    def run(order: diagnose.Order, folder: Path, limit: float | None) -> int:
         status = next(given)
         if status < 0:
             raise KeyboardInterrupt
         return status
 
-    monkeypatch.setattr(guide, "_run", run)
-    return guide.main(["--symptom", symptom, "-o", str(folder), "--", "python", "train.py"])
+    monkeypatch.setattr(diagnose, "_run", run)
+    return diagnose.main(["--symptom", symptom, "-o", str(folder), "--", "python", "train.py"])
 
 
 def test_a_program_that_does_not_run_is_not_called_well(
@@ -145,15 +146,15 @@ def test_after_ctrl_c_what_was_found_is_shown(
 
 
 def test_memory_that_only_begins_or_swings_does_not_grow() -> None:
-    assert closing.grows([1, 2, 3, 4, 5])
-    assert not closing.grows([1, 5, 5, 5, 5])
-    assert not closing.grows([1, 4, 2, 5, 2])
+    assert conclusion.grows([1, 2, 3, 4, 5])
+    assert not conclusion.grows([1, 5, 5, 5, 5])
+    assert not conclusion.grows([1, 4, 2, 5, 2])
 
 
 def test_the_slowest_come_first() -> None:
     rest = ("s", "m", "a.py:3", "forward", 2)
     groups = [Group(op, *rest, ms, 0.0, 0.0, 0.0, 0.0) for op, ms in (("mm", 1.0), ("gelu", 3.0))]
-    first, _ = closing.times(Content(groups=groups))
+    first, _ = conclusion.times(Content(groups=groups))
     assert first == "time: 75% of 4.0 ms in gelu (m, a.py:3, forward)"
 
 
@@ -164,7 +165,7 @@ def test_a_found_culprit_ends_the_search_with_a_page(
     program = tmp_path / "program.py"
     program.write_text("import torch\nprint(torch.log(-torch.ones(2, device='cuda')).sum().item())")
     line = ["--symptom", "nan", "-o", str(tmp_path / "out"), "--", "python", str(program)]
-    assert guide.main(line) == 1
+    assert diagnose.main(line) == 1
     said = capfd.readouterr().out
     assert "NaN by aten.log.default (forward)" in said
     assert "[2/2]" not in said  # it was enough

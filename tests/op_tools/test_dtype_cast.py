@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import diagnostics
+from op_tools.core import tool_errors
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_under_autocast_the_arguments_get_one_type() -> None:
     amp = torch.autocast("dipu", dtype=torch.bfloat16)
     with amp, op_tools.OpDtypeCast(casts="float32->float64"):
         wide = layer(layer(x))  # a bfloat16 argument beside float32 weights
-    assert wide.dtype == torch.bfloat16 and not diagnostics.problems()
+    assert wide.dtype == torch.bfloat16 and not tool_errors.problems()
     exact = layer.to("cpu").double()(layer(x.cpu().double()).bfloat16().double())
     torch.testing.assert_close(wide.cpu(), exact.bfloat16(), rtol=1e-2, atol=1e-2)
 
@@ -88,7 +88,7 @@ def test_rules_that_never_matched_are_told(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "1 calls of 1 operators in another type" in out
     assert "no argument was of torch.bfloat16" in out
-    assert not diagnostics.problems()
+    assert not tool_errors.problems()
 
 
 def test_the_classic_table(

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from op_tools import endings
-from op_tools.background import Background
+from op_tools.core import lifecycle
+from op_tools.core.worker import Background
 from tests.torch_dipu.interpreter import output_of, run_python
 
 CHILD = """
@@ -113,7 +113,7 @@ x.sin()
 
 def test_the_end_waits_for_work_in_the_background() -> None:
     source = """
-from op_tools.background import Background
+from op_tools.core.worker import Background
 begun = threading.Event()
 def work():
     begun.set()
@@ -127,7 +127,7 @@ begun.wait()
 
 def test_a_tool_ends_before_the_thread_that_waits_for_its_end() -> None:
     source = """
-from op_tools.background import Background
+from op_tools.core.worker import Background
 ended = threading.Event()
 class Working(op_tools.OpOverflowCheck):
     def finish(self, started):
@@ -152,11 +152,11 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(worker._thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.close()
-    assert worker in endings._beneath
+    assert worker in lifecycle._beneath
     going_on.set()
     worker.close()  # as the end of Python does
     assert not worker._thread.is_alive()
-    assert worker not in endings._beneath
+    assert worker not in lifecycle._beneath
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ lock(held)
 
 def test_a_signal_to_a_child_is_not_the_programs() -> None:
     source = """
-from op_tools.diagnosis.unheard import Unheard
+from op_tools.diagnosis.flight_recorder.signal_thread import Unheard
 unheard = Unheard()
 def signalled():
     signal.signal(signal.SIGTERM, lambda *given: None)

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import op_tools
-from op_tools import diagnostics, engine, kernels, modules, report
-from op_tools.call import Call, Site
-from op_tools.tool import Observer, Substitute
+from op_tools.core import engine, module_stack, native_library, terminal, tool_errors
+from op_tools.core.call import Call, Site
+from op_tools.core.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
 
 
@@ -197,7 +197,7 @@ def test_an_error_inside_a_tool_is_counted_and_the_program_goes_on() -> None:
     with Broken(ops="torch.add"):
         assert torch.add(a, 1).tolist() == [2.0, 3.0]
         assert torch.add(a, 1).tolist() == [2.0, 3.0]
-    (problem,) = diagnostics.problems()
+    (problem,) = tool_errors.problems()
     assert (problem.op, problem.count) == ("torch.add", 2)
     assert problem.message == "ValueError: before"
     assert "test_engine.py" in problem.trace
@@ -206,7 +206,7 @@ def test_an_error_inside_a_tool_is_counted_and_the_program_goes_on() -> None:
 def test_an_error_of_the_operator_is_the_programs() -> None:
     with Watcher(), pytest.raises(RuntimeError, match="must match the size"):
         torch.add(vector(1, 2), vector(1, 2, 3))
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 def test_a_condition_that_fails_is_counted() -> None:
@@ -215,7 +215,7 @@ def test_a_condition_that_fails_is_counted() -> None:
 
     with Watcher(ops="torch.sin", condition=condition) as seen:
         torch.sin(vector())
-    assert seen.names == [] and diagnostics.problems()[0].message == "KeyError: 'no'"
+    assert seen.names == [] and tool_errors.problems()[0].message == "KeyError: 'no'"
 
 
 def test_the_outer_tool_sees_what_the_inner_one_made() -> None:
@@ -253,14 +253,14 @@ def test_functional_transforms_and_subclasses_are_left_alone_with_a_reason() -> 
         torch.func.vmap(torch.sin)(vector())
         torch.func.grad(lambda t: t.sin().sum())(vector())
     assert "torch.sin" not in seen.names
-    assert any("torch.func" in reason for reason in diagnostics.skipped())
+    assert any("torch.func" in reason for reason in tool_errors.skipped())
 
 
 def test_tensors_without_values_are_left_alone_with_a_reason() -> None:
     with FakeTensorMode(), Watcher() as seen:
         made = torch.empty(2, device="dipu") + 1
     assert made.shape == (2,) and "torch.Tensor.add" not in seen.names
-    assert any("FakeTensor" in reason for reason in diagnostics.skipped())
+    assert any("FakeTensor" in reason for reason in tool_errors.skipped())
 
 
 @pytest.mark.parametrize("kind", ["OpCapture", "OpAutoCompare", "OpFallback", "OpDtypeCast"])
@@ -298,7 +298,7 @@ def test_a_compiled_function_works_under_a_tool(level: Any) -> None:
 def test_torch_compile_does_not_look_into_what_sees_kernels(
     first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "watch", lambda *given: False)  # by the mode
+    monkeypatch.setattr(native_library, "watch", lambda *given: False)  # by the mode
 
     def broken(t: torch.Tensor) -> torch.Tensor:
         doubled = t * 2
@@ -334,18 +334,18 @@ def test_what_others_put_around_a_modules_call_stays() -> None:
     plain, calls = nn.Module.__call__, []
 
     def around(self: nn.Module, *args: Any) -> Any:
-        calls.append(modules.path())
+        calls.append(module_stack.path())
         return before(self, *args)
 
     layer = nn.Sequential(nn.Identity())
-    modules.follow(None, True)
+    module_stack.follow(None, True)
     before = nn.Module.__call__
     nn.Module.__call__ = around  # type: ignore[method-assign]
     try:
-        modules.follow(None, False)
+        module_stack.follow(None, False)
         assert nn.Module.__call__ is around
         for paths in (True, False):
-            modules.follow(None, paths)
+            module_stack.follow(None, paths)
             assert layer(1) == 1
     finally:
         nn.Module.__call__ = plain  # type: ignore[method-assign]
@@ -365,7 +365,7 @@ def test_nothing_but_the_engine_holds_a_mode_after_the_last_tool() -> None:
     """The end of Python waits for those who do."""
     source = """
 import torch, torch_dipu, op_tools
-from op_tools import engine
+from op_tools.core import engine
 with op_tools.OpTimeMeasure():  # lists torch's functions while its own stands for one of them
     torch.sin(torch.ones(2, device="dipu"))
 print(engine._holders() - engine._ALONE)
@@ -399,7 +399,7 @@ def test_a_terminal_sees_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(report, "PERIOD", 0.0)
+    monkeypatch.setattr(terminal, "PERIOD", 0.0)
     x = vector()
     with Watcher(ops="torch.sin"):
         torch.sin(x)
@@ -436,10 +436,10 @@ def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
 
 
 def test_calls_from_one_place_are_remembered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules, "_forward", OrderedDict())
+    monkeypatch.setattr(module_stack, "_forward", OrderedDict())
     here, there = Site("train.py", 3, "step"), Site("train.py", 4, "step")
     for number, (path, site) in enumerate([("a", here), ("a", here), ("b", here), ("a", there)]):
-        modules.remember(number, path, site)
-    first, again, *others = modules._forward.values()
+        module_stack.remember(number, path, site)
+    first, again, *others = module_stack._forward.values()
     assert first is again and first == ("a", here)
     assert others == [("b", here), ("a", there)]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import op_tools
-from op_tools import diagnostics, host
+from op_tools.core import tool_errors
+from op_tools.tensors import host_transfer
 from tests.op_tools.small import Small
 
 
@@ -49,7 +50,7 @@ def test_writes_arrive(write: Callable[[Tensor], Any], level: Any) -> None:
     with op_tools.OpFallback(level=level) as tool:
         write(mine)
     assert torch.equal(mine.cpu(), wanted)
-    assert tool.hits and not diagnostics.problems()
+    assert tool.hits and not tool_errors.problems()
 
 
 def test_the_written_argument_is_what_comes_back() -> None:
@@ -109,7 +110,7 @@ def test_autocast_gives_the_types_that_the_device_gives() -> None:
         with op_tools.OpFallback() as tool:
             mine = (layer(x), torch.softmax(layer(x), -1), F.layer_norm(layer(x), (8,)))
     assert [t.dtype for t in mine] == [t.dtype for t in plain]
-    assert not diagnostics.problems() and tool.hits["torch.nn.functional.linear"] == 3
+    assert not tool_errors.problems() and tool.hits["torch.nn.functional.linear"] == 3
     for a, b in zip(mine, plain, strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu(), rtol=2e-2, atol=2e-2)
 
@@ -138,7 +139,7 @@ def test_a_training_trains_as_on_the_device(level: Any) -> None:
     assert plain[-1] < plain[0]
     # at the module level the backbone's random numbers are drawn inside of one call
     mine = train(op_tools.OpFallback(level=level))
-    assert not diagnostics.problems()
+    assert not tool_errors.problems()
     assert mine == pytest.approx(plain, abs=1e-5)
 
 
@@ -159,13 +160,13 @@ def test_sparse_tensors_are_left_to_the_device_with_a_reason() -> None:
     with op_tools.OpFallback():
         y = torch.sparse.mm(x, torch.ones(3, 2, device="dipu"))
     assert y.cpu().tolist() == [[1.0, 1.0]] * 3
-    assert any("sparse" in reason for reason in diagnostics.skipped())
+    assert any("sparse" in reason for reason in tool_errors.skipped())
 
 
 def test_an_operator_that_fails_on_both_raises_the_devices_error() -> None:
     with op_tools.OpFallback(), pytest.raises(RuntimeError, match="must match the size"):
         torch.add(device(2), device(3))
-    assert not diagnostics.problems()
+    assert not tool_errors.problems()
 
 
 def test_a_device_that_draws_other_numbers_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +174,8 @@ def test_a_device_that_draws_other_numbers_keeps_its_own(monkeypatch: pytest.Mon
     device = torch.device("dipu", 0)
     before = torch.dipu.get_rng_state(device)
     monkeypatch.delattr(torch.dipu, "host_rng_state")
-    monkeypatch.delitem(host._streams, device, raising=False)
-    with host.random_numbers_of(device):
+    monkeypatch.delitem(host_transfer._streams, device, raising=False)
+    with host_transfer.random_numbers_of(device):
         torch.rand(2)
     assert torch.equal(torch.dipu.get_rng_state(device), before)
-    monkeypatch.delitem(host._streams, device)
+    monkeypatch.delitem(host_transfer._streams, device)

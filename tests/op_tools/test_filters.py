@@ -13,8 +13,8 @@ from torch.overrides import get_overridable_functions
 import op_tools
 from deeplink.errors import SettingError
 from deeplink.settings import split_list
-from op_tools import names
-from op_tools.filters import Names, Selection, Steps
+from op_tools.core import op_names
+from op_tools.core.filters import Names, Selection, Steps
 from tests import warm
 from tests.op_tools.test_engine import Watcher, vector
 
@@ -192,12 +192,12 @@ def test_every_function_that_torch_offers_is_met_by_the_name_it_is_offered_under
     offered = get_overridable_functions()[place]
     words = [w for w in dir(place) if not w.startswith("_") and getattr(place, w) in offered]
     assert len(words) > 30
-    shown = {word: names.name_of(getattr(place, word)) for word in words}
+    shown = {word: op_names.name_of(getattr(place, word)) for word in words}
     assert not [w for w, name in shown.items() if name not in Names((f"{space}.{w}",))]
 
 
 def test_mm_is_not_called_by_the_name_of_a_sparse_product() -> None:
-    assert names.name_of(torch.mm) == "torch.mm"
+    assert op_names.name_of(torch.mm) == "torch.mm"
 
 
 def test_a_devices_own_name_is_watched_where_it_is_called_cuda() -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, diagnostics, results
+from op_tools import OpCapture
 from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import decode, encode
+from op_tools.core import output_paths, tool_errors
 
 ROOT = Path("op_tools_results/op_capture_results")
 
@@ -197,7 +198,7 @@ def test_a_failed_save_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         z = y * 2  # the tool is quiet by now, and the program goes on
     assert z.tolist() == [4.0, 4.0]
     assert [path for path in ROOT.rglob("*") if "pth" in path.name] == []
-    (problem,) = diagnostics.problems("OpCapture")
+    (problem,) = tool_errors.problems("OpCapture")
     assert problem.count == 1 and "No space left" in problem.message
     assert tool is not None
 
@@ -209,10 +210,10 @@ def test_processes_with_the_same_pid_get_names_of_their_own(
     claims.mkdir()
     (claims / str(os.getpid())).touch()  # of a process on another host
     monkeypatch.setattr("socket.gethostname", lambda: "node.7")
-    assert results.owner(tmp_path) == f"{os.getpid()}-node_7"
-    assert results.owner(tmp_path) == f"{os.getpid()}-node_7"
-    monkeypatch.setattr(results, "_names", {})
-    assert results.owner(tmp_path) == f"{os.getpid()}-node_7-2"
+    assert output_paths.owner(tmp_path) == f"{os.getpid()}-node_7"
+    assert output_paths.owner(tmp_path) == f"{os.getpid()}-node_7"
+    monkeypatch.setattr(output_paths, "_names", {})
+    assert output_paths.owner(tmp_path) == f"{os.getpid()}-node_7-2"
 
 
 def test_two_processes_write_side_by_side(tmp_path: Path) -> None:

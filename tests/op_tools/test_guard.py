@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import diagnostics, engine, guard, steps
-from op_tools.guard import Finding, Guard, GuardError
+from op_tools.core import engine, step_counter, tool_errors
+from op_tools.tools import guard
+from op_tools.tools.guard import Finding, Guard, GuardError
 from tests.op_tools import small
 
 pytestmark = pytest.mark.skipif(small.CARD != "dipu", reason="faults are the reference device's")
@@ -59,7 +60,7 @@ def test_a_training_without_faults_has_no_finding(
     assert tool.findings == tool.suspects == []
     assert tool.products == 5 * tool.watched
     assert tool.others > 10
-    assert not diagnostics.problems("Guard")
+    assert not tool_errors.problems("Guard")
     assert "0 wrong results" in capsys.readouterr().out
 
 
@@ -166,9 +167,9 @@ def test_steps_that_are_not_watched_have_no_mode_at_all() -> None:
         assert engine.active() == []
         assert torch._C._len_torch_function_stack() == 0
         assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-        before = steps.current()
+        before = step_counter.current()
         step()
-        assert steps.current() == before + 1  # steps are counted all the same
+        assert step_counter.current() == before + 1  # steps are counted all the same
     assert (tool.steps, tool.watched) == (3, 1)
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from deeplink.errors import DeeplinkError
-from op_tools import engine, integrations
-from op_tools.call import Call
-from op_tools.tool import Observer
+from op_tools import integrations
+from op_tools.core import engine
+from op_tools.core.call import Call
+from op_tools.core.tool import Observer
 
 
 class Counting(Observer):

@@ -11,19 +11,19 @@ import termios
 
 PROGRAM = """
 import sys
-from op_tools import live
+from op_tools.core import live_line
 
-live.show("[op_tools] step 0")
+live_line.show("[op_tools] step 0")
 print("begin")
-live.show("[op_tools] step 1: 193 calls, 10 wrong")
+live_line.show("[op_tools] step 1: 193 calls, 10 wrong")
 print("step 0 | loss 16.6")
-live.show("[op_tools] step 2: 386 calls, 20 wrong")
+live_line.show("[op_tools] step 2: 386 calls, 20 wrong")
 print("half a ", end="", flush=True)
-live.show("[op_tools] step 3: 579 calls, 30 wrong")
+live_line.show("[op_tools] step 3: 579 calls, 30 wrong")
 print("line")
-live.show("[op_tools] step 4: " + "a long text " * 40)
+live_line.show("[op_tools] step 4: " + "a long text " * 40)
 print("error", file=sys.stderr)
-live.end()
+live_line.end()
 assert "write" not in vars(sys.stdout) and "write" not in vars(sys.stderr)
 print("end")
 """
@@ -58,14 +58,14 @@ def test_each_line_on_the_screen_is_the_programs_own() -> None:
 
 WITHOUT_STDOUT = """
 import sys
-from op_tools import live
+from op_tools.core import live_line
 
 sys.stdout = None
-live.show("[op_tools] step 0")
+live_line.show("[op_tools] step 0")
 print("begin", file=sys.stderr)
-live.show("[op_tools] step 1")
+live_line.show("[op_tools] step 1")
 print("end", file=sys.stderr)
-live.end()
+live_line.end()
 """
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import training_step
-from op_tools import OpCapture, kernels, steps
+from op_tools import OpCapture
+from op_tools.core import native_library, step_counter
 from tests.op_tools import small
 
 
@@ -17,7 +18,7 @@ def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> list[d
     monkeypatch.setenv("OP_TOOLS_NATIVE", native)
     monkeypatch.setenv("OP_CAPTURE_INPUTS", "all")
     monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder / native))
-    steps.reset()
+    step_counter.reset()
     step = training_step.training(small.CARD)
     step()
     with OpCapture(mode="hash"):
@@ -29,7 +30,7 @@ def hashes(folder: Path, monkeypatch: pytest.MonkeyPatch, native: str) -> list[d
 def test_a_step_is_told_natively_as_by_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
     monkeypatch.setattr(training_step, "WIDTH", 64)
     native = hashes(tmp_path, monkeypatch, "1")

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from op_tools import engine, kernels
-from op_tools.time_measure import OpTimeMeasure
+from op_tools.core import engine, native_library
+from op_tools.timing.tool import OpTimeMeasure
 from tests.op_tools.test_engine import Watcher
 
 QUESTIONS = ("grad.__get__", "grad.__set__", "is_sparse.__get__", "is_complex")
@@ -65,8 +65,8 @@ def questions(names: list[str]) -> list[str]:
 def test_its_operators_are_seen_and_its_questions_are_not(
     native: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helper = kernels.helper() if native else None
-    monkeypatch.setattr(kernels, "loaded", lambda: helper)
+    helper = native_library.helper() if native else None
+    monkeypatch.setattr(native_library, "loaded", lambda: helper)
     made = optimizer()
     with Watcher() as seen:
         made.step()

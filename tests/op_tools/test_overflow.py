@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import op_tools
-from op_tools import diagnostics, kernels
-from op_tools.call import Level
+from op_tools.core import native_library, tool_errors
+from op_tools.core.call import Level
 from tests.op_tools import small
 
 
@@ -110,7 +110,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "kernel":
         request.getfixturevalue("starts")
     elif request.param == "python":
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     return str(request.param)
 
 
@@ -132,4 +132,4 @@ def test_calls_are_judged_by_their_values_at_the_call(way: str, level: Level) ->
     assert found == [(gradient, "Inf"), ("_foreach_mul_", "Inf"), ("div_", "Inf"), ("log", "NaN")]
     assert [alarm.direction for alarm in tool.alarms] == ["backward", *["forward"] * 3]
     assert tool.alarms[-1].inputs[0].low == -1.0
-    assert not diagnostics.problems()
+    assert not tool_errors.problems()

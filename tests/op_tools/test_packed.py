@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from op_tools import OpCapture, diagnostics, kernels
-from op_tools.capture import staging
+from op_tools import OpCapture
 from op_tools.capture.encoding import Part, Recorded
 from op_tools.capture.packed_reader import Archive
 from op_tools.capture.packed_store import PackedStore
+from op_tools.core import native_library, tool_errors
+from op_tools.tensors import staging
 
 
 def archive() -> Archive:
@@ -196,15 +197,15 @@ def test_a_tensor_that_the_device_could_not_copy_in_time_is_no_torn_record(
     with OpCapture(format="packed"):
         assert x.neg()[0].item() == -1.0
     assert calls() == []
-    assert [p.tool for p in diagnostics.problems()] == ["OpCapture"]
-    assert "an illegal memory access" in str(diagnostics.problems()[0])
-    diagnostics.clear()
+    assert [p.tool for p in tool_errors.problems()] == ["OpCapture"]
+    assert "an illegal memory access" in str(tool_errors.problems()[0])
+    tool_errors.clear()
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["observers", "mode"])
 def test_kernels_that_write_in_place(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr("op_tools.kernels.helper", lambda: None)
+        monkeypatch.setattr("op_tools.core.native_library.helper", lambda: None)
     x = torch.ones(1000, device="dipu")
     with OpCapture(format="packed", level="aten"):
         x.mul_(3)
@@ -377,7 +378,7 @@ def test_tensors_of_every_layout_come_back(
     native: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     x = torch.arange(24.0).reshape(4, 6).to(device)
     laid = [(name, layout(x)) for name, layout in LAYOUTS.items()]
     store = PackedStore()
@@ -418,7 +419,7 @@ def test_a_full_disk_ends_the_archive_and_not_the_program() -> None:
         tool.stop()
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert x[0].item() == sum(range(60))
-    assert "File too large" in str(diagnostics.problems()[0])
+    assert "File too large" in str(tool_errors.problems()[0])
     assert archive().lost == 0 and 1 <= len(archive()) < 60
 
 

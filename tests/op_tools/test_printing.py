@@ -14,7 +14,7 @@ import torch
 
 import op_tools
 from deeplink.table import Output, console, table
-from op_tools import report
+from op_tools.core import terminal
 from tests import warm
 
 CALLS = """
@@ -57,7 +57,7 @@ def test_characters_that_the_stream_lacks_are_escaped(monkeypatch: pytest.Monkey
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
-    report.say("y = x  # 对")
+    terminal.say("y = x  # 对")
     console().print("é", soft_wrap=True)
     assert raw.getvalue() == rb"y = x  # \u5bf9" + b"\n" + rb"\xe9" + b"\n"
 
@@ -103,7 +103,7 @@ def test_rows_are_on_disk_soon(kind: str, number: int) -> None:
 
 
 def test_rows_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("op_tools.background.PERIOD", 0.001)
+    monkeypatch.setattr("op_tools.core.worker.PERIOD", 0.001)
     x = torch.ones(2, device="dipu")
     with op_tools.OpTimeMeasure(), op_tools.OpAutoCompare():
         for _ in range(300):
@@ -125,7 +125,7 @@ def test_a_column_of_modules_keeps_the_end_of_a_path(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     row = ("torch.nn.functional.linear", "output[0] forward", "train.py:23", MODULE, "12", "27.5")
-    report.show_table("wrong", ("name", "what", "line", "module", "times", "error/bound"), [row])
+    terminal.show_table("wrong", ("name", "what", "line", "module", "times", "error/bound"), [row])
     assert f" {shown} " in capsys.readouterr().out
 
 

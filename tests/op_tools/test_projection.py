@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from deeplink.precision import Precision, Sums
-from op_tools.call import Call
 from op_tools.compare import projection
 from op_tools.compare.projection import Finding
+from op_tools.core.call import Call
 from tests.op_tools import small
 
 HALVES = (torch.bfloat16, torch.float16)

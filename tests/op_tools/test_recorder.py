@@ -17,11 +17,13 @@ import pytest
 import torch
 from torch import nn
 
-from op_tools import FlightRecorder, OpCapture, OpFallback, diagnostics, statistics, steps
-from op_tools.diagnosis import signals, stacks
+from op_tools import FlightRecorder, OpCapture, OpFallback
+from op_tools.core import step_counter, tool_errors
+from op_tools.diagnosis.flight_recorder import measurements, stacks
+from op_tools.diagnosis.flight_recorder.measurements import Budget, Patience, Signals, Usual
+from op_tools.diagnosis.flight_recorder.ring_file import Ring
 from op_tools.diagnosis.report import readers
-from op_tools.diagnosis.ring import Ring
-from op_tools.diagnosis.signals import Budget, Patience, Signals, Usual
+from op_tools.tensors import statistics
 from tests import warm
 from tests.op_tools import small
 
@@ -83,7 +85,7 @@ def test_a_recorded_run_is_the_same_run_and_nobody_is_accused(folder: Path) -> N
         for a, b in zip(plain[key], watched[key], strict=True):  # type: ignore[call-overload]
             assert torch.equal(a, b)
     assert (recorder.steps, recorder.events) == (12, [])
-    assert diagnostics.problems("FlightRecorder") == []
+    assert tool_errors.problems("FlightRecorder") == []
     found = [line for line in lines(folder) if "step" in line]
     assert [line["step"] for line in found] == list(range(12))
     assert found[3]["loss"] == pytest.approx(plain["losses"][3])  # type: ignore[index]
@@ -111,7 +113,7 @@ def test_a_nan_is_told_kept_and_followed_by_whole_steps(
 def test_a_bad_gradient_is_told_with_how_far_it_came(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signals, "SHARE", 100.0)  # time enough for every gradient
+    monkeypatch.setattr(measurements, "SHARE", 100.0)  # time enough for every gradient
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with FlightRecorder() as recorder:
@@ -132,14 +134,14 @@ def test_a_bad_gradient_is_told_with_how_far_it_came(
 def test_time_that_other_programs_took_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = {"perf_counter_ns": 0, "process_time_ns": 0}
     for name in clocks:
-        monkeypatch.setattr(signals, name, lambda name=name: clocks[name])
+        monkeypatch.setattr(measurements, name, lambda name=name: clocks[name])
     budget = Budget()
     clocks.update(perf_counter_ns=10**9, process_time_ns=10**8)  # a tenth of it was the program's
     budget.step()
     budget.enter()
-    clocks["perf_counter_ns"] += int(0.9 * signals.SHARE * 10**8)
+    clocks["perf_counter_ns"] += int(0.9 * measurements.SHARE * 10**8)
     assert budget.open
-    clocks["perf_counter_ns"] += int(0.2 * signals.SHARE * 10**8)
+    clocks["perf_counter_ns"] += int(0.2 * measurements.SHARE * 10**8)
     assert not budget.open
 
 
@@ -229,7 +231,7 @@ def test_memory_is_there_however_short_the_steps_are(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "open", False)
-    monkeypatch.setattr("op_tools.diagnosis.recorder.MEMORY_AT_LEAST", 5)
+    monkeypatch.setattr("op_tools.diagnosis.flight_recorder.recorder.MEMORY_AT_LEAST", 5)
     with FlightRecorder():
         small.train(12)
     assert [line["step"] for line in lines(folder) if "memory" in line] == [0, 5, 10]
@@ -238,7 +240,7 @@ def test_memory_is_there_however_short_the_steps_are(
 def test_a_hang_is_told_with_what_every_thread_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("op_tools.diagnosis.recorder.PERIOD", 0.02)
+    monkeypatch.setattr("op_tools.diagnosis.flight_recorder.recorder.PERIOD", 0.02)
     monkeypatch.setattr("deeplink.settings.OP_RECORDER_HANG", _Seconds(0.1))
     with FlightRecorder() as recorder:
         until = time.monotonic() + 20
@@ -279,7 +281,7 @@ def test_where_the_host_does_not_see_the_memory_figures_come_later(
         watched = small.train(12)
     assert plain["losses"] == watched["losses"]
     assert (recorder.steps, recorder.events) == (12, [])
-    assert diagnostics.problems("FlightRecorder") == []
+    assert tool_errors.problems("FlightRecorder") == []
     found = [line for line in lines(folder) if "step" in line]
     assert [line["loss"] for line in found] == pytest.approx(plain["losses"])
     with torch.dipu.quirk("nan", "addmm", call=37), FlightRecorder() as recorder:
@@ -307,7 +309,7 @@ def test_lines_of_steps_without_time_are_written_when_a_signal_ends_the_program(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "open", False)
-    monkeypatch.setattr("op_tools.diagnosis.recorder.AT_LEAST", 1e9)
+    monkeypatch.setattr("op_tools.diagnosis.flight_recorder.recorder.AT_LEAST", 1e9)
     recorder = FlightRecorder().start()
     small.train(3)
     written = [line for line in lines(folder) if "ms" in line]
@@ -320,7 +322,7 @@ def test_lines_of_steps_without_time_are_written_when_a_signal_ends_the_program(
 def test_while_a_graph_is_captured_nothing_is_asked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("op_tools.graph_capture.is_capturing", lambda: True)
+    monkeypatch.setattr("op_tools.core.graph_capture.is_capturing", lambda: True)
     with FlightRecorder() as recorder:
         small.train(3)
     assert recorder.steps == 0
@@ -339,7 +341,7 @@ def test_a_compiled_model_is_compiled_once_under_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its hooks around modules, and other tools', are no part of what is compiled."""
-    monkeypatch.setattr(signals, "SHARE", 100.0)
+    monkeypatch.setattr(measurements, "SHARE", 100.0)
     graphs = []
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     compiled = torch.compile(model, backend=lambda made, _: graphs.append(made) or made.forward)
@@ -398,7 +400,7 @@ def test_under_a_grad_scaler_every_attempt_and_its_true_loss_are_recorded(
     assert [bool(line.get("skipped")) for line in found] == [False, False, True, False, False]
     assert "5 steps (1 skipped by the GradScaler)" in recorder.summary()
     assert [vars(torch.amp.GradScaler)[name] for name in ("scale", "step")] == plain
-    assert diagnostics.problems("FlightRecorder") == []
+    assert tool_errors.problems("FlightRecorder") == []
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -453,7 +455,7 @@ def test_a_grad_scaler_that_skips_every_step_is_an_event(folder: Path) -> None:
 def test_gradients_are_recorded_without_the_scale_that_a_fused_optimizer_takes_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signals, "SHARE", 100.0)  # time enough for every gradient
+    monkeypatch.setattr(measurements, "SHARE", 100.0)  # time enough for every gradient
     found = []
     for fused in (False, True):
         training = Scaled(fused)
@@ -471,5 +473,5 @@ def test_a_skipped_step_counts_for_the_tools() -> None:
     with OpFallback(ops="torch.nn.functional.gelu"):
         for step in range(3):
             training.step(float("inf") if step == 1 else 1.0)
-            seen.append(steps.current())
+            seen.append(step_counter.current())
     assert seen == [1, 2, 3]

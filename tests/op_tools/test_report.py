@@ -17,9 +17,9 @@ import torch
 
 import op_tools
 from deeplink.errors import DeeplinkError
-from op_tools.diagnosis.report import command, exports, page, readers
-from op_tools.diagnosis.report.content import Content, Row
-from op_tools.diagnosis.report.serving import Server
+from op_tools.diagnosis.report import cli, exports, html, readers
+from op_tools.diagnosis.report.model import Content, Row
+from op_tools.diagnosis.report.server import Server
 from tests.op_tools import browser
 
 STAMP = "2026-01-01-00-00-00"
@@ -52,7 +52,7 @@ def test_a_compared_run_shows_what_is_wrong_and_where(
     x = torch.linspace(-3, 3, 64, device="dipu").reshape(8, 8)
     with torch.dipu.quirk("ignore_strides", "gelu"), op_tools.OpAutoCompare():
         torch.nn.functional.gelu(x.t()) + 1
-    text = page.render(readers.read(tmp_path), Path(__file__).parent)
+    text = html.render(readers.read(tmp_path), Path(__file__).parent)
     label = f"reference device (CPU) (device dipu), torch {torch.__version__}, python "
     assert f'<p id="device">{label}' in text
     head = head_of(text)
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_shown(tmp_path: Path) -> None:
         "broken.opcap was not read",
         "diff.json was not read",
     ]
-    assert "broken.opcap was not read" in page.render(content, tmp_path)
+    assert "broken.opcap was not read" in html.render(content, tmp_path)
 
 
 def test_a_rank_that_is_missing_is_told_and_the_rest_shown(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_full_disk_is_told_and_leaves_the_page_as_it_was(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most[1]))  # the system refuses the rest
     try:
         with pytest.raises(DeeplinkError, match=r"report.html cannot be written: File too large"):
-            command.main([str(tmp_path)])
+            cli.main([str(tmp_path)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
     assert (tmp_path / "report.html").read_text() == "before"
@@ -198,7 +198,7 @@ def test_the_classic_table_of_a_comparison_is_enough(tmp_path: Path) -> None:
 
 
 def test_the_page_is_whole_and_asks_for_nothing(tmp_path: Path) -> None:
-    text = page.render(Content("</script><b>", [Row("a</script>b")]), tmp_path)
+    text = html.render(Content("</script><b>", [Row("a</script>b")]), tmp_path)
     assert text.count("<script") == text.count("</script>") == 3
     for outside in ("http://", "https://", "src=", "@import", "url("):
         assert outside not in text.replace("http://www.w3.org/2000/svg", "")
@@ -213,7 +213,7 @@ def test_the_script_and_the_style_are_in_the_package() -> None:
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_reads_back_what_was_packed(tmp_path: Path) -> None:
-    text = page.render(readers.read(statistics(tmp_path, 500)), tmp_path)
+    text = html.render(readers.read(statistics(tmp_path, 500)), tmp_path)
     (tmp_path / "page.html").write_text(text)
     folder = files("op_tools.diagnosis.report")
     (tmp_path / "data.js").write_text(folder.joinpath("data.js").read_text())
@@ -242,7 +242,7 @@ def test_the_script_reads_back_what_was_packed(tmp_path: Path) -> None:
 def test_the_command_writes_the_page_beside_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([str(statistics(tmp_path, 10))]) == 0
+    assert cli.main([str(statistics(tmp_path, 10))]) == 0
     assert "10 calls and results" in capsys.readouterr().out
     assert (tmp_path / "report.html").read_text().endswith("</html>\n")
 
@@ -252,13 +252,13 @@ def test_tensorboard_is_asked_for_in_words_where_it_is_missing_and_the_page_is_t
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(DeeplinkError, match=r"pip install tensorboard"):
-        command.main([str(statistics(tmp_path, 10)), "--tensorboard", str(tmp_path / "events")])
+        cli.main([str(statistics(tmp_path, 10)), "--tensorboard", str(tmp_path / "events")])
     assert (tmp_path / "report.html").exists()
 
 
 def test_a_served_page_is_made_anew_when_the_run_goes_on(tmp_path: Path) -> None:
     statistics(tmp_path, 10)
-    server = Server(tmp_path, 0, lambda: page.render(readers.read(tmp_path), tmp_path))
+    server = Server(tmp_path, 0, lambda: html.render(readers.read(tmp_path), tmp_path))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -290,7 +290,7 @@ needs_browser = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_hundred_thousand_calls_open_in_a_browser(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import torch\ny = torch.relu(x)\n")
-    command.main([str(statistics(tmp_path, 100_000)), "--source", str(tmp_path)])
+    cli.main([str(statistics(tmp_path, 100_000)), "--source", str(tmp_path)])
     with browser.Browser() as opened:
         opened.offline()
         opened.open(tmp_path / "report.html")
@@ -312,7 +312,7 @@ def test_a_hundred_thousand_calls_open_in_a_browser(tmp_path: Path) -> None:
 @needs_browser
 @pytest.mark.slow
 def test_the_page_is_dark_where_that_is_preferred(tmp_path: Path) -> None:
-    command.main([str(statistics(tmp_path, 100))])
+    cli.main([str(statistics(tmp_path, 100))])
     with browser.Browser() as opened:
         opened.dark()
         opened.open(tmp_path / "report.html")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from op_tools.diagnosis import formats
+from op_tools.diagnosis import result_files
 from op_tools.diagnosis.report import readers
-from op_tools.diagnosis.report.content import Content
+from op_tools.diagnosis.report.model import Content
 
-PAIR = formats.Pair(
+PAIR = result_files.Pair(
     a=3, b=3, op="aten.mm.default", op_b="aten.mm.default", module="head", site="train.py:9",
     step=0, direction="forward", rank=0, how="same", error_in=0.0, error=0.5, status="diverges",
     message="B is wrong",

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from op_tools import OpAutoCompare, diagnostics
-from op_tools.call import Call
+from op_tools import OpAutoCompare
 from op_tools.compare import host_verdicts, slices
 from op_tools.compare import tool as tool_module
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.slices import Chooser
+from op_tools.core import tool_errors
+from op_tools.core.call import Call
 from tests.op_tools.test_autocompare import rows
 
 aten = torch.ops.aten
@@ -280,7 +281,7 @@ def test_a_healthy_training_has_no_suspect(level: Any, dtype: torch.dtype | None
         found = train(dtype=dtype)
     assert tool.failures == []
     assert tool.samples()[1:] == []
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
@@ -505,7 +506,7 @@ def test_a_gradient_of_filters_alone_is_no_suspect() -> None:
     with OpAutoCompare(level="aten") as tool:
         filters.requires_grad_()
         F.conv2d(images, filters, stride=2, padding=3).sum().backward()
-    assert (tool.failures, tool.samples()[1:], diagnostics.problems()) == ([], [], [])
+    assert (tool.failures, tool.samples()[1:], tool_errors.problems()) == ([], [], [])
 
 
 def test_a_mask_of_infinities_makes_no_suspect() -> None:

@@ -9,9 +9,9 @@ import torch
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import names, spelling
-from op_tools.diagnosis import launching
-from op_tools.options import options_for
+from op_tools.core import op_names, spelling
+from op_tools.core.options import options_for
+from op_tools.diagnosis.bisect import launch
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_name_of_no_operator_is_refused_with_the_nearest(entry: str, near: str
     with pytest.raises(SettingError, match="OP_FALLBACK_LIST: no operator is named") as caught:
         op_tools.OpFallback(ops=entry).start()
     assert f"did you mean '{near}'" in caught.value.hint
-    assert names.suggestions(entry)[0] == near
+    assert op_names.suggestions(entry)[0] == near
 
 
 def test_a_pattern_of_torch_that_matches_nothing_is_refused() -> None:
@@ -96,10 +96,10 @@ def test_a_kernel_is_moved_inside_other_operators_without_naming_its_level() -> 
 def test_the_line_with_tools_starts_the_program_as_it_was_started() -> None:
     fix = ["--fallback", "aten.mm.default"]
     cuda = [sys.executable, "-m", "deeplink", "run", "train.py", "--lr", "1"]
-    assert launching.with_tools(cuda, fix) == (
+    assert launch.with_tools(cuda, fix) == (
         "deeplink run --fallback aten.mm.default train.py --lr 1"
     )
-    assert launching.with_tools([sys.executable, "-m", "my.training"], fix) == (
+    assert launch.with_tools([sys.executable, "-m", "my.training"], fix) == (
         "python -m op_tools run --fallback aten.mm.default -m my.training"
     )
-    assert launching.with_tools(["./train.sh"], fix) == ""
+    assert launch.with_tools(["./train.sh"], fix) == ""

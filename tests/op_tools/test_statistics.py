@@ -16,19 +16,13 @@ import pytest
 import torch
 import torch.utils.checkpoint
 
-from op_tools import (
-    OpCapture,
-    diagnostics,
-    kernels,
-    native_sink,
-    reducing,
-    statistics,
-    steps,
-)
-from op_tools.call import Level
-from op_tools.filters import Selection
-from op_tools.statistics_numpy import hash_bytes
-from op_tools.statistics_store import StatisticsStore
+from op_tools import OpCapture
+from op_tools.capture.statistics_store import StatisticsStore
+from op_tools.core import native_library, step_counter, tool_errors
+from op_tools.core.call import Level
+from op_tools.core.filters import Selection
+from op_tools.tensors import device_reduction, native_sink, statistics
+from op_tools.tensors.statistics_reference import hash_bytes
 
 DTYPES = (
     torch.float32,
@@ -48,7 +42,7 @@ SHAPES = ((), (0,), (1,), (3,), (7, 5), (129, 131), (520, 517))
 
 @pytest.fixture
 def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(kernels, "helper", lambda: None)
+    monkeypatch.setattr(native_library, "helper", lambda: None)
     yield
 
 
@@ -82,7 +76,7 @@ def test_without_a_finite_value_there_are_no_numbers(without_native: None) -> No
 def test_the_native_helper_gives_the_same(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
     for shape in SHAPES:
         x = values(shape, dtype)
@@ -93,7 +87,7 @@ def test_the_native_helper_gives_the_same(
         for kind in kinds:
             fast = statistics.of(kind)
             with monkeypatch.context() as patch:
-                patch.setattr(kernels, "helper", lambda: None)
+                patch.setattr(native_library, "helper", lambda: None)
                 plain = statistics.of(kind)
             assert (fast.hash, fast.min, fast.max) == (plain.hash, plain.min, plain.max)
             assert fast.nonfinite == plain.nonfinite
@@ -216,7 +210,7 @@ def test_kernels_that_write_in_place(
     native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     x, y = torch.ones(1000, device="dipu"), torch.ones(10, device="dipu")
     with OpCapture(mode="statistics", level="aten"):
         x.mul_(3)
@@ -235,7 +229,7 @@ def test_a_written_list_is_seen_through_its_views(
     native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     x = torch.ones(4, 4, device="dipu")
     with OpCapture(mode="statistics", level="aten"):
         x[:, :2].neg()
@@ -266,7 +260,7 @@ def test_a_write_that_autograd_does_not_count_is_seen(tmp_path: Path) -> None:
 def test_what_the_host_does_not_see_is_read_at_the_end(
     seen: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
     if seen == "by Python":  # each call has a record; the native recorder measures its tensors
         monkeypatch.setattr(OpCapture, "_looks", lambda self, plan=None: True)
@@ -291,7 +285,7 @@ def test_a_device_without_the_kernels_is_read_by_a_copy(
 ) -> None:
     monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
-    monkeypatch.setattr(reducing, "starter", lambda kind: None)
+    monkeypatch.setattr(device_reduction, "starter", lambda kind: None)
     with OpCapture(mode="statistics"):
         torch.ones(3, device="dipu").add_(1)
     assert lines(tmp_path)[-1]["outputs"][0]["max"] == 2.0  # type: ignore[index]
@@ -303,13 +297,13 @@ def test_a_device_without_the_kernels_is_read_by_a_copy(
 def test_what_is_written_natively_is_what_python_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
 
     def written(name: str) -> list[dict[str, object]]:
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
         torch.manual_seed(5)
-        steps.reset()
+        step_counter.reset()
         model = torch.nn.Sequential(
             *(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten()),
             *(torch.nn.Linear(12, 1000), torch.nn.ReLU()),
@@ -338,13 +332,13 @@ def test_what_is_written_natively_is_what_python_writes(
 def test_torchs_functions_are_written_down_natively_as_python_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
 
     def written(name: str) -> list[dict[str, object]]:
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
         torch.manual_seed(5)
-        steps.reset()
+        step_counter.reset()
         model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(inplace=True)).to("dipu")
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         x = torch.randn(4, 6).to("dipu")
@@ -400,13 +394,13 @@ def _without_sums(found: Any) -> Any:
 def test_without_the_native_part_the_lines_are_the_native_ones(
     level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if kernels.helper() is None:
+    if native_library.helper() is None:
         pytest.skip("no compiler here")
 
     def recorded(name: str) -> list[dict[str, Any]]:
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
         torch.manual_seed(5)
-        steps.reset()
+        step_counter.reset()
         model = torch.nn.Sequential(
             *(torch.nn.Linear(6, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 3))
         ).to("dipu")
@@ -422,10 +416,10 @@ def test_without_the_native_part_the_lines_are_the_native_ones(
 
     native = recorded("native")
     if level == "api":
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     else:  # a dispatch mode, without the native part, is told of other kernels than its observers
         monkeypatch.setattr(StatisticsStore, "_native", lambda store, all_inputs: None)
-        monkeypatch.setattr(statistics, "kernels", SimpleNamespace(helper=lambda: None))
+        monkeypatch.setattr(statistics, "native_library", SimpleNamespace(helper=lambda: None))
     reference = recorded("reference")
     assert [_without_sums(line) for line in native] == [_without_sums(line) for line in reference]
     assert {line["direction"] for line in native} == (
@@ -514,12 +508,12 @@ def test_a_kernel_that_fails_is_told_and_the_program_goes_on(
     def fails(table: torch.Tensor, device: torch.device) -> None:
         raise RuntimeError("not now")
 
-    monkeypatch.setattr(reducing, "starter", lambda kind: fails)
+    monkeypatch.setattr(device_reduction, "starter", lambda kind: fails)
     with OpCapture(mode="statistics", level="aten"):
         y = torch.ones(3, device="dipu").neg()
     assert y.tolist() == [-1.0] * 3
     assert lines(tmp_path)[-1]["outputs"][0]["skipped"] == "not read"  # type: ignore[index]
-    assert "not now" in diagnostics.problems("OpCapture")[0].message
+    assert "not now" in tool_errors.problems("OpCapture")[0].message
 
 
 Launch = ctypes.CFUNCTYPE(
@@ -541,7 +535,7 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
         given = (ctypes.c_int64 * (3 * rows)).from_address(table)
         found = (ctypes.c_int64 * (8 * rows)).from_address(results)
         device = torch.device("dipu", torch.dipu.current_device())
-        start = reducing.starter("dipu")
+        start = device_reduction.starter("dipu")
         assert start is not None
         made = start(torch.tensor(list(given)).view(-1, 3), device)()
         found[:] = made.flatten().tolist()
@@ -549,7 +543,9 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
 
     held = Launch(launch), Capturing(lambda stream, state: 0)
     one, other = (ctypes.cast(function, ctypes.c_void_p).value for function in held)
-    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other, False))
+    monkeypatch.setattr(
+        device_reduction, "launcher", lambda kind, index: (one, 7, 256, other, False)
+    )
     x = torch.full((3, 50_000), 2.0, device="dipu", requires_grad=True)
     with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
         y = x * 3
@@ -596,7 +592,7 @@ def test_values_with_gaps_are_not_copied_for_a_kernel_that_reads_them(
         given = list((ctypes.c_int64 * (3 * rows)).from_address(table))
         pieces = [tuple(given[at : at + 3]) for at in range(0, 3 * rows, 3)]
         kinds.extend(kind for _, _, kind in pieces)
-        start = reducing.starter("dipu")
+        start = device_reduction.starter("dipu")
         assert start is not None
         device = torch.device("dipu", torch.dipu.current_device())
         made = start(torch.tensor([_dense(row, held) for row in pieces]), device)()
@@ -605,7 +601,7 @@ def test_values_with_gaps_are_not_copied_for_a_kernel_that_reads_them(
 
     functions = Launch(launch), Capturing(lambda stream, state: 0)
     one, other = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
-    monkeypatch.setattr(reducing, "launcher", lambda kind, index: (one, 7, 256, other, can))
+    monkeypatch.setattr(device_reduction, "launcher", lambda kind, index: (one, 7, 256, other, can))
     bases = [torch.randn(6, 5, 9000).to(dtype) for dtype in (torch.float32, torch.bfloat16)]
     bases += [torch.randn(6, 5, 90).to(torch.complex64), torch.randn(6, 5, 91) > 0]
     for base in bases:
@@ -636,7 +632,7 @@ def test_training_is_written_down_as_where_the_host_sees(
         monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / name / "op_tools_results"))
         monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "40")  # a few times
         torch.manual_seed(5)
-        steps.reset()
+        step_counter.reset()
         model = torch.nn.Sequential(
             *(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten()),
             *(torch.nn.Linear(12, 1000), torch.nn.ReLU(inplace=True)),

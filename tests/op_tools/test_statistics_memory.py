@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from op_tools import OpCapture, native_sink
+from op_tools import OpCapture
+from op_tools.tensors import native_sink
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from op_tools import OpCapture, diagnostics, steps
-from op_tools.call import Level
-from op_tools.diagnosis.recordings import Produced
+from op_tools import OpCapture
+from op_tools.core import step_counter, tool_errors
+from op_tools.core.call import Level
+from op_tools.diagnosis.diff.recordings import Produced
 
 STEPS = 30
 
@@ -105,7 +106,7 @@ ACTIONS: list[Callable[[Program, Tensor], Any]] = [
 
 def recorded(folder: Path, seed: int, level: Level) -> list[dict[str, Any]]:
     """The lines of a random program, with the statistics that they refer to."""
-    steps.reset()
+    step_counter.reset()
     program = Program(seed)
     with OpCapture(mode="statistics", level=level):
         program.run()
@@ -145,7 +146,7 @@ def test_references_lead_to_the_statistics_of_the_values(
                     compared += 1
                     assert one["hash"] == other["hash"], (seed, short, full)
     assert compared > 2 * unknown
-    assert not diagnostics.problems("OpCapture")
+    assert not tool_errors.problems("OpCapture")
 
 
 def test_an_input_that_a_recorded_call_produced_is_not_read_again(

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import op_tools
-from op_tools import OpDtypeCast, OpFallback, diagnostics
-from op_tools.apply import apply_feature
+from op_tools import OpDtypeCast, OpFallback
+from op_tools.core import tool_errors
+from op_tools.tools.apply import apply_feature
 
 Tool = Callable[[], AbstractContextManager[Any]]
 SAME: dict[str, Tool] = {  # tools that change no value on this device
@@ -39,7 +40,7 @@ def device(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def assert_same(mine: Any, plain: Any) -> None:
     torch.testing.assert_close(mine, plain, rtol=1e-5, atol=1e-6)
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 # Writes that autograd's version counter does not report.
@@ -105,7 +106,7 @@ def assert_trains(name: str, kind: str, tool: Tool) -> None:
     is_exact = tool in SAME.values()  # float64 rounds elsewhere
     rtol, atol = (0.0, 0.0) if is_exact else (1e-3, 1e-5)
     torch.testing.assert_close(mine, plain, rtol=rtol, atol=atol)
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 @pytest.mark.parametrize(("name", "kind"), QUICK)
@@ -185,7 +186,7 @@ def test_inference_tensors_are_computed_and_written(tool: Tool) -> None:
             nn.init.zeros_(x)
     assert started.hits
     assert y[0].tolist() == [8.0, 8.0, 8.0] and x.tolist() == [[0.0] * 3] * 3
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 # Types, leaves, kinds of tensors.
@@ -217,7 +218,7 @@ def test_a_new_tensor_is_a_leaf(make: Callable[[Tensor], Tensor], tool: Tool) ->
         leaf = make(like)
         (leaf * 2).sum().backward()
     assert leaf.is_leaf and leaf.grad is not None and leaf.grad.tolist() == [2.0, 2.0, 2.0]
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 @tools(BOTH)
@@ -305,7 +306,7 @@ def draws_on_device_alone(x: Tensor) -> Tensor:
 def test_a_mix_of_devices_raises_as_on_the_device(mix: Callable[[], Tensor]) -> None:
     with OpFallback() as tool, pytest.raises(RuntimeError, match=r"same device|for generator"):
         mix()
-    assert not tool.hits and diagnostics.problems() == []
+    assert not tool.hits and tool_errors.problems() == []
 
 
 def test_a_mix_of_devices_that_the_device_takes_runs_on_the_cpu() -> None:
@@ -396,7 +397,7 @@ def test_a_write_into_an_overlapping_argument_raises_as_on_the_device(
     x = torch.arange(4.0).to("dipu", dtype)
     with tool(), pytest.raises(RuntimeError, match="refer to a single memory location"):
         write(x)
-    assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and diagnostics.problems() == []
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and tool_errors.problems() == []
 
 
 @tools(BOTH)
@@ -435,7 +436,7 @@ def test_cast_and_fallback_work_on_the_same_call(cast_is_inside: bool) -> None:
         mine = torch.mm(x, x)
     assert one.hits == two.hits == {"torch.mm": 1}
     assert torch.equal(mine.cpu(), (x.cpu().float() @ x.cpu().float()).half())
-    assert mine.device == x.device and diagnostics.problems() == []
+    assert mine.device == x.device and tool_errors.problems() == []
 
 
 @pytest.mark.parametrize("first", ["cast_dtype", "fallback"])
@@ -465,7 +466,7 @@ def test_a_tool_that_observes_works_inside_and_outside(
     with observer if is_inside else tool(), tool() if is_inside else observer:
         torch.mm(x, x)
         assert observer.started.applied == 1
-    assert diagnostics.problems() == [] and "No call was made" not in capsys.readouterr().out
+    assert tool_errors.problems() == [] and "No call was made" not in capsys.readouterr().out
 
 
 def test_kernels_are_seen_inside_of_a_cast_function() -> None:

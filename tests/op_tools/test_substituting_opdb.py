@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from op_tools import OpFallback, host
-from op_tools.call import Level, tensors
+from op_tools import OpFallback
+from op_tools.core.call import Level, tensors
+from op_tools.tensors import host_transfer
 from tests.opinfo.core import load_ops
 
 SAMPLES = 3
@@ -39,7 +40,7 @@ def on_device(value: Any) -> Any:
 def outcome(function: Callable[..., Any], sample: Any) -> Any:
     """Results, arguments after the call, gradients and the next random number; or the error."""
     given = sample.input, tuple(sample.args), sample.kwargs
-    first, args, kwargs = host.mapped(given, on_device)
+    first, args, kwargs = host_transfer.mapped(given, on_device)
     if "device" in kwargs:
         kwargs["device"] = "dipu"
     torch.manual_seed(0)

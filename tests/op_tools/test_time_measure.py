@@ -22,12 +22,13 @@ from torch.nn import functional as F
 
 import op_tools
 from deeplink.errors import SettingError
-from op_tools import clock, cost, diagnostics
-from op_tools.call import Call
-from op_tools.collectives import Collective
-from op_tools.shapes import call_shapes, text_of
-from op_tools.time_measure import OpTimeMeasure
-from op_tools.timings import Times
+from op_tools.core import tool_errors
+from op_tools.core.call import Call
+from op_tools.core.collectives import Collective
+from op_tools.timing import clock, roofline
+from op_tools.timing.aggregate import Times
+from op_tools.timing.call_shapes import call_shapes, text_of
+from op_tools.timing.tool import OpTimeMeasure
 from tests.op_tools.waiting import until
 
 FOLDER = Path("op_tools_results/op_time_measure_result")
@@ -170,7 +171,7 @@ def test_backward_after_the_stop_is_quiet() -> None:
     y.sum().backward(retain_graph=True)
     assert x.grad is not None
     assert tool.summary()[0].backward.count == 0
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 def test_events_wait_for_nothing_and_sync_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,16 +363,19 @@ def made(name: str, func: Any, *args: Any, **kwargs: Any) -> tuple[Call, Any]:
 
 def test_operations_at_the_api_level_are_those_of_the_kernels() -> None:
     x, w = torch.ones(2, 3, 4, requires_grad=True), torch.ones(5, 4, requires_grad=True)
-    assert cost.flops(*made("torch.nn.functional.linear", F.linear, x, w)) == (240.0, 480.0)
-    assert cost.flops(*made("torch.nn.functional.linear", F.linear, x.detach(), w)) == (240, 240)
+    assert roofline.flops(*made("torch.nn.functional.linear", F.linear, x, w)) == (240.0, 480.0)
+    assert roofline.flops(*made("torch.nn.functional.linear", F.linear, x.detach(), w)) == (
+        240,
+        240,
+    )
     a, b = torch.ones(6, 2, 3), torch.ones(6, 3, 5)
-    assert cost.flops(*made("torch.Tensor.matmul", torch.matmul, a, b)) == (360.0, 0.0)
+    assert roofline.flops(*made("torch.Tensor.matmul", torch.matmul, a, b)) == (360.0, 0.0)
     image, kernel = torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)
     expected = 2.0 * 4 * 6 * 6 * 3 * 9
-    assert cost.flops(*made("torch.conv2d", F.conv2d, image, kernel))[0] == expected
+    assert roofline.flops(*made("torch.conv2d", F.conv2d, image, kernel))[0] == expected
     q = torch.ones(2, 4, 8, 16)
     attention = F.scaled_dot_product_attention
-    found = cost.flops(
+    found = roofline.flops(
         *made("torch.nn.functional.scaled_dot_product_attention", attention, q, q, q)
     )
     assert found[0] == 2 * 2.0 * 2 * 4 * 8 * 8 * 16
@@ -384,16 +388,16 @@ def test_operations_at_the_aten_level_are_torchs_own() -> None:
     with FlopCounterMode(display=False) as counter:
         result = torch.mm(a, b)
     call = Call(1, "aten.mm.default", torch.ops.aten.mm.default, (a, b), {}, "aten")
-    assert cost.flops(call, result) == (counter.get_total_flops(), 0.0)
+    assert roofline.flops(call, result) == (counter.get_total_flops(), 0.0)
 
 
 def test_bytes_are_read_once_and_written_once() -> None:
     x = torch.ones(256)
-    assert cost.bytes_moved(*made("torch.Tensor.add", torch.add, x, x)) == 3 * 1024
-    assert cost.bytes_moved(*made("torch.Tensor.view", x.view, 16, 16)) == 0
+    assert roofline.bytes_moved(*made("torch.Tensor.add", torch.add, x, x)) == 3 * 1024
+    assert roofline.bytes_moved(*made("torch.Tensor.view", x.view, 16, 16)) == 0
     table, at = torch.ones(1000, 4), torch.zeros(2, dtype=torch.long)
     call = made("torch.nn.functional.embedding", F.embedding, at, table)
-    assert cost.bytes_moved(*call) == 2 * 2 * 4 * 4
+    assert roofline.bytes_moved(*call) == 2 * 2 * 4 * 4
 
 
 # Numbers.

@@ -16,8 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from op_tools import diagnostics, interception, kernels, time_tables
-from op_tools.time_measure import OpTimeMeasure
+from op_tools.core import dispatch, native_library, tool_errors
+from op_tools.timing import console
+from op_tools.timing.tool import OpTimeMeasure
 from tests.op_tools.waiting import until
 
 CELLS = ("name", "unit", "input", "output", "grad_inputs", "grad_outputs")
@@ -73,7 +74,7 @@ def rows() -> list[str]:
 def test_the_rows_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
     natively = OpTimeMeasure()
     losses, found = trained(natively)
-    monkeypatch.setattr(kernels, "helper", lambda: None)
+    monkeypatch.setattr(native_library, "helper", lambda: None)
     by_python = OpTimeMeasure()
     plain_losses, plain = trained(by_python)
     assert losses == plain_losses
@@ -85,7 +86,7 @@ def test_the_rows_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
         for t in (natively, by_python)
     ]
     assert by_line[0] == by_line[1]
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 def test_most_calls_go_past_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def test_an_error_of_the_operator_is_the_programs() -> None:
         last = torch.add(a, 1)
     assert last.tolist() == [2.0] * 4
     assert {(line.name, line.forward.count) for line in tool.summary()} == {("torch.add", 4)}
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []
 
 
 def test_a_second_backward_a_dead_graph_and_one_after_the_stop() -> None:
@@ -259,13 +260,13 @@ def test_what_is_over_is_written_while_the_program_runs(monkeypatch: pytest.Monk
     monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "50")
     a = torch.ones(4, device="dipu")
     writers = set()
-    plain = time_tables.Csv.write
+    plain = console.Csv.write
 
-    def write(self: time_tables.Csv, lines: bytes) -> None:
+    def write(self: console.Csv, lines: bytes) -> None:
         writers.add(threading.current_thread().name)
         plain(self, lines)
 
-    monkeypatch.setattr(time_tables.Csv, "write", write)
+    monkeypatch.setattr(console.Csv, "write", write)
     made: list[torch.Tensor] = []
     with OpTimeMeasure():
         until(
@@ -280,33 +281,33 @@ def test_a_file_that_cannot_be_written_is_told_and_the_program_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "50")
-    a, plain, failed = torch.ones(4, device="dipu"), time_tables.Csv.write, []
+    a, plain, failed = torch.ones(4, device="dipu"), console.Csv.write, []
 
-    def write(self: time_tables.Csv, lines: bytes) -> None:
+    def write(self: console.Csv, lines: bytes) -> None:
         if not failed:
             failed.append(len(lines))
             raise OSError("no space")
         plain(self, lines)
 
-    monkeypatch.setattr(time_tables.Csv, "write", write)
+    monkeypatch.setattr(console.Csv, "write", write)
     made: list[torch.Tensor] = []
     with OpTimeMeasure() as tool:
         until(lambda: failed, lambda: made.extend(torch.add(a, a) for _ in range(60)))
     assert [line.forward.count for line in tool.summary()] == [len(made)]
-    assert any("no space" in str(problem) for problem in diagnostics.problems())
+    assert any("no space" in str(problem) for problem in tool_errors.problems())
 
 
 def test_what_the_host_makes_by_name_does_not_go_through_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names: list[str] = []
-    plain = interception.run
+    plain = dispatch.run
 
-    def run(plan: interception.Plan, *rest: Any) -> Any:
+    def run(plan: dispatch.Plan, *rest: Any) -> Any:
         names.append(plan.name)
         return plain(plan, *rest)
 
-    monkeypatch.setattr(interception, "run", run)
+    monkeypatch.setattr(dispatch, "run", run)
     for devices, seen in ((None, 0), (["cpu"], 3)):
         names.clear()
         with OpTimeMeasure(devices=devices):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from deeplink.errors import SettingError
-from op_tools.time_measure import OpTimeMeasure
+from op_tools.timing.tool import OpTimeMeasure
 
 Event = dict[str, Any]
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from op_tools import WhyNan, statistics
+from op_tools import WhyNan
+from op_tools.tensors import statistics
 from tests.op_tools import small
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import op_tools
-from op_tools import diagnostics
+from op_tools.core import tool_errors
 from tests.op_tools import small
 from tests.op_tools.test_engine import Watcher
 
@@ -45,4 +45,4 @@ def test_the_same_bits(
     for part in ("gradients", "weights", "random"):
         for a, b in zip(mine[part], wanted[part], strict=True):  # type: ignore[call-overload]
             assert torch.equal(a, b), part
-    assert diagnostics.problems() == []
+    assert tool_errors.problems() == []

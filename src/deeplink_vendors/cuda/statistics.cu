@@ -1,6 +1,6 @@
 // Pieces of memory reduced, one by each block of threads: see statistics.py beside this file.
 //
-// A piece is at most one block of the hash of op_tools/statistics.py: 16384 words of 8 bytes, whose
+// A piece is at most one block of the hash of op_tools/tensors/statistics.py: 16384 words of 8 bytes, whose
 // bytes behind the last whole word count as a word that is filled up with zeros.
 
 typedef unsigned long long word_t;
@@ -35,7 +35,7 @@ __device__ word_t key_of(word_t place) {
   return (state ^ (state >> 31)) | 1;
 }
 
-// How the bits of an element are read; the order of the kinds is that of op_tools/statistics.py.
+// How the bits of an element are read; the order of the kinds is that of op_tools/tensors/statistics.py.
 struct Float32 {
   typedef unsigned int Bits;
   typedef double Value;

@@ -17,11 +17,11 @@ SOURCE = Path(__file__).with_suffix(".cu")
 def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
     """Reduces pieces of memory in the current stream; what it returns waits for the results.
 
-    See op_tools/reducing.py for the table and the results. RuntimeError: not now.
+    See op_tools/tensors/device_reduction.py for the table and the results. RuntimeError: not now.
     """
     return Launched(SOURCE, "reduce_pieces", table, FOUND, device).read
 
 
 def launcher(index: int) -> tuple[int, int, int, int, bool]:
-    """What the native part of op_tools needs to start it; see op_tools/reducing.py."""
+    """What op_tools needs to launch the kernel natively; see op_tools.tensors.device_reduction."""
     return *addresses(SOURCE, "reduce_pieces", index), True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from op_tools.statistics_numpy import sums_of
+from op_tools.tensors.statistics_reference import sums_of
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
@@ -19,7 +19,7 @@ DTYPES = (
 def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
     """Reduces pieces of memory in the current stream; what it returns gives the results.
 
-    See op_tools/reducing.py for the table and the results.
+    See op_tools/tensors/device_reduction.py for the table and the results.
     """
     window = torch.get_device_module(device).host_window(device)
     if window is None:

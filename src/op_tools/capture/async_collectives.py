@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from op_tools import names
-from op_tools.call import Call
-from op_tools.collectives import is_collective
+from op_tools.core import op_names
+from op_tools.core.call import Call
+from op_tools.core.collectives import is_collective
 
 # Of these a record holds the contributions of the ranks and, in order, the results.
 WAITED_FOR = frozenset(
@@ -66,7 +66,7 @@ class Awaited:
         """The tensors of a call that are pending results; they are pending no longer."""
         if is_collective(call.name) or getattr(call.func, "is_view", False):
             return []
-        if names.last(call.name) in names.VIEWS:
+        if op_names.last(call.name) in op_names.VIEWS:
             return []
         found = []
         for place, tensor in enumerate(given):

@@ -6,25 +6,27 @@ from typing import Any
 
 import torch
 
-from op_tools import report
-from op_tools.call import Call
 from op_tools.capture.encoding import Header
-from op_tools.gradients import Gradients
-from op_tools.snapshot import Snapshot
+from op_tools.core import terminal
+from op_tools.core.call import Call
+from op_tools.core.gradients import Gradients
+from op_tools.tensors.snapshot import Snapshot
 
 Rows = list[tuple[object, ...]]
 
 
 def input_rows(call: Call) -> Rows:
     """The rows of the arguments. Call it before the operator, which may write them."""
-    return report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
+    return terminal.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
 
 
 def show(call: Call, stamp: str, rows: Rows, result: Any) -> None:
     """Show the program's line, then the table of arguments and results."""
     title = f"{call.name}    forward_id:{call.id}/{stamp}    {call.where}"
-    rows = rows + report.tensor_rows(f"{call.name} outputs", result)
-    report.say("\n".join([title, report.call_table(rows, report.TENSOR_COLUMNS), "", "", "", ""]))
+    rows = rows + terminal.tensor_rows(f"{call.name} outputs", result)
+    terminal.say(
+        "\n".join([title, terminal.call_table(rows, terminal.TENSOR_COLUMNS), "", "", "", ""])
+    )
 
 
 def show_gradients(header: Header, found: Gradients) -> None:
@@ -32,8 +34,8 @@ def show_gradients(header: Header, found: Gradients) -> None:
     name = header["name"]
     rows = _gradient_rows(f"{name} grad_output", found.outputs)
     rows += _gradient_rows(f"{name} grad_inputs", found.inputs)
-    table = report.grid(report.TENSOR_COLUMNS[:-1], rows)
-    report.say("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
+    table = terminal.grid(terminal.TENSOR_COLUMNS[:-1], rows)
+    terminal.say("\n".join([f"{name} forward_id:{header['id']}", table, "", "", "", ""]))
 
 
 def _gradient_rows(label: str, found: list[Any]) -> Rows:

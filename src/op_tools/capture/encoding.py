@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import names, snapshot
-from op_tools.call import tensors
-from op_tools.snapshot import Unsupported
+from op_tools.core import op_names
+from op_tools.core.call import tensors
+from op_tools.tensors import snapshot
+from op_tools.tensors.snapshot import Unsupported
 
 TAG = "__op_tools__"
 PARTS = ("input", "output", "grad_inputs", "grad_outputs")
@@ -248,8 +249,8 @@ def _rest(value: Any, leaf: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, torch.Generator):
         state = leaf(value.get_state())
         return _tagged("generator", [str(value.device), state])
-    if callable(value) and names.name_of(value) in names.known():
-        return _tagged("function", names.name_of(value))
+    if callable(value) and op_names.name_of(value) in op_names.known():
+        return _tagged("function", op_names.name_of(value))
     return _tagged("opaque", repr(value)[:200])
 
 
@@ -318,9 +319,9 @@ def _unchecked() -> Any:
 
 
 def _function(name: str) -> Any:
-    if name not in names.known():
+    if name not in op_names.known():
         raise ValueError(f"{name!r} is no function of torch's")
-    return names.resolve(name)
+    return op_names.resolve(name)
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {

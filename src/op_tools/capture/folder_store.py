@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import report, results
 from op_tools.capture import encoding
 from op_tools.capture.encoding import PARTS, TAG, Part, Recorded
-from op_tools.snapshot import Snapshot, describe, values
+from op_tools.core import output_paths, terminal
+from op_tools.tensors.snapshot import Snapshot, describe, values
 
 # Types whose tensors keep `requires_grad`; torch cannot load one of another type that has it.
 DIFFERENTIABLE = frozenset(
@@ -34,11 +34,11 @@ class FolderStore:
     native = True  # see `encode`
 
     def __init__(self) -> None:
-        self.place = results.folder("op_capture_results")
+        self.place = output_paths.folder("op_capture_results")
         self.files = 0
         self.bytes = 0
         self.failed = ""
-        self._owner = results.owner(self.place)
+        self._owner = output_paths.owner(self.place)
 
     def take(self, tensor: Tensor) -> Snapshot:
         """Copy a tensor to the host."""
@@ -72,8 +72,8 @@ def write(where: Path, part: Part) -> int:
     size = _save(path, lambda file: torch.save({**data, **more, "call": header}, file))
     shown = json.dumps(_description(part), indent=1, default=str).encode()
     size += _save(path.with_name(path.name + ".json"), lambda file: file.write(shown))
-    results.budget.spend(size)
-    report.saved(path)
+    output_paths.budget.spend(size)
+    terminal.saved(path)
     return size
 
 

@@ -25,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from op_tools import statistics
 from op_tools.capture import encoding
 from op_tools.capture.encoding import PARTS, Recorded
-from op_tools.snapshot import rebuild
+from op_tools.tensors import statistics
+from op_tools.tensors.snapshot import rebuild
 
 SUFFIX = ".opcap"
 MAGIC = b"OPC1"

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, endings, interception, results, statistics
 from op_tools.capture.encoding import PARTS, TAG, Part
 from op_tools.capture.packed_reader import ABOUT, ALIGN, CALL, HEAD, MAGIC, SUFFIX, VALUES
-from op_tools.capture.staging import Staging
-from op_tools.snapshot import Snapshot, check, describe, ordered
+from op_tools.core import dispatch, lifecycle, output_paths, tool_errors
+from op_tools.tensors import statistics
+from op_tools.tensors.snapshot import Snapshot, check, describe, ordered
+from op_tools.tensors.staging import Staging
 
 ABOUT_BYTES = 256  # of the data of the first record, which is rewritten in place at the end
 PART_BYTES = 4096  # what a part of a call in the queue counts as
@@ -67,8 +68,10 @@ class PackedStore:
     def __init__(self, path: Path | None = None) -> None:
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         if path is None:
-            folder = results.folder("op_capture_results")
-            path = _create(folder, f"packed-{results.owner(folder)}-{stamp}{results.rank()}")
+            folder = output_paths.folder("op_capture_results")
+            path = _create(
+                folder, f"packed-{output_paths.owner(folder)}-{stamp}{output_paths.rank()}"
+            )
         self.place = path
         self.files = 1
         self.failed = ""
@@ -86,7 +89,7 @@ class PackedStore:
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="op_capture_writes", daemon=True)
         self._thread.start()
-        endings.begun(self, beneath=True)
+        lifecycle.begun(self, beneath=True)
 
     def take(self, tensor: Tensor) -> Snapshot:
         """Copy a tensor and queue its values; their place is known once they are written."""
@@ -110,7 +113,7 @@ class PackedStore:
         return bool(self.failed) or os.getpid() != self._pid
 
     def _put(self, item: _Values | _Written) -> None:
-        results.budget.spend(item.held)
+        output_paths.budget.spend(item.held)
         with self._lock:
             if not self._closed:
                 self._queue.put(item)
@@ -122,7 +125,7 @@ class PackedStore:
     # The thread.
 
     def _work(self) -> None:
-        with interception.unseen():
+        with dispatch.unseen():
             while (item := self._queue.get()) is not None:
                 self._append(item)
 
@@ -133,11 +136,11 @@ class PackedStore:
                 self._values(item) if isinstance(item, _Values) else self._part(item.part)
         except Exception as error:  # a full disk, a device that has failed: the program goes on
             self.failed = f"{type(error).__name__}: {error}"
-            diagnostics.add("OpCapture", self.place.name, error)
+            tool_errors.add("OpCapture", self.place.name, error)
             self._file.truncate(begin)
             self._end = begin
         finally:
-            results.budget.spend(self._end - begin - item.held)
+            output_paths.budget.spend(self._end - begin - item.held)
             self._staging.release(item.held)
 
     def _values(self, item: _Values) -> None:
@@ -194,7 +197,7 @@ class PackedStore:
             self._closed = True
         self._queue.put(None)
         self._thread.join()
-        endings.over(self)
+        lifecycle.over(self)
         if not self.failed:
             data = self._description(bytes=self._end, calls=self._calls, parts=self._parts)
             self._file.seek(0)

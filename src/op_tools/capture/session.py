@@ -10,15 +10,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from deeplink import settings
-from op_tools import diagnostics, report, results
-from op_tools.call import Call, held_bytes
 from op_tools.capture.async_collectives import Awaited
 from op_tools.capture.console import size
 from op_tools.capture.encoding import Header, Part, encode
 from op_tools.capture.folder_store import FolderStore
 from op_tools.capture.packed_store import PackedStore
-from op_tools.snapshot import Snapshot, once
-from op_tools.statistics_store import StatisticsStore
+from op_tools.capture.statistics_store import StatisticsStore
+from op_tools.core import output_paths, terminal, tool_errors
+from op_tools.core.call import Call, held_bytes
+from op_tools.tensors.snapshot import Snapshot, once
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics
 FREE_SHARE = 0.05  # of the free space: the limit of all ranks together, unless one is given
@@ -52,7 +52,7 @@ def begun(format: str, mode: str, every_call: bool, all_inputs: bool) -> Run:
         FORMATS[format]() if tensors else None,
         None if tensors else StatisticsStore(mode == "hash", all_inputs, background=not limit),
         limit,
-        results.budget.spent,
+        output_paths.budget.spent,
         every_call,
     )
 
@@ -61,8 +61,8 @@ def _limit(mode: str) -> int:
     """Bytes that this process may write; 0: no limit. Statistics are small and need a given one."""
     if settings.OP_TOOLS_DISK_BUDGET.is_set() or mode != "tensors":
         return settings.OP_TOOLS_DISK_BUDGET.get()
-    free = results.free_space() * FREE_SHARE / max(1, settings.world())
-    return results.budget.spent + int(free)
+    free = output_paths.free_space() * FREE_SHARE / max(1, settings.world())
+    return output_paths.budget.spent + int(free)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Run:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.verbose = report.verbose()
+        self.verbose = terminal.verbose()
         self._step: int | None = None  # the first one
         self._forecast_shown = False
 
@@ -112,20 +112,20 @@ class Run:
         if step == self._step or self.store is None:
             return
         self.store.drain()  # equal contents in the queue count until they are found equal
-        used = results.budget.spent - self.spent
+        used = output_paths.budget.spent - self.spent
         if not used:
             return
         self._forecast_shown = True
         line = (
             f"OpCapture: {size(used)} in the first step, to {self.store.place}; "
-            f"{size(results.free_space())} are free there"
+            f"{size(output_paths.free_space())} are free there"
         )
         if self.limited:
             most = int(self.limit * TENSORS_SHARE) - self.spent
             line += f", of which tensors may take {size(most)} (OP_TOOLS_DISK_BUDGET)"
             if self.every_call:
                 line += f": about {max(0, most - used) // used} steps more"
-        report.say(f"{line}.")
+        terminal.say(f"{line}.")
 
     def _keep_to_limit(self, call: Call) -> None:
         if self.mode == "tensors":
@@ -136,7 +136,7 @@ class Run:
             if not self._allows(2 * need + 8192, TENSORS_SHARE):
                 self.mode, self.statistics = "statistics", StatisticsStore(False, background=False)
                 self.limits.append(f"after {self.calls} calls only statistics were written")
-                report.say(
+                terminal.say(
                     f"OpCapture: no more tensors after {self.calls} calls, for they reach the "
                     f"limit of {size(self.limit)}. Hint: OP_TOOLS_DISK_BUDGET sets another one."
                 )
@@ -145,7 +145,7 @@ class Run:
             self.limits.append(f"after {self.calls} calls nothing was written")
 
     def _allows(self, more: int, share: float = 1.0) -> bool:
-        return results.budget.spent + more <= self.limit * share
+        return output_paths.budget.spent + more <= self.limit * share
 
     def put(self, kind: str, header: Header, args: Any, kwargs: Any, more: Any) -> None:
         """Write a part of a call with the values of its tensors as they are now."""
@@ -174,7 +174,7 @@ class Run:
             self.store.write(part)
         except OSError as error:  # a full disk, a folder that is gone: nothing more is tried
             self.quiet = f"{type(error).__name__}: {error.strerror or error}"
-            diagnostics.add("OpCapture", part.header["name"], error)
+            tool_errors.add("OpCapture", part.header["name"], error)
 
     def close(self) -> None:
         """Waits until everything is written."""

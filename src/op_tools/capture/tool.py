@@ -17,19 +17,19 @@ from torch._C import DisableTorchFunction
 
 from deeplink import settings
 from deeplink.errors import SettingError
-from op_tools import collectives, gradients, interception, names, report
-from op_tools.call import Call, tensor_list
 from op_tools.capture import session
 from op_tools.capture.console import input_rows, show, show_gradients
 from op_tools.capture.encoding import Header, Part
 from op_tools.capture.session import Run
-from op_tools.gradients import Gradients
-from op_tools.interception import Plan
-from op_tools.options import Options
-from op_tools.snapshot import Unsupported, device_name
-from op_tools.statistics_store import StatisticsStore, head
-from op_tools.tool import Observer, Started
-from op_tools.written import Mark, is_counted, marks, written
+from op_tools.capture.statistics_store import StatisticsStore, head
+from op_tools.core import collectives, dispatch, gradients, op_names, terminal
+from op_tools.core.call import Call, tensor_list
+from op_tools.core.dispatch import Plan
+from op_tools.core.gradients import Gradients
+from op_tools.core.options import Options
+from op_tools.core.tool import Observer, Started
+from op_tools.tensors.mutation import Mark, is_counted, marks, written
+from op_tools.tensors.snapshot import Unsupported, device_name
 
 CHOICES = {
     "format": settings.OP_CAPTURE_FORMAT,
@@ -83,8 +83,8 @@ class OpCapture(Observer):
     def _looks(self, plan: Plan | None = None) -> bool:
         """Whether each call is to be looked at as a record of its own."""
         select = self.started.options.select
-        asked = report.verbose() or self._condition is not None or select.first > 0
-        counted = plan is None or is_counted(names.last(plan.name))
+        asked = terminal.verbose() or self._condition is not None or select.first > 0
+        counted = plan is None or is_counted(op_names.last(plan.name))
         return asked or self._run.limited or not counted
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
@@ -176,7 +176,7 @@ class OpCapture(Observer):
             self._watch(call, state, made)
 
     def _watch(self, call: Call, state: _State, made: list[Tensor]) -> None:
-        guard = interception.guard(self, call)
+        guard = dispatch.guard(self, call)
         run, header, head = state.run, state.header, state.head  # and no tensor of the graph
 
         def take(gradient: Tensor) -> Any:
@@ -202,7 +202,7 @@ class OpCapture(Observer):
             self._count(started)
         finally:
             run.close()
-        report.summary(self, started, run.summary())
+        terminal.summary(self, started, run.summary())
 
 
 def _works_on(tool: OpCapture | None, device: torch.device) -> bool:

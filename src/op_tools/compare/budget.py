@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from op_tools import steps
+from op_tools.core import step_counter
 
 PLAIN, JUDGED = 2, 14  # steps that are left alone, and steps between them; then twice as many, …
 FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
@@ -37,7 +37,7 @@ class Budget:
         self._lock = threading.Lock()
         self._spent = 0.0  # seconds in the program's threads, since `_begun`
         self._begun = time.perf_counter()
-        self._step = steps.current()
+        self._step = step_counter.current()
         self._number = 0  # steps since the start
         self._alone: deque[float] = deque(maxlen=8)  # seconds of steps that were left alone
         self._next_alone, self._between = WARM, JUDGED
@@ -46,7 +46,7 @@ class Budget:
     def wants(self) -> bool:
         """Whether the next call is to be judged."""
         now = time.perf_counter()
-        step = steps.current()
+        step = step_counter.current()
         if step != self._step or (step == 0 and now - self._begun > PIECE):
             with self._lock:
                 self._end_of_step(step, now)

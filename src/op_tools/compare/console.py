@@ -19,16 +19,16 @@ from torch import Tensor
 from deeplink import settings
 from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
-from op_tools import diagnostics, report, results
-from op_tools.background import Periodic
-from op_tools.call import Call, Site, tensors
 from op_tools.compare.host_verdicts import Item, Taken, with_missing, with_values
-from op_tools.gradients import Gradients
-from op_tools.host import mapped
+from op_tools.core import output_paths, terminal, tool_errors
+from op_tools.core.call import Call, Site, tensors
+from op_tools.core.gradients import Gradients
+from op_tools.core.worker import Periodic
+from op_tools.tensors.host_transfer import mapped
 
 if TYPE_CHECKING:
     from op_tools.compare.tool import OpAutoCompare
-    from op_tools.tool import Started
+    from op_tools.core.tool import Started
 
 COLUMNS = (
     *("forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff"),
@@ -84,9 +84,9 @@ class Rows:
     """Rows of the CSV file: one for each part of a call, under one header, on disk in a second."""
 
     def __init__(self) -> None:
-        folder = results.folder("op_autocompare_result")
+        folder = output_paths.folder("op_autocompare_result")
         time = datetime.datetime.now().strftime("%Y-%m-%d-%H-%M-%S")
-        owner = results.owner(folder)
+        owner = output_paths.owner(folder)
         self.path = folder / f"op_autocompare_info_pid{owner}_{time}.csv"
         number = 1
         while self.path.exists():
@@ -129,7 +129,7 @@ class Rows:
             with self.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
                 file.write(details)
         except OSError as error:  # a full disk: the comparison goes on, and the end tells
-            diagnostics.add("OpAutoCompare", str(self.path), error)
+            tool_errors.add("OpAutoCompare", str(self.path), error)
 
 
 def _lines(rows: Sequence[tuple[object, ...]]) -> str:
@@ -210,26 +210,26 @@ def _number(value: float) -> str:
 
 def device_rows(call: Call, result: Any) -> list[tuple[object, ...]]:
     """The arguments and the results of a call as they are on the device."""
-    rows = report.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
-    return rows + report.tensor_rows(f"{call.name} outputs", result)
+    rows = terminal.argument_rows(f"{call.name} inputs", call.args, call.kwargs)
+    return rows + terminal.tensor_rows(f"{call.name} outputs", result)
 
 
 def show_forward(taken: Taken, items: Sequence[Item]) -> None:
     """The verdicts on a call; with OP_TOOLS_VERBOSE, its arguments and results too."""
-    if report.verbose():
+    if terminal.verbose():
         show_call(taken, with_values(taken.call, items))
     else:
-        report.say(_items(taken.call, items))
+        terminal.say(_items(taken.call, items))
 
 
 def show_backward(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
     """The verdicts on the gradients of a call; with OP_TOOLS_VERBOSE, the gradients too."""
     if not items:
         return
-    if report.verbose():
+    if terminal.verbose():
         show_gradients(taken, found, with_missing(taken.call, found.inputs, items))
     else:
-        report.say(_items(taken.call, items))
+        terminal.say(_items(taken.call, items))
 
 
 def show_call(taken: Taken, items: Sequence[Item]) -> None:
@@ -240,22 +240,22 @@ def show_call(taken: Taken, items: Sequence[Item]) -> None:
     args, kwargs = mapped(
         (call.args, call.kwargs), lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf
     )
-    rows = [*taken.rows, *report.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
-    rows += report.tensor_rows(f"{call.name} outputs(cpu)", run.result)
-    report.show_call(_header(taken), taken.where or call, rows, _items(call, items))
+    rows = [*taken.rows, *terminal.argument_rows(f"{call.name} inputs(cpu)", args, kwargs)]
+    rows += terminal.tensor_rows(f"{call.name} outputs(cpu)", run.result)
+    terminal.show_call(_header(taken), taken.where or call, rows, _items(call, items))
 
 
 def show_gradients(taken: Taken, found: Gradients, items: Sequence[Item]) -> None:
     """The gradients of a call, those that its reference gives, and what the comparison gave."""
     call = taken.call
-    rows = report.tensor_rows(f"{call.name} grad_output(cpu)", tuple(found.outputs))
-    named = report.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
+    rows = terminal.tensor_rows(f"{call.name} grad_output(cpu)", tuple(found.outputs))
+    named = terminal.tensor_rows(f"{call.name} grad_inputs", tuple(found.inputs))
     for row, copy in zip(named, found.inputs, strict=True):
         cells = taken.on_device.get(id(copy))
         rows.append(row if cells is None else (row[0], *cells))
     reference = taken.reference().gradients(found.outputs)
-    rows += report.tensor_rows(f"{call.name} grad_inputs(cpu)", tuple(reference))
-    report.show_call(_header(taken), taken.where or call, rows, _items(call, items))
+    rows += terminal.tensor_rows(f"{call.name} grad_inputs(cpu)", tuple(reference))
+    terminal.show_call(_header(taken), taken.where or call, rows, _items(call, items))
 
 
 def _header(taken: Taken) -> str:
@@ -278,7 +278,7 @@ def _grid(rows: Sequence[Sequence[str]], first: int = 0) -> str:
         line[name] = line[name].ljust(30)
         for at in map(header.index, numbers):
             line[at] = f"{float(line[at]):.9f}" if line[at] else ""
-    return report.grid(header, body)
+    return terminal.grid(header, body)
 
 
 # The summary.
@@ -293,9 +293,9 @@ def show_summary(
     if tool.items:
         lines.append(f"OpAutoCompare: {path}")
     lines += tool.samples()
-    if tool.items and report.verbose():
+    if tool.items and terminal.verbose():
         with path.open(newline="", encoding="utf-8") as file:
-            report.say(_grid(list(csv.reader(file))))
+            terminal.say(_grid(list(csv.reader(file))))
     if failures:
         _show_failures(failures)
     if tool.skipped:
@@ -304,7 +304,7 @@ def show_summary(
             reasons[reason] = reasons.get(reason, 0) + count
         worst = sorted(reasons.items(), key=lambda pair: -pair[1])[:5]
         lines.append("OpAutoCompare: not compared: " + "; ".join(f"{n} x {r}" for r, n in worst))
-    report.summary(tool, started, lines)
+    terminal.summary(tool, started, lines)
 
 
 def _show_failures(failures: Sequence[Failure]) -> None:
@@ -327,10 +327,10 @@ def _show_failures(failures: Sequence[Failure]) -> None:
         for failure, group in zip(worst[:SHOWN], ordered, strict=False)
     ]
     title = f"OpAutoCompare: wrong results, the worst first ({len(ordered)} places)"
-    report.show_table(title, ("name", "what", "line", "module", "times", "error/bound"), rows)
+    terminal.show_table(title, ("name", "what", "line", "module", "times", "error/bound"), rows)
     for failure in worst[:EXPLAINED]:
-        report.say(f"{failure.name} {failure.item}: {failure.verdict.message}")
-        report.say(f"    at {failure.where}")
+        terminal.say(f"{failure.name} {failure.item}: {failure.verdict.message}")
+        terminal.say(f"    at {failure.where}")
     saved = [failure.saved for failure in failures if failure.saved]
     if saved:
-        report.say(f"the first of them is saved in {saved[0]}")
+        terminal.say(f"the first of them is saved in {saved[0]}")

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from deeplink import settings
-from op_tools import host, names, written
-from op_tools.call import Call
-from op_tools.written import written_by_schema
+from op_tools.core import op_names
+from op_tools.core.call import Call
+from op_tools.tensors import host_transfer, mutation
+from op_tools.tensors.mutation import written_by_schema
 
 Types = dict[torch.dtype, torch.dtype]
 HOST = torch.device("cpu")
@@ -74,7 +75,7 @@ class NoReferenceError(Exception):
 def unfit(call: Call) -> str:
     """Why a call cannot be compared; "" when it can."""
     reason = _unfit_name(call.name)
-    if reason == _RANDOM and _draws_nothing(names.last(call.name), call):
+    if reason == _RANDOM and _draws_nothing(op_names.last(call.name), call):
         reason = ""
     return reason or kind(call.given)
 
@@ -84,10 +85,10 @@ _RANDOM = "it draws random numbers"
 
 @cache
 def _unfit_name(name: str) -> str:
-    word = names.last(name)
-    if word in names.UNINITIALISED:
+    word = op_names.last(name)
+    if word in op_names.UNINITIALISED:
         return "its result is left as the memory was"
-    if word in names.RANDOM:
+    if word in op_names.RANDOM:
         return _RANDOM
     if word in _CHOICES:
         return "it chooses an implementation, which differs between devices"
@@ -173,7 +174,7 @@ def modules_of(call: Call) -> list[nn.Module]:
 
 def types_for(call: Call) -> Types:
     """The types of a call's reference: {OP}_OP_DTYPE_CAST_DICT, else float64."""
-    word = names.last(call.name)
+    word = op_names.last(call.name)
     if word in BY_TYPE or (word == "view" and _has_dtype(call)):
         return {}
     asked = settings.op_casts(call.operator)
@@ -190,7 +191,7 @@ def declared(call: Call) -> frozenset[int]:
     """The ids of the arguments that a call declares as written. Autograd does not count the writes
     of fused optimizers, nor those of list functions under a dispatch mode of the program.
     """
-    return written.declared(call) if written.may_write(call) else frozenset()
+    return mutation.declared(call) if mutation.may_write(call) else frozenset()
 
 
 def writes(call: Call, versions: list[int], now: list[int]) -> bool:
@@ -199,7 +200,7 @@ def writes(call: Call, versions: list[int], now: list[int]) -> bool:
         return bool(call.func._schema.is_mutable)
     if versions != now or declared(call):
         return True
-    return NO_COUNT in now and names.sounds_in_place(call.name)
+    return NO_COUNT in now and op_names.sounds_in_place(call.name)
 
 
 def unwritten(call: Call, versions: list[int], now: list[int]) -> set[int]:
@@ -238,7 +239,7 @@ def outline(tensor: Tensor) -> Tensor:
     with them where they may say where the others are cut.
     """
     if tensor.dtype in _INDICES and tensor.dim() < 2:
-        return host.host_copy(tensor)
+        return host_transfer.host_copy(tensor)
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     memory = torch.zeros(1, dtype=tensor.dtype).expand(0) if not storage else None
     if memory is None:

@@ -15,13 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from deeplink.errors import SettingError
-from op_tools import diagnostics, results, snapshot
-from op_tools.call import Call, held_bytes, tensors
 from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import Header, Part
 from op_tools.compare.host_verdicts import Taken
-from op_tools.gradients import Gradients
-from op_tools.snapshot import Snapshot
+from op_tools.core import output_paths, tool_errors
+from op_tools.core.call import Call, held_bytes, tensors
+from op_tools.core.gradients import Gradients
+from op_tools.tensors import snapshot
+from op_tools.tensors.snapshot import Snapshot
 
 EACH = 3  # calls that are saved of an operator on one line of the program
 
@@ -39,7 +40,7 @@ class Saver:
         try:
             return self._save(taken, found)
         except (OSError, SettingError, snapshot.Unsupported) as error:  # a full disk, …
-            diagnostics.add("OpAutoCompare", taken.call.name, error)
+            tool_errors.add("OpAutoCompare", taken.call.name, error)
             return ""
 
     def _save(self, taken: Taken, found: Gradients | None) -> str:
@@ -49,9 +50,11 @@ class Saver:
             if not self._wanted(call, taken):
                 self.left_out += 1
                 return ""
-            root = results.folder("op_capture_results")
+            root = output_paths.folder("op_capture_results")
             stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-            where = root / call.name / results.owner(root) / "autocompare" / str(call.id) / stamp
+            where = (
+                root / call.name / output_paths.owner(root) / "autocompare" / str(call.id) / stamp
+            )
             self._folders[call.id] = where
             _write_call(where, taken)
         if found is not None:
@@ -62,7 +65,7 @@ class Saver:
         key = call.name, call.site.short if call.site is not None else ""
         self._saved[key] += 1
         size = sum(held_bytes(tensor) for tensor in _given(call))
-        return self._saved[key] <= EACH and results.budget.allows(4 * size)
+        return self._saved[key] <= EACH and output_paths.budget.allows(4 * size)
 
 
 def _write_call(where: Path, taken: Taken) -> None:

@@ -17,11 +17,11 @@ from deeplink.judge import Verdict, envelope, judge, same_choice
 from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
-from op_tools import names
-from op_tools.call import Call, tensors
 from op_tools.compare import precision
 from op_tools.compare.eligibility import NOT_UNIQUE, NoReferenceError, declared
 from op_tools.compare.rerun import Again, Run
+from op_tools.core import op_names
+from op_tools.core.call import Call, tensors
 
 VALUES = 1e-6  # absolute and relative tolerance of plain numbers
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
@@ -383,7 +383,7 @@ def verdict_on(
         verdict = replace(verdict, message=f"{verdict.message}; not even {allowance}, explains it")
     if verdict.rule == "exact" and _are_equal_choices(call, mine, theirs):
         return replace(unchanged(mine), rule="equal values")
-    if names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
+    if op_names.last(call.name) in NOT_UNIQUE and verdict.rule not in ("shape", "dtype"):
         return replace(verdict, passed=True, rule="not unique", message="not unique: not compared")
     return verdict
 
@@ -429,7 +429,7 @@ _POOLS = ("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool")
 
 def _are_equal_choices(call: Call, mine: Tensor, theirs: Tensor) -> bool:
     """Whether indices differ only among equal values, where any of them is right."""
-    word = names.last(call.name)
+    word = op_names.last(call.name)
     values = next(tensors(call.args, call.kwargs), None)
     if values is None or mine.dtype != torch.int64:
         return False

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import host, memory
-from op_tools.call import Call
 from op_tools.compare import eligibility
-from op_tools.overlap import Overlap
+from op_tools.core.call import Call
+from op_tools.tensors import aliasing, host_transfer
+from op_tools.tensors.overlap import Overlap
 
 REREAD_FIRST, REREAD_EVERY = 16, 8  # calls of an operator whose arguments are read again after it
 
@@ -31,7 +31,7 @@ class Transfer:
         """A copy of its own memory, whose values are there after `wait`."""
         flat = tensor.detach()
         if not self.is_late or flat.is_cpu or flat.layout != torch.strided:
-            return host.host_copy(flat)
+            return host_transfer.host_copy(flat)
         if not flat.is_contiguous():
             flat = flat.clone()  # dense, with its strides as far as that goes
         made = torch.empty_like(flat, device="cpu", pin_memory=True)
@@ -101,10 +101,10 @@ def device_of(call: Call) -> torch.device:
 
 def kept(call: Call, copy: Callable[[Tensor], Tensor]) -> tuple[Call, frozenset[int]]:
     """A call with copies of its arguments, and those of them whose gradients are wanted."""
-    return _replaced(call, host.Copies(copy))
+    return _replaced(call, host_transfer.Copies(copy))
 
 
-def _replaced(call: Call, copies: host.Copies) -> tuple[Call, frozenset[int]]:
+def _replaced(call: Call, copies: host_transfer.Copies) -> tuple[Call, frozenset[int]]:
     on_host = call.given_others(copies.of(call.args), copies.of(call.kwargs))
     return on_host, frozenset(id(copy) for own, copy in copies if own.requires_grad)
 
@@ -113,7 +113,7 @@ def of_view(call: Call, state: Before, result: Any, wanted: bool = False) -> Bef
     """Record a view's arguments: with values where they are wanted or where the result is a copy,
     else with shapes alone.
     """
-    values = wanted or not memory.lies_in_arguments(result, call)
-    copies = host.Copies(state.transfer.copy if values else eligibility.outline)
+    values = wanted or not aliasing.lies_in_arguments(result, call)
+    copies = host_transfer.Copies(state.transfer.copy if values else eligibility.outline)
     on_host, requires = _replaced(call, copies)
     return replace(state, call=on_host, requires=requires)

@@ -9,8 +9,8 @@ from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.judge import NAMES as STANDARDS
 from deeplink.settings.kinds import parse_share
-from op_tools import report
-from op_tools.options import Options
+from op_tools.core import terminal
+from op_tools.core.options import Options
 
 MODES = ("every", "signature", "sample")
 SAMPLE = 10  # of the calls of an operator, every so many-th
@@ -52,8 +52,8 @@ def how(options: Options) -> How:
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
         _budget(options.more.get("budget")),
-        report.verbose(),
-        bool(option("whole", None, False)) or report.verbose(),
+        terminal.verbose(),
+        bool(option("whole", None, False)) or terminal.verbose(),
     )
     if found.sample < 1 or not 0 <= found.recheck <= 1:
         raise SettingError(

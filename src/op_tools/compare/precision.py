@@ -8,10 +8,10 @@ from torch import nn
 from deeplink import precision
 from deeplink.judge.verdict import name_of
 from deeplink.precision import Factors, Precision, Sums
-from op_tools import host
-from op_tools.call import Call
 from op_tools.compare.eligibility import RECURRENT, modules_of
 from op_tools.compare.rerun import Again
+from op_tools.core.call import Call
+from op_tools.tensors import host_transfer
 
 # Products whose factors a program may let the device round.
 MATRICES = frozenset(
@@ -29,7 +29,7 @@ def now(call: Call) -> Precision:
         first = next((t for t in call.given if t.device.type != "cpu"), None)
         if first is None:
             return precision.EXACT
-        kind = _kinds[first.device] = host.kind_of(first)
+        kind = _kinds[first.device] = host_transfer.kind_of(first)
     return precision.of_device(kind)
 
 

@@ -55,9 +55,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from op_tools import graph_capture
-from op_tools.call import Call
 from op_tools.compare import precision
+from op_tools.core import graph_capture
+from op_tools.core.call import Call
 
 COLUMNS = 8
 SAMPLED = 64  # rows whose exponents are measured

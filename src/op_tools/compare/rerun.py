@@ -14,8 +14,6 @@ from torch import Tensor
 from deeplink import precision
 from deeplink.judge.formats import FORMATS, coarser
 from deeplink.precision import Precision
-from op_tools import host, names, watching
-from op_tools.call import Call, tensor_list
 from op_tools.compare.eligibility import (
     CAST,
     CONVOLUTIONS,
@@ -26,7 +24,11 @@ from op_tools.compare.eligibility import (
     modules_of,
     types_for,
 )
-from op_tools.overlap import Overlap
+from op_tools.core import op_names, torch_patches
+from op_tools.core.call import Call, tensor_list
+from op_tools.core.gradients import own_graph
+from op_tools.tensors import host_transfer
+from op_tools.tensors.overlap import Overlap
 
 _NOTHING = torch.empty(0)
 _engine: Any = torch.autograd.Variable._execution_engine
@@ -59,12 +61,14 @@ class Run:
         if not pairs or not leaves:
             return [None] * len(self.leaves)
         results, flown = zip(*pairs, strict=True)
-        with host.no_autocast(HOST):
+        with host_transfer.no_autocast(HOST):
             # hot path: torch.autograd.grad looks at each shape for longer than the pass takes
             found = _engine.run_backward(
                 results, flown, True, False, tuple(leaves), True, accumulate_grad=False
             )
-        by_leaf = {id(leaf): host.dense(grad) for leaf, grad in zip(leaves, found, strict=True)}
+        by_leaf = {
+            id(leaf): host_transfer.dense(grad) for leaf, grad in zip(leaves, found, strict=True)
+        }
         return [by_leaf.pop(id(leaf), None) for leaf in self.leaves]
 
 
@@ -105,7 +109,7 @@ class Again:
 
     def inputs_of_reference(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments in the types of the reference, with their values before the call."""
-        copies = host.Copies(lambda tensor: self._leaf(tensor, self.types, False))
+        copies = host_transfer.Copies(lambda tensor: self._leaf(tensor, self.types, False))
         return copies.of(self.call.args), copies.of(self.call.kwargs)
 
     def reference(self, grad: bool) -> Run:
@@ -199,16 +203,18 @@ def _why(error: Exception) -> str:
 @contextmanager
 def _quiet(grad: bool, autocast: torch.dtype | None, draws_nothing: bool) -> Iterator[Tensor]:
     """Nothing of the program's state is used or changed: randomness, autocast, default device."""
-    moved = watching.default_device(torch.empty) is not None
-    if draws_nothing and autocast is None and not moved and host.is_undisturbed(HOST):  # hot path
+    moved = torch_patches.default_device(torch.empty) is not None
+    if (
+        draws_nothing and autocast is None and not moved and host_transfer.is_undisturbed(HOST)
+    ):  # hot path
         with torch.set_grad_enabled(grad):
             yield _NOTHING
         return
     with ExitStack() as stack:
         if not draws_nothing:  # else another thread may draw meanwhile, and must not be set back
-            stack.enter_context(host.random_state_kept())
-        stack.enter_context(host.own_graph())  # inside a checkpoint, what is saved is counted
-        stack.enter_context(host.no_autocast(HOST))
+            stack.enter_context(host_transfer.random_state_kept())
+        stack.enter_context(own_graph())  # inside a checkpoint, what is saved is counted
+        stack.enter_context(host_transfer.no_autocast(HOST))
         if moved:
             stack.enter_context(HOST)
         if autocast is not None:
@@ -230,13 +236,19 @@ def _module_kept(call: Call) -> Iterator[None]:
 
 
 def _again(call: Call, stand_in: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = host.mapped(call.args, stand_in), host.mapped(call.kwargs, stand_in)
+    args, kwargs = (
+        host_transfer.mapped(call.args, stand_in),
+        host_transfer.mapped(call.kwargs, stand_in),
+    )
     if kwargs.get("device") is not None:
         kwargs["device"] = HOST
-    if names.last(call.name) == "to":
+    if op_names.last(call.name) == "to":
         moved = (HOST if isinstance(a, (str, int)) else a for a in args[1:2])
         args = (*args[:1], *moved, *args[2:])
-    if names.last(call.name) in ("rms_norm", "_fused_rms_norm") and (*args, *[None] * 4)[3] is None:
+    if (
+        op_names.last(call.name) in ("rms_norm", "_fused_rms_norm")
+        and (*args, *[None] * 4)[3] is None
+    ):
         # without an epsilon it takes the input type's, which is another one in a wider type
         epsilon = kwargs.get("eps")
         epsilon = _default_epsilon(call.args[0].dtype) if epsilon is None else epsilon
@@ -257,8 +269,8 @@ def _default_epsilon(dtype: torch.dtype) -> float:
 
 def function_on_host(call: Call, wide: bool) -> Callable[..., Any]:
     """The function that does a call's work on the host; `wide`: in wider types than its own."""
-    moves = names.TRANSFERS - {"to", "cpu", "to_padded_tensor"}
-    if names.last(call.name) in moves:
+    moves = op_names.TRANSFERS - {"to", "cpu", "to_padded_tensor"}
+    if op_names.last(call.name) in moves:
         return lambda tensor, *args, **kwargs: tensor.clone()
     if call.operator in CONVOLUTIONS:
         return partial(_in_two_steps, call.func)
@@ -302,6 +314,6 @@ def again_of(
     if before.operator in RECURRENT and torch.float16 in result_types:
         autocast = torch.float16  # whatever the program asked for: cuDNN's are so in torch
     if autocast in result_types:
-        left_alone = wrote or names.last(before.name) in _MIXED
+        left_alone = wrote or op_names.last(before.name) in _MIXED
         return made if left_alone else replace(made, rounded=autocast)
     return replace(made, plain={torch.float16: torch.float32, torch.bfloat16: torch.float32})

@@ -20,14 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools import gradients, host, interception, looks, memory, names, statistics
-from op_tools.call import Call, tensor_list
 from op_tools.compare import eligibility, precision, projection, slices
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.rerun import again_of
 from op_tools.compare.slices import Aim, Chooser, Slice
-from op_tools.gradients import PART, Gradients
+from op_tools.core import dispatch, gradients, op_names
+from op_tools.core.call import Call, tensor_list
+from op_tools.core.gradients import PART, Gradients
+from op_tools.tensors import aliasing, finite, host_transfer, statistics
 
 if TYPE_CHECKING:
     from op_tools.compare.tool import OpAutoCompare
@@ -155,7 +156,7 @@ class Sampled:
             self._tool.skip(call, reason)
             return None
         part = None
-        if not names.is_view(call.name, call.args):
+        if not op_names.is_view(call.name, call.args):
             part = self._slice(call, is_suspect)
             if part is None:
                 return None
@@ -193,7 +194,7 @@ class Sampled:
         transfer = self._transfer(state)
         taken = self._taken(call, part, result, made, wrote, transfer)
         taken.sampled = not state.confirms
-        memory.wait_for_host(call.device or eligibility.HOST, result)
+        aliasing.wait_for_host(call.device or eligibility.HOST, result)
         checks = self._checks(state, result, made, wrote, transfer)
         if part.is_result_judged and not self._tool.judge(
             taken.call, transfer, partial(self._forward, taken, checks)
@@ -246,7 +247,7 @@ class Sampled:
         large = _large_numbers(made)
         if not large:
             return Checks()
-        greatest = torch.stack([one.float() for one in looks.greatest(large)])
+        greatest = torch.stack([one.float() for one in finite.greatest(large)])
         return Checks(None, transfer.copy(greatest))
 
     def _projects(self, call: Call, item: str) -> bool:
@@ -279,7 +280,7 @@ class Sampled:
         transfer: Transfer,
     ) -> Taken:
         args, kwargs = _shared(call, part)
-        copies = host.Copies(transfer.copy)
+        copies = host_transfer.Copies(transfer.copy)
         small = call.given_others(copies.of(args), copies.of(kwargs))
         small.func = call.func if part.func is None else part.func
         device = call.device or eligibility.HOST
@@ -298,13 +299,13 @@ class Sampled:
         after: Sequence[Tensor | None] = [None] * len(small.given)
         if part.written is not None:
             after = [None if t is None else transfer.copy(t) for t in part.written()]
-        mine = host.mapped(part.result(result), transfer.leaf)
+        mine = host_transfer.mapped(part.result(result), transfer.leaf)
         return Taken(again, mine, after, bool(requires), str(device), key=key_of(call))
 
     def _watch(self, state: Sampling, taken: Taken, result: Any) -> None:
         call, part = state.call, state.part
         assert part is not None
-        guard = interception.guard(self._tool, taken.call)
+        guard = dispatch.guard(self._tool, taken.call)
         choose = self._choose_more if state.confirms else self._choose
         products = _product_gradients(call)
         takers, of_result = part.gradients, part.result
@@ -419,7 +420,7 @@ def _shared(call: Call, part: Slice) -> tuple[tuple[Any, ...], dict[str, Any]]:
             substitutes[id(copy)] = small[place]
         elif at < len(part.gradients):
             part.gradients[place] = part.gradients[at] = None
-    args, kwargs = host.mapped(
+    args, kwargs = host_transfer.mapped(
         (part.args, part.kwargs), lambda leaf: substitutes.get(id(leaf), leaf)
     )
     return args, kwargs
@@ -430,7 +431,7 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def _large_numbers(made: list[Tensor]) -> list[Tensor]:
-    return [one for one in made if one.numel() > slices.LARGE and looks.has_numbers(one)]
+    return [one for one in made if one.numel() > slices.LARGE and finite.has_numbers(one)]
 
 
 def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
@@ -441,7 +442,7 @@ def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
     found = next((one for one in _large_numbers(made) if not torch.isfinite(one).all()), None)
     if found is None:
         return None
-    given = looks.health(call.given)
+    given = finite.health(call.given)
     if given.nan or given.inf:
         return None
     first = torch.isfinite(found).logical_not().flatten().to(torch.int8).argmax()
@@ -460,8 +461,8 @@ def _differing(call: Call, result: Any) -> Aim | None:
     part = slices.slice_of(call, slices.Row(row))
     if part is None:
         return None
-    args = host.mapped(part.args, _in_float32)
-    kwargs = host.mapped(part.kwargs, _in_float32)
+    args = host_transfer.mapped(part.args, _in_float32)
+    kwargs = host_transfer.mapped(part.kwargs, _in_float32)
     error = (call.func(*args, **kwargs) - _in_float32(part.result(result))).abs()
     return Aim(row, error.flatten().topk(min(NEAR, error.numel())).indices.tolist())
 

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
-from op_tools import names, written
-from op_tools.call import Call, tensor_list
+from op_tools.core import op_names
+from op_tools.core.call import Call, tensor_list
+from op_tools.tensors import mutation
 
 LARGE = 1 << 16  # elements of all tensors of a call; a smaller call is judged as a whole
 SAMPLE = 1 << 12  # elements of a result that are judged, where its elements are independent
@@ -274,7 +275,7 @@ def _lists(call: Call, choose: Chooser) -> Slice | None:
 
     args = tuple(map(parts, call.args))
     kwargs = {key: parts(value) for key, value in call.kwargs.items()}
-    return Slice(args, kwargs, parts, written if names.sounds_in_place(call.name) else None)
+    return Slice(args, kwargs, parts, written if op_names.sounds_in_place(call.name) else None)
 
 
 def _is_list(value: Any) -> bool:
@@ -319,8 +320,8 @@ def _rows(kept: Callable[[Call], Sequence[int]], *, mask: int | None = None) -> 
 def _rereads(
     call: Call, part: Callable[[Tensor], Tensor]
 ) -> Callable[[], list[Tensor | None]] | None:
-    may_write = call.name.startswith("torch.nn.functional.") and written.may_write(call)
-    if not may_write and not names.sounds_in_place(call.name):
+    may_write = call.name.startswith("torch.nn.functional.") and mutation.may_write(call)
+    if not may_write and not op_names.sounds_in_place(call.name):
         return None
     return lambda: [part(call.given[0]), *[None] * (len(call.given) - 1)]
 

@@ -15,19 +15,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
-from op_tools import (
-    gradients,
-    graph_capture,
-    host,
-    interception,
-    kernels,
-    memory,
-    names,
-    report,
-    statistics,
-)
-from op_tools.background import Background
-from op_tools.call import Call, signature, tensor_list
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
 from op_tools.compare.budget import Budget
 from op_tools.compare.console import (
@@ -45,10 +32,14 @@ from op_tools.compare.inputs import Before
 from op_tools.compare.options import how
 from op_tools.compare.rerun import again_of
 from op_tools.compare.sampling import Counts, Sampled, Sampling
-from op_tools.interception import Plan
-from op_tools.options import Options
-from op_tools.overlap import overlaps
-from op_tools.tool import Observer, Started
+from op_tools.core import dispatch, gradients, graph_capture, native_library, op_names, terminal
+from op_tools.core.call import Call, signature, tensor_list
+from op_tools.core.dispatch import Plan
+from op_tools.core.options import Options
+from op_tools.core.tool import Observer, Started
+from op_tools.core.worker import Background
+from op_tools.tensors import aliasing, host_transfer, statistics
+from op_tools.tensors.overlap import overlaps
 
 PATIENCE = 1.0  # seconds that a call waits for others to be judged
 BEYOND = "beyond the budget"
@@ -93,9 +84,9 @@ class OpAutoCompare(Observer):
         self._patience = PATIENCE if share is None else 0.0
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
         self._background = None if by_hand or self.sees_once else Background()
-        helper = kernels.helper() if self._how.mode == "signature" else None
+        helper = native_library.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)
-        self._known = helper and helper.SignatureFilter(1, interception.local)
+        self._known = helper and helper.SignatureFilter(1, dispatch.local)
         if self._how.mode == "every":
             self.selective = self.picks  # else it takes them all, and need not be asked
 
@@ -105,7 +96,7 @@ class OpAutoCompare(Observer):
         """Natively, where a call of a signature that has been seen is none of our business."""
         if self._known is None or self._how.recheck or self.picks:
             return None
-        python = partial(interception.run, plan.again())
+        python = partial(dispatch.run, plan.again())
         return self._known.around(plan.name, python)  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
@@ -184,12 +175,12 @@ class OpAutoCompare(Observer):
         given = gradients.arguments(call) if call.level != "aten" else None
         if given is not None and not given.wanted:
             given = None
-        if names.is_view(call.name, call.args):
+        if op_names.is_view(call.name, call.args):
             # it writes nothing, so that what is needed can be taken after it
             return Before(call, frozenset(), versions, given, [], transfer, is_view=True)
         random = eligibility.random_state(call, inputs.device_of(call))
         kept, requires = inputs.kept(call, transfer.copy)
-        guards = memory.guards(call)
+        guards = aliasing.guards(call)
         state = Before(kept, requires, versions, given, guards, transfer, random=random)
         state.overlaps = overlaps(call.given)
         return state
@@ -203,7 +194,7 @@ class OpAutoCompare(Observer):
         now = eligibility.versions(call)
         wrote = eligibility.writes(call, state.versions, now)
         if state.is_view:
-            if wrote or names.sounds_in_place(call.name):
+            if wrote or op_names.sounds_in_place(call.name):
                 return  # it turns its argument into a view of itself
             state = inputs.of_view(call, state, result, wanted=self._how.shown)
         device = inputs.device_of(call)
@@ -226,20 +217,20 @@ class OpAutoCompare(Observer):
             device_rows(call, result) if self._how.shown else (),
         )
         # with OP_TOOLS_VERBOSE the tables have the values of views, too
-        views = not wrote and not taken.rows and memory.lies_in_arguments(result, call)
+        views = not wrote and not taken.rows and aliasing.lies_in_arguments(result, call)
         if views:  # nothing was computed
             with self._lock:
                 self.compared += 1
         else:
-            memory.wait_for_host(device, result)
+            aliasing.wait_for_host(device, result)
             kept = (
                 set() if self._rereads(call) else eligibility.unwritten(call, state.versions, now)
             )
-            copies = host.Copies(state.transfer.copy)
+            copies = host_transfer.Copies(state.transfer.copy)
             taken.result = copies.of(result)
             given = enumerate(call.given)
             taken.after = [None if at in kept else copies.of(tensor) for at, tensor in given]
-            work = partial(self.forward, taken, memory.overrun(state.guards))
+            work = partial(self.forward, taken, aliasing.overrun(state.guards))
             self.judge(taken.call, state.transfer, work, waits=True)
         if wants and state.given is not None:
             self._watch(call, state.given, result, taken, state.transfer.is_late)
@@ -248,12 +239,12 @@ class OpAutoCompare(Observer):
         self, call: Call, given: gradients.Arguments, result: Any, taken: Taken, is_late: bool
     ) -> None:
         transfer = inputs.Transfer(is_late)
-        guard = interception.guard(self, taken.call)  # holds no tensor of the device
+        guard = dispatch.guard(self, taken.call)  # holds no tensor of the device
         on_device = taken.on_device
 
         def described(gradient: Tensor) -> Tensor:
-            copy = host.host_copy(gradient)
-            on_device[id(copy)] = report.tensor_rows("", gradient)[0][1:]
+            copy = host_transfer.host_copy(gradient)
+            on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
             return copy
 
         def done(found: gradients.Gradients) -> None:
@@ -301,7 +292,7 @@ class OpAutoCompare(Observer):
         if self._background is None or not transfer.is_late:
             plainly()
             return True
-        later = partial(interception.guarded, self, call, plainly)
+        later = partial(dispatch.guarded, self, call, plainly)
         if self._background.offer(later, None if waits else self._patience):
             return True
         self.skip(call, BEHIND)
@@ -325,7 +316,7 @@ class OpAutoCompare(Observer):
         self._record(taken, "backward" if taken.label else "forward", items, None)
 
     def backward(self, taken: Taken, found: gradients.Gradients) -> None:
-        given = found.outputs, [host.dense(gradient) for gradient in found.inputs]
+        given = found.outputs, [host_transfer.dense(gradient) for gradient in found.inputs]
         try:
             items = None
             if taken.run is None:

@@ -1,6 +1,6 @@
 """One training iteration, layer by layer: recorded on one device, held against it on another."""
 
-from op_tools.one_iter.findings import Finding
-from op_tools.one_iter.iteration import OneIteration
+from op_tools.one_iter.result import Finding
+from op_tools.one_iter.tool import OneIteration
 
 __all__ = ["Finding", "OneIteration"]

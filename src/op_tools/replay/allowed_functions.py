@@ -10,8 +10,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from deeplink.errors import DeeplinkError
-from op_tools import names
 from op_tools.capture.encoding import Recorded
+from op_tools.core import op_names
 
 # Where torch keeps functions that are called by name; anything else could be any code at all.
 SPACES = frozenset(
@@ -32,7 +32,7 @@ class ReplayError(DeeplinkError):
 
 def writes(name: str) -> bool:
     """Whether the name of an operator says that it writes its first argument."""
-    word = names.last(name)
+    word = op_names.last(name)
     return (word.endswith("_") and not word.endswith("__")) or word.startswith("__i")
 
 
@@ -41,8 +41,8 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
     name = recorded.name
     if recorded.header.get("level") == "module":
         raise ReplayError(f"{name} is a module: its code is not in the capture.")
-    word = names.last(name)
-    if word in names.UPLOADS:
+    word = op_names.last(name)
+    if word in op_names.UPLOADS:
         return lambda tensor, *args, **kwargs: tensor.to(device)
     trusted = name.split(".")[0] in trust
     if not (trusted or name.startswith(("torch.", "aten.")) or "." in name):
@@ -53,7 +53,7 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
             f"if you know it, say --trust {name.split('.')[0]}.",
         )
     try:
-        func = names.resolve(name)
+        func = op_names.resolve(name)
     except LookupError as error:
         raise ReplayError(str(error)) from None
     if not (trusted or _is_operator(name, func)):
@@ -62,7 +62,7 @@ def function_of(recorded: Recorded, device: torch.device, trust: Sequence[str] =
 
 
 def _is_operator(name: str, func: Any) -> bool:
-    if isinstance(func, (OpOverload, OpOverloadPacket)) or name in names.known():
+    if isinstance(func, (OpOverload, OpOverloadPacket)) or name in op_names.known():
         return True
     space, _, word = name.rpartition(".")
     home = str(getattr(func, "__module__", None) or "torch")

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from deeplink import vendor
-from op_tools import interception, names
-from op_tools.call import tensors
 from op_tools.capture import encoding, folder_store
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded
 from op_tools.capture.packed_reader import SUFFIX, Archive
-from op_tools.host import mapped
+from op_tools.core import dispatch, op_names
+from op_tools.core.call import tensors
 from op_tools.replay.allowed_functions import ReplayError, function_of, writes
-from op_tools.snapshot import rebuild, values
+from op_tools.tensors.host_transfer import mapped
+from op_tools.tensors.snapshot import rebuild, values
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Prepared:
         self._given = [self._made[id(tensor)] for tensor in was]
         if isinstance(self.kwargs.get("device"), (str, int)):
             self.kwargs["device"] = self._place(self.kwargs["device"])
-        if names.last(recorded.name) == "to" and isinstance((*self.args, None)[1], (str, int)):
+        if op_names.last(recorded.name) == "to" and isinstance((*self.args, None)[1], (str, int)):
             self.args = (self.args[0], self._place(self.args[1]), *self.args[2:])
 
     @property
@@ -155,7 +155,7 @@ class Prepared:
     def run(self) -> Replayed:
         """Run forward, and backward where gradients were captured."""
         state = _random_state(self.device)
-        with interception.unseen(), self.modes():
+        with dispatch.unseen(), self.modes():
             result = self.forward()
         drawn = _random_state(self.device) != state
         gradients = self.backward(result) if self.wants_backward else None
@@ -186,7 +186,7 @@ class Prepared:
         leaves = list(dict.fromkeys(self._leaves.values()))
         if not outputs or not leaves:
             return [None] * len(self._given)
-        with interception.unseen():
+        with dispatch.unseen():
             found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
         by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, found, strict=True)}
         # a tensor that was given twice has its gradient at its first place

@@ -18,8 +18,9 @@ import torch
 from deeplink import settings
 from deeplink.compare import EXACT, TOLERANCES, Difference, worst
 from deeplink.errors import DeeplinkError
-from op_tools import names, report, results, time_tables
+from op_tools.core import op_names, output_paths, terminal
 from op_tools.replay import Prepared, Replayed, default_device
+from op_tools.timing import console
 
 ORDER = ("error", "FAILED", "not comparable", "ran", "ok")  # of the summary
 BAD = ("error", "FAILED")
@@ -74,11 +75,11 @@ class Outcome:
 def show_case(prepared: Prepared, again: Replayed) -> None:
     """Show the arguments, results and gradients of a call."""
     name = prepared.recorded.name
-    rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
-    rows += report.tensor_rows(f"{name} outputs", again.result)
+    rows = terminal.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
+    rows += terminal.tensor_rows(f"{name} outputs", again.result)
     if again.gradients is not None:
-        rows += report.tensor_rows(f"{name} grad_inputs", tuple(again.gradients))
-    report.say(report.call_table(rows))
+        rows += terminal.tensor_rows(f"{name} grad_inputs", tuple(again.gradients))
+    terminal.say(terminal.call_table(rows))
 
 
 def framework(device: str | None) -> str:
@@ -96,18 +97,18 @@ def show_time(
 ) -> None:
     """Show the time of one run in ms; with OP_TOOLS_VERBOSE also its tensors."""
     recorded, name = prepared.recorded, prepared.recorded.name
-    times = time_tables.grid(name, number, f"{side}_elasped", took)
-    if not report.verbose():
-        report.say(times + "\n\n")
+    times = console.grid(name, number, f"{side}_elasped", took)
+    if not terminal.verbose():
+        terminal.say(times + "\n\n")
     elif side == "forward":
-        rows = report.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
-        rows += report.tensor_rows(f"{name} outputs", made)
-        report.show_call("", str(recorded.header.get("site") or "(unknown line)"), rows, times)
+        rows = terminal.argument_rows(f"{name} inputs", prepared.args, prepared.kwargs)
+        rows += terminal.tensor_rows(f"{name} outputs", made)
+        terminal.show_call("", str(recorded.header.get("site") or "(unknown line)"), rows, times)
     else:
         seeds = [g.to(prepared.device) for g in recorded.grad_outputs or [] if g is not None]
-        rows = report.tensor_rows(f"{name} grad_outputs", (seeds,))
-        rows += report.tensor_rows(f"{name} grad_inputs", ([g for g in made if g is not None],))
-        report.say("\n".join([report.call_table(rows), times]))
+        rows = terminal.tensor_rows(f"{name} grad_outputs", (seeds,))
+        rows += terminal.tensor_rows(f"{name} grad_inputs", ([g for g in made if g is not None],))
+        terminal.say("\n".join([terminal.call_table(rows), times]))
 
 
 def save_times(outcomes: Sequence[Outcome]) -> None:
@@ -115,19 +116,19 @@ def save_times(outcomes: Sequence[Outcome]) -> None:
     rows = [row for outcome in outcomes for row in _time_rows(outcome)]
     if not rows:
         return
-    columns = list(time_tables.TIMES)
+    columns = list(console.TIMES)
     shown = [row[: len(columns)] for row in rows]
     if all(outcome.backward == [] for outcome in outcomes):
         at = columns.index("backward_elasped")
         columns, shown = columns[:at] + columns[at + 1 :], [r[:at] + r[at + 1 :] for r in shown]
-    report.say(report.grid(columns, shown))
+    terminal.say(terminal.grid(columns, shown))
     try:
-        file = time_tables.Csv(results.folder("op_time_measure_result"))
+        file = console.Csv(output_paths.folder("op_time_measure_result"))
     except DeeplinkError as error:  # the times are shown already
-        report.say(str(error))
+        terminal.say(str(error))
         return
-    file.write("".join(map(time_tables.line_of, rows)).encode())
-    report.say(f"op elasped info saved to {file.path}")
+    file.write("".join(map(console.line_of, rows)).encode())
+    terminal.say(f"op elasped info saved to {file.path}")
 
 
 def _time_rows(outcome: Outcome) -> list[tuple[object, ...]]:
@@ -160,13 +161,13 @@ def show_check(outcome: Outcome) -> None:
         shown = (f"{figure:.9f}" for figure in figures)
         rows.append((f"{outcome.name} {row.path}", row.close, *shown, error))
     if rows:
-        report.say(report.grid(columns, rows))
+        terminal.say(terminal.grid(columns, rows))
 
 
 def _tolerance(name: str, dtype: str) -> tuple[float, float]:
     """atol and rtol, as they were set or else by default."""
     default = TOLERANCES.get(getattr(torch, dtype), EXACT)
-    return settings.op_tolerance(names.last(name), dtype) or (default[1], default[0])
+    return settings.op_tolerance(op_names.last(name), dtype) or (default[1], default[0])
 
 
 # The summary.
@@ -179,11 +180,11 @@ def summary(outcomes: Sequence[Outcome]) -> None:
     if shown:
         rows = [(o.status, o.name, _times(o), o.message, o.where) for o in shown]
         columns = ("status", "name", "time", "message", "case")
-        report.show_table("replayed (time: forward / backward)", columns, rows)
+        terminal.show_table("replayed (time: forward / backward)", columns, rows)
     counts = {status: sum(o.status == status for o in outcomes) for status in ORDER}
     text = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     exact = sum(o.bitwise for o in outcomes)
-    report.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
+    terminal.say(f"run_op_from_data: {len(outcomes)} cases: {text}; {exact} bit by bit")
 
 
 def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from op_tools import names
-from op_tools.call import tensors
 from op_tools.capture.encoding import Device, Drawing, Opaque, Recorded, device_type
-from op_tools.host import mapped
+from op_tools.core import op_names
+from op_tools.core.call import tensors
 from op_tools.replay.allowed_functions import ReplayError, function_of, writes
+from op_tools.tensors.host_transfer import mapped
 
 _HOST = ("cpu", "meta")  # kinds of devices that every machine has
 
@@ -124,10 +124,10 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
     function_of(recorded, torch.device("cpu"))  # refuses what is no operator
     given: list[Tensor] = []
     name = recorded.name
-    to_device = names.last(name) in names.UPLOADS
+    to_device = op_names.last(name) in op_names.UPLOADS
     values = (recorded.args[0], Device("cuda")) if to_device else recorded.args
     args = [_code(value, given) for value in values]
-    if names.last(name) == "to" and isinstance((*values, None)[1], (str, int)):
+    if op_names.last(name) == "to" and isinstance((*values, None)[1], (str, int)):
         args[1] = _keyword("device", values[1], given)
     if not to_device:
         args += [f"{key}={_keyword(key, value, given)}" for key, value in recorded.kwargs.items()]
@@ -141,7 +141,7 @@ def export(recorded: Recorded, path: str | Path, right: bool = False) -> Path:
         "NAME": name,
         "WHERE": where,
         "SCRIPT": script.name,
-        "RANDOM": str(names.is_random(name)),
+        "RANDOM": str(op_names.is_random(name)),
         "DEVICE": repr(str(header.get("device") or "cpu")),
         "GIVEN": through if recorded.written or writes(name) else "leaf",
         "MODES": _modes(recorded),
@@ -261,7 +261,7 @@ def _code(value: Any, given: list[Tensor]) -> str:
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return f"float('{value}')"
     if callable(value):
-        return names.name_of(value)
+        return op_names.name_of(value)
     return "..." if value is ... else repr(value)
 
 

@@ -14,17 +14,17 @@ import torch
 
 from deeplink import settings
 from deeplink.compare import Difference, compare
-from op_tools import interception, names, report
-from op_tools.call import Call, tensors
 from op_tools.capture.encoding import Recorded
 from op_tools.compare import console, eligibility, host_verdicts, precision
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.rerun import Again, again_of
-from op_tools.gradients import Gradients
-from op_tools.host import Copies, host_copy
+from op_tools.core import dispatch, op_names, terminal
+from op_tools.core.call import Call, tensors
+from op_tools.core.gradients import Gradients
 from op_tools.replay import Prepared, Replayed
 from op_tools.replay.allowed_functions import writes
+from op_tools.tensors.host_transfer import Copies, host_copy
 
 Against = Literal["captured", "cpu", "float64"]
 
@@ -35,7 +35,7 @@ def differences(
     recorded: Recorded, again: Replayed, expected: Replayed | None = None
 ) -> list[Difference]:
     """Compare a replay with the capture, or with another replay of the call."""
-    held = partial(_held, names.last(recorded.name)) if expected is not None else compare
+    held = partial(_held, op_names.last(recorded.name)) if expected is not None else compare
     rows: list[Difference] = []
     if expected is not None or recorded.has_output:
         wanted = recorded.output if expected is None else expected.result
@@ -105,7 +105,7 @@ def taken(prepared: Prepared, again: Replayed, number: int, trust: Sequence[str]
     call.device = prepared.device
     made.precision = precision.now(call)
     copies = Copies(host_copy)
-    with torch.no_grad(), interception.unseen():
+    with torch.no_grad(), dispatch.unseen():
         result, after = copies.of(again.result), copies.of(prepared.given)
         given = call.given_others(prepared.args, prepared.kwargs)
         rows = console.device_rows(given, again.result)
@@ -122,7 +122,7 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
     reason = eligibility.unfit(taken.call) or eligibility.kind(taken.results)
     if reason:
         raise NoReferenceError(reason)
-    with torch.no_grad(), interception.unseen():
+    with torch.no_grad(), dispatch.unseen():
         items = host_verdicts.forward(taken, standard)
         if shown:
             console.show_forward(taken, items)
@@ -132,7 +132,7 @@ def compared(taken: Taken, again: Replayed, recorded: Recorded, shown: bool) -> 
         sides = copies.of(list(recorded.grad_outputs)), copies.of(again.gradients)
         found = Gradients(*sides, complete=True)
         for gradient, copy in copies:
-            taken.on_device[id(copy)] = report.tensor_rows("", gradient)[0][1:]
+            taken.on_device[id(copy)] = terminal.tensor_rows("", gradient)[0][1:]
         backward = host_verdicts.backward(taken, found.outputs, found.inputs, standard)
         if shown:
             console.show_backward(taken, found, backward)

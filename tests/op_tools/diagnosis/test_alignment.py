@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_tools.diagnosis.alignment import Match, align
-from op_tools.diagnosis.recordings import Entry, Value
+from op_tools.diagnosis.diff.alignment import Match, align
+from op_tools.diagnosis.diff.recordings import Entry, Value
 
 OPS = ("mm", "add", "mul", "native_layer_norm", "_softmax", "bmm", "gelu", "clone")
 

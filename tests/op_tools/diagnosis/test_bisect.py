@@ -21,23 +21,24 @@ import torch
 
 import torch_dipu  # noqa: F401
 from deeplink.losses import Loss
-from op_tools import host
-from op_tools.diagnosis import checks, command, formats
-from op_tools.diagnosis.bisect import Asked, Bisection
+from op_tools.diagnosis import cli, result_files
+from op_tools.diagnosis.bisect import health_checks
+from op_tools.diagnosis.bisect.driver import Asked, Bisection
+from op_tools.diagnosis.bisect.reroute_tool import Plan
+from op_tools.diagnosis.bisect.runner import Command, Function, Until
 from op_tools.diagnosis.report import readers
-from op_tools.diagnosis.rerouting import Plan
-from op_tools.diagnosis.running import Command, Function, Until
+from op_tools.tensors import host_transfer
 from tests import warm
 from tests.op_tools.diagnosis.programs import training
 
 WELL = [0.9, 0.5]
 
 
-def bisected(call: Callable[[], list[float]], folder: Path, **asked: Any) -> formats.Bisect:
+def bisected(call: Callable[[], list[float]], folder: Path, **asked: Any) -> result_files.Bisect:
     return Bisection(Function(call, ["train"]), folder, Asked(**asked)).run()
 
 
-def guilty(found: formats.Bisect) -> list[str]:
+def guilty(found: result_files.Bisect) -> list[str]:
     return [row["op"] for row in found["guilty"]]
 
 
@@ -71,7 +72,7 @@ def test_two_faults_are_both_found_without_a_suspect(tmp_path: Path) -> None:
 
 def test_a_nan_is_traced_to_its_operator_and_module(tmp_path: Path) -> None:
     call = training(("nan", "gelu$|gelu.out"), call=2)
-    found = bisected(call, tmp_path, check=checks.NanCheck(), suspects=False)
+    found = bisected(call, tmp_path, check=health_checks.NanCheck(), suspects=False)
     assert guilty(found) == ["aten.gelu.default"]
     (place,) = found["guilty"][0]["places"]
     assert (place["module"], place["direction"]) == ("2", "forward")
@@ -90,7 +91,7 @@ def test_what_draws_numbers_that_the_cpu_cannot_stays_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on CUDA: dropout on the CPU would be another one, in each run."""
-    monkeypatch.setattr(host, "draws_as_cpu", lambda device: False)
+    monkeypatch.setattr(host_transfer, "draws_as_cpu", lambda device: False)
 
     def train() -> list[float]:
         torch.manual_seed(0)
@@ -99,7 +100,9 @@ def test_what_draws_numbers_that_the_cpu_cannot_stays_on_the_device(
 
     found = bisected(train, tmp_path)
     assert found["status"] == "nothing"
-    found = bisected(train, tmp_path, check=checks.ExpressionCheck("loss < 0"), suspects=False)
+    found = bisected(
+        train, tmp_path, check=health_checks.ExpressionCheck("loss < 0"), suspects=False
+    )
     assert "aten.mul.Tensor" in found["candidates"]
     assert "aten.native_dropout.default" not in found["candidates"]
 
@@ -111,7 +114,7 @@ def test_a_healthy_program_accuses_nobody(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_is_the_programs_own_is_not_blamed_on_an_operator(tmp_path: Path) -> None:
-    check = checks.ExpressionCheck("loss < 0")
+    check = health_checks.ExpressionCheck("loss < 0")
     found = bisected(training(), tmp_path, check=check, suspects=False)
     assert found["status"] == "program"
     assert "not well either" in found["verdict"]
@@ -124,7 +127,7 @@ def test_what_fails_once_and_not_again_is_said_to_be_chance(tmp_path: Path) -> N
         training()()
         return next(runs)
 
-    found = bisected(moody, tmp_path, check=checks.NanCheck(), suspects=False)
+    found = bisected(moody, tmp_path, check=health_checks.NanCheck(), suspects=False)
     assert (found["status"], guilty(found)) == ("unclear", [])
     assert "now and then" in found["verdict"]
 
@@ -179,11 +182,11 @@ def program(tmp_path: Path) -> Path:
 def run_command(program: Path, *options: str) -> int:
     folder = str(program.parent / "out")
     line = ["--to", folder, "--fresh", "--no-suspects", "--no-places", "--no-script", *options]
-    return command.bisect("deeplink bisect", [*line, "--", sys.executable, str(program)])
+    return cli.bisect("deeplink bisect", [*line, "--", sys.executable, str(program)])
 
 
-def found_by(program: Path) -> formats.Bisect:
-    found: formats.Bisect = formats.read(program.parent / "out" / "bisect.json")
+def found_by(program: Path) -> result_files.Bisect:
+    found: result_files.Bisect = result_files.read(program.parent / "out" / "bisect.json")
     return found
 
 
@@ -290,16 +293,18 @@ def test_a_run_ends_when_its_losses_have_told_all(tmp_path: Path) -> None:
 def test_a_run_is_decided_by_a_wrong_loss_or_by_all_of_them(
     losses: list[float], decided: bool
 ) -> None:
-    check = checks.LossCheck([Loss(value) for value in WELL], [1e-6])
-    assert checks.is_decided(check, [Loss(value) for value in losses], len(WELL)) is decided
-    assert not checks.is_decided(checks.ExitCheck(), [Loss(value) for value in losses], 2)
-    assert not checks.is_decided(checks.NanCheck(), [Loss(1.0)], 2)
-    assert checks.is_decided(checks.NanCheck(), [Loss(math.nan)], 2)
+    check = health_checks.LossCheck([Loss(value) for value in WELL], [1e-6])
+    assert health_checks.is_decided(check, [Loss(value) for value in losses], len(WELL)) is decided
+    assert not health_checks.is_decided(
+        health_checks.ExitCheck(), [Loss(value) for value in losses], 2
+    )
+    assert not health_checks.is_decided(health_checks.NanCheck(), [Loss(1.0)], 2)
+    assert health_checks.is_decided(health_checks.NanCheck(), [Loss(math.nan)], 2)
 
 
 def test_a_command_that_is_not_there_is_told(program: Path) -> None:
     line = ["--to", str(program.parent / "out"), "--", "no_such_program"]
-    assert command.bisect("deeplink bisect", line) == 2
+    assert cli.bisect("deeplink bisect", line) == 2
     assert "cannot be started" in found_by(program)["verdict"]
 
 
@@ -317,7 +322,7 @@ def test_a_full_disk_is_told_and_what_was_found_stays(
     def full(found: Any, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(formats, "write", full)
+    monkeypatch.setattr(result_files, "write", full)
     assert run_command(program, "--resume") == 2
     assert "No space left on device" in capsys.readouterr().err
     assert found_by(program) == before
@@ -358,7 +363,7 @@ def test_what_cannot_be_is_told_at_once(
     program: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = [*options, "--to", str(program.parent / "out"), "--", sys.executable, str(program)]
-    assert command.main("bisect", line) == 2
+    assert cli.main("bisect", line) == 2
     assert said in capsys.readouterr().err
     assert not (program.parent / "runs").exists()
 
@@ -401,7 +406,7 @@ def test_a_real_program_does_as_its_plan_says_and_tells_what_it_calls(real: Path
 def test_a_real_program_from_the_loss_to_the_operator(real: Path) -> None:
     folder = str(real.parent / "out")
     line = ["--to", folder, "--tolerance", "1e-6", "--no-places", "--no-script"]
-    assert command.main("bisect", [*line, "--", sys.executable, str(real)]) == 1
+    assert cli.main("bisect", [*line, "--", sys.executable, str(real)]) == 1
     assert guilty(found_by(real)) == ["aten.native_layer_norm.default"]
     assert len(found_by(real)["runs"]) == 4  # as it is, everything, the suspect, again
 
@@ -430,7 +435,7 @@ def test_the_fix_that_is_printed_repairs_the_run_when_typed(
     right = warm.run([*run, str(file)], os.environ, warn="ignore").stdout
     monkeypatch.setenv("DIPU_QUIRKS", "ignore_strides:mm")
     line = ["--to", str(tmp_path / "out"), "--no-places", "--no-script", "--no-suspects"]
-    assert command.main("bisect", [*line, "--", sys.executable, *run, str(file)]) == 1
+    assert cli.main("bisect", [*line, "--", sys.executable, *run, str(file)]) == 1
     fix = shlex.split(json.loads((tmp_path / "out" / "bisect.json").read_text())["fix"])
     assert fix[:4] == ["deeplink", "run", "--fallback", "aten.mm.default"]
     done = warm.run(["-m", *fix], os.environ, warn="ignore")

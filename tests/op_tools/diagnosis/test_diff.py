@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 import op_tools
 import torch_dipu  # noqa: F401
-from op_tools import kernels, steps
-from op_tools.diagnosis import collectives, command, formats, recordings, values
-from op_tools.diagnosis.diffing import diff
-from op_tools.diagnosis.recordings import Entry, Recording, Value
+from op_tools.core import native_library, step_counter
+from op_tools.diagnosis import cli, result_files
+from op_tools.diagnosis.diff import collectives, recordings, tensor_diff
+from op_tools.diagnosis.diff.driver import diff
+from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
 from tests.op_tools.diagnosis.programs import training
 
 NORM = "aten.native_layer_norm.default"
@@ -38,7 +39,7 @@ def recorded(
     dtype: torch.dtype = torch.float32,
 ) -> Recording:
     monkeypatch.setenv("OP_TOOLS_RESULTS", str(folder))
-    steps.reset()
+    step_counter.reset()
     with op_tools.OpCapture(level="aten", **STORES[store]):
         training(fault, dtype)()
     return recordings.read(folder)
@@ -74,7 +75,9 @@ def test_the_same_run_twice_accuses_nobody(tmp_path: Path, monkeypatch: pytest.M
 def test_rounding_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that rounds in another way: everything in float64 in between."""
     right = recorded(tmp_path / "a", monkeypatch)
-    with op_tools.OpReroute(op_tools.diagnosis.rerouting.Plan("cpu-float64", everything=True)):
+    with op_tools.OpReroute(
+        op_tools.diagnosis.bisect.reroute_tool.Plan("cpu-float64", everything=True)
+    ):
         other = recorded(tmp_path / "b", monkeypatch)
     found = diff(right, other)
     assert found["status"] == "rounding"
@@ -115,8 +118,8 @@ def test_a_run_that_is_not_whole_is_not_the_same(
     data = file.read_bytes()
     (tmp_path / "b.opcap").write_bytes(data[: len(data) // 2])
     line = [str(tmp_path / "a"), str(tmp_path / "b.opcap"), "--json", str(tmp_path / "x.json")]
-    assert command.main("diff", line) == 2
-    found = formats.read(tmp_path / "x.json")
+    assert cli.main("diff", line) == 2
+    found = result_files.read(tmp_path / "x.json")
     assert f"of {whole.calls} calls are missing or damaged" in found["b"]["problems"][0]
     assert "Not all of B was read" in " ".join(capsys.readouterr().out.split())
 
@@ -127,18 +130,18 @@ def test_the_command_writes_what_it_shows(
     recorded(tmp_path / "a", monkeypatch)
     recorded(tmp_path / "b", monkeypatch, fault=("ignore_strides", "mm"))
     line = [str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(tmp_path / "found.json")]
-    assert command.main("diff", line) == 1
-    found = formats.read(tmp_path / "found.json")
+    assert cli.main("diff", line) == 1
+    found = result_files.read(tmp_path / "found.json")
     assert found["first"]["op"] == "aten.mm.default"
     assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
-    assert command.main("diff", [*line[:3], str(tmp_path / "none" / "found.json")]) == 2
+    assert cli.main("diff", [*line[:3], str(tmp_path / "none" / "found.json")]) == 2
     shown = capsys.readouterr()
     assert "cannot be written" in shown.err  # and what was found is shown all the same
     assert "aten.mm.default" in shown.out
 
 
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main("diff", [str(tmp_path), str(tmp_path / "none")]) == 2
+    assert cli.main("diff", [str(tmp_path), str(tmp_path / "none")]) == 2
     assert "no recorded call" in capsys.readouterr().err
 
 
@@ -158,12 +161,12 @@ def test_two_tensors_are_compared_as_float64_would(
     dtype: str, native: bool, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native:
-        monkeypatch.setattr(kernels, "helper", lambda: None)
+        monkeypatch.setattr(native_library, "helper", lambda: None)
     torch.manual_seed(0)
     a = (torch.randn(5000, dtype=torch.float64) * scale).to(getattr(torch, dtype))
     b = a.clone()
     b[::7] = (a[::7].double() * 1.01 + 1).to(a.dtype)
-    found = values.compared(value_of(a), value_of(b))
+    found = tensor_diff.compared(value_of(a), value_of(b))
     assert found is not None
     x, y = a.double(), b.double()
     good = x.isfinite() & y.isfinite()
@@ -175,12 +178,12 @@ def test_two_tensors_are_compared_as_float64_would(
 
 def test_what_is_not_finite_on_one_side_is_infinitely_far() -> None:
     a = torch.tensor([1.0, math.nan, math.inf, -math.inf] * 300)
-    same = values.compared(value_of(a), value_of(a.clone()))
+    same = tensor_diff.compared(value_of(a), value_of(a.clone()))
     assert same is not None and same.same
     for at, other in ((0, math.nan), (1, 0.0), (2, -math.inf)):
         b = a.clone()
         b[at] = other
-        found = values.compared(value_of(a), value_of(b))
+        found = tensor_diff.compared(value_of(a), value_of(b))
         assert found is not None and found.error == math.inf and found.differing == 1
 
 
@@ -189,7 +192,7 @@ def test_tensors_of_other_strides_are_compared_by_place() -> None:
     b = a.t().contiguous().t()
     data = b.t().contiguous().reshape(-1).view(torch.uint8).numpy()
     other = Value("float32", (6, 4), stride=b.stride(), bytes=lambda: data)
-    found = values.compared(value_of(a), other)
+    found = tensor_diff.compared(value_of(a), other)
     assert found is not None and found.same
 
 
@@ -326,7 +329,7 @@ def test_the_file_names_of_ranks_are_read(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_numbers_that_json_has_no_word_for_are_null(tmp_path: Path) -> None:
-    formats.write({"kind": "diff", "x": [math.nan, 1.0]}, tmp_path / "f.json")
+    result_files.write({"kind": "diff", "x": [math.nan, 1.0]}, tmp_path / "f.json")
     assert json.loads((tmp_path / "f.json").read_text())["x"] == [None, 1.0]
 
 

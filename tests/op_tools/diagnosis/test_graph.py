@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_dipu  # noqa: F401
-from op_tools.diagnosis import graph
+from op_tools.diagnosis.nan import autograd_search
 
 
 class Net(nn.Module):
@@ -32,12 +32,12 @@ class Net(nn.Module):
 
 def found(
     change: Callable[[Net], object] = id, x: Tensor | None = None, device: str = "cpu"
-) -> graph.Origin:
+) -> autograd_search.Origin:
     torch.manual_seed(0)
     net = Net().to(device)
     change(net)
     loss = net(torch.randn(4, 8).to(device) if x is None else x).pow(2).mean()
-    made = graph.origin(loss, {id(p): name for name, p in net.named_parameters()})
+    made = autograd_search.origin(loss, {id(p): name for name, p in net.named_parameters()})
     assert made is not None
     return made
 
@@ -82,7 +82,7 @@ def test_what_checkpointing_has_put_away_stays_there() -> None:
     net.up.register_forward_hook(lambda *_: runs.append(1))
     x = torch.full((4, 8), math.nan, requires_grad=True)
     loss = checkpoint(net, x, use_reentrant=False).mean()
-    assert graph.origin(loss, {}) is not None
+    assert autograd_search.origin(loss, {}) is not None
     assert len(runs) == 1
     loss.backward()
     assert len(runs) == 2
@@ -92,6 +92,6 @@ def test_numbers_among_saved_tensors_are_read_under_a_dispatch_mode() -> None:
     weight = torch.ones(3, requires_grad=True)
     loss = (weight.sum() * 2.0).exp() * math.inf
     with FlopCounterMode(display=False):
-        made = graph.origin(loss, {})
+        made = autograd_search.origin(loss, {})
     assert made is not None
     assert made.kind == "Inf"

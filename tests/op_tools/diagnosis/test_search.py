@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_tools.diagnosis.search import Exhausted, Search
+from op_tools.diagnosis.bisect.ddmin import Exhausted, Search
 
 SIZES = st.integers(2, 1000)
 

@@ -18,7 +18,7 @@
 namespace op_tools {
 namespace {
 
-// Of the table: see op_tools/reducing.py.
+// Of the table: see op_tools/tensors/device_reduction.py.
 constexpr int64_t kPiece = 8 * kBlock;  // bytes of a row
 constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;
 

@@ -22,7 +22,7 @@ namespace op_tools {
 class DeviceReducer {
  public:
   // starter(device type) -> start(table, device) or None; launcher(type, index): see kernel_launcher.h;
-  // see op_tools/reducing.py for both. problem(text) reports an error.
+  // see op_tools/tensors/device_reduction.py for both. problem(text) reports an error.
   DeviceReducer(bool hash_only, py::function starter, py::function launcher, py::function problem);
   ~DeviceReducer();
 

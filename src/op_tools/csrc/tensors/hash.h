@@ -1,4 +1,4 @@
-// The 64-bit hash of op_tools/statistics.py, word for word; see there for its definition.
+// The 64-bit hash of op_tools/tensors/statistics.py, word for word; see there for its definition.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Launches a vendor's kernel for statistics without Python: see `launcher` in op_tools/reducing.py.
+// Launches a vendor's kernel for statistics without Python: see `launcher` in op_tools/tensors/device_reduction.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>

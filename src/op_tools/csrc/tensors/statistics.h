@@ -6,7 +6,7 @@
 
 namespace op_tools {
 
-// The order is that of the table in op_tools/statistics.py.
+// The order is that of the table in op_tools/tensors/statistics.py.
 enum class Kind : int { float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 };
 
 struct Measured {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deeplink.errors import DeeplinkError
-from op_tools.diagnosis.report.content import Content
+from op_tools.diagnosis.report.model import Content
 
 
 def perfetto(content: Content, path: Path) -> int:

@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from op_tools import names
-from op_tools.diagnosis.report.content import Cell, Chart, Content, Finding, Row, Series
-from op_tools.diagnosis.report.from_tools import worst_finding
+from op_tools.core import op_names
+from op_tools.diagnosis.report.model import Cell, Chart, Content, Finding, Row, Series
+from op_tools.diagnosis.report.readers.tools import worst_finding
 
 POINTS = 1500  # of a chart's line; the largest of each stretch is kept
 
@@ -135,7 +135,7 @@ def _growth(rows: list[Row]) -> list[Chart]:
         title, unit = "Errors along the run", "times what is allowed"
         return [Chart("growth", title, "results, in the order of the run", unit, labels, series)]
     seen = [row for row in rows if row.low is not None and row.high is not None]
-    seen = [row for row in seen if names.last(row.op) not in names.UNINITIALISED]
+    seen = [row for row in seen if op_names.last(row.op) not in op_names.UNINITIALISED]
     if not seen:
         return []
     labels = [_label(row) for row in seen]

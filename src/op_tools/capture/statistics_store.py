@@ -1,0 +1,202 @@
+"""Writes the statistics of calls: one JSON line for each call, and one for its gradients.
+
+Each tensor is read once, at the call. An input that a recorded call has produced is not read
+again: its line refers to that call (`"same_as"`, `"view_of"`), and so does a result that is a view
+of an input. With `inputs="all"` every line has its own statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from op_tools.core import graph_capture, output_paths, tool_errors
+from op_tools.core.call import Call
+from op_tools.core.dispatch import Plan
+from op_tools.core.worker import Background
+from op_tools.tensors import statistics
+from op_tools.tensors.native_sink import NativeSink, native_sink
+from op_tools.tensors.statistics_text import start_of, written
+
+
+class StatisticsStore:
+    """The file of one run of OpCapture, and the native sink that fills it, if there is one."""
+
+    def __init__(self, hash_only: bool, all_inputs: bool = False, background: bool = True) -> None:
+        folder = output_paths.folder("op_statistics_result")
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        stem = f"op_statistics_info_pid{output_paths.owner(folder)}_{stamp}{output_paths.rank()}"
+        self.place, number = folder / f"{stem}.jsonl", 1
+        while self.place.exists():
+            number += 1
+            self.place = folder / f"{stem}-{number}.jsonl"
+        self._file = self.place.open("xb", buffering=0)
+        self.bytes = 0
+        self.files = 1
+        self._hash_only = hash_only
+        self._lines: list[str] = []
+        self._limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._in_background = background
+        self._background: Background | None = None
+        self._working = False
+        self.native = self._native(all_inputs)
+        self.sink: Any = None if self.native is None else self.native.sink
+
+    def _native(self, all_inputs: bool) -> NativeSink | None:
+        store = weakref.proxy(self)  # the sink belongs to the store: no reference cycle
+        return native_sink(
+            "OpCapture",
+            self._limit,
+            lambda tensor: store.described(tensor),
+            lambda: store.flush_soon(),
+            hash_only=self._hash_only,
+            all_inputs=all_inputs,
+        )
+
+    def function(self, plan: Plan, headers: Any) -> Any:
+        """What makes the calls of one of torch's functions and records them natively."""
+        assert self.native is not None  # by the caller
+        return self.native.function(plan, headers, self)
+
+    def headers(self, works_on: Callable[[torch.device], bool]) -> Any:
+        """Makes the headers of the calls that are recorded natively."""
+        assert self.native is not None  # by the caller
+        return self.native.headers(works_on, _site, json.dumps)
+
+    def texts(self, tensors: list[Tensor]) -> list[str]:
+        """The statistics of tensors in JSON, read now."""
+        if self.sink is None:
+            return list(map(self.described, tensors))
+        return list(map(self.sink.text, tensors))
+
+    def described(self, tensor: Tensor) -> str:
+        """A tensor's statistics in JSON, measured on the host."""
+        shape = torch.Size() if tensor.is_nested else tensor.shape
+        return f"{start_of(tensor.dtype, shape)}{self._measured(tensor)}}}"
+
+    def _measured(self, tensor: Tensor) -> str:
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
+        if tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
+            return '"skipped":"a graph is being captured"'
+        return written(statistics.of(tensor, self._hash_only), self._hash_only)
+
+    def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
+        """Adds the line of a call. Its arguments were measured before it, which may write them."""
+        line = f'{head},"inputs":[{given}],"outputs":[{",".join(self.texts(result))}]'
+        if mutated:
+            texts = self.texts(list(mutated.values()))
+            after = ",".join(f'"{at}":{text}' for at, text in zip(mutated, texts, strict=True))
+            line += f',"mutated":{{{after}}}'
+        self.add(line + "}\n")
+
+    def gradients(self, head: str, inputs: list[Any], outputs: list[Any]) -> None:
+        """Adds the line of a call's gradients."""
+        into = ",".join([text or "null" for text in inputs])
+        out = ",".join([text or "null" for text in outputs])
+        self.add(f'{head},"grad_inputs":[{into}],"grad_outputs":[{out}]}}\n')
+
+    def add(self, line: str) -> None:
+        """Adds a line."""
+        full = False
+        if self.sink is not None:
+            self.sink.add(line)  # it flushes by itself
+        else:
+            with self._lock:
+                self._lines.append(line)
+                full = len(self._lines) >= self._limit
+        if full or self._file.closed:  # a backward pass after the end
+            self.flush()
+
+    def flush_soon(self) -> None:
+        """Writes the pending lines, in the background while the tool runs if that is wanted."""
+        if self._file.closed or not self._in_background:  # closed: a backward pass after the end
+            self.flush()
+        elif os.getpid() == self._pid and not self._working:
+            self._working = True
+            if self._background is None:
+                self._background = Background()
+            self._background.put(self._work)
+
+    def _work(self) -> None:
+        """Writes lines until the end, in the background."""
+        try:
+            while done := self.sink.work(self._file.fileno()):
+                with self._lock:
+                    self._wrote(done)
+        except Exception as error:  # a full disk: a tool must not kill the program that it watches
+            tool_errors.add("OpCapture", "statistics", error)
+        finally:
+            self.sink.stop_work()
+            self._working = False
+
+    def flush(self) -> None:
+        """Writes all pending lines."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self.sink is not None:
+                data = self.sink.take()
+            else:
+                data = "".join(self._lines).encode()
+                self._lines.clear()
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        reopened = self._file.closed  # a backward pass after the end
+        if reopened:
+            self._file = self.place.open("ab", buffering=0)
+        self._file.write(data)
+        if reopened:
+            self._file.close()
+        self._wrote(len(data))
+
+    def _wrote(self, size: int) -> None:
+        self.bytes += size
+        output_paths.budget.spend(size)
+
+    def close(self) -> None:
+        """Writes all pending lines and closes the file."""
+        if self._background is not None and os.getpid() == self._pid:
+            self.sink.end_work()
+            self._background.close()
+        self.flush()
+        self._file.close()
+        if self.sink is not None:
+            self.sink.limit = 1  # lines of a later backward pass are written at once
+
+
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return _place(code.co_filename, line)
+
+
+def head(call: Call) -> str:
+    """The start of a line: which call it is about."""
+    site = call.site
+    place = _place(site.file, site.line) if site is not None else '""'
+    what = f'{{"id":{call.id},"op":"{call.name}","direction":"{call.direction}"'
+    return f'{what},"step":{call.step},"module":{_quoted(call.module)},"site":{place}'
+
+
+@lru_cache(10_000)
+def _place(file: str, line: int) -> str:
+    return json.dumps(f"{os.path.basename(file)}:{line}")
+
+
+@lru_cache(10_000)
+def _quoted(text: str) -> str:
+    return json.dumps(text)

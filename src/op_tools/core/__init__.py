@@ -1,0 +1,1 @@
+"""Which calls are intercepted, call records and the base of tools. Nothing about values."""

@@ -1,0 +1,303 @@
+"""A call of an operator as a record, and where in the user's program it was made."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.nn.parameter import Buffer, Parameter
+
+from op_tools.core.op_names import UPLOADS
+
+# "function": one function, by apply_feature; no mode of torch is needed for it.
+Level = Literal["api", "aten", "module", "function"]
+Direction = Literal["forward", "backward"]
+
+PLAIN = frozenset({Tensor, Parameter, Buffer})  # the tensors that tools look into
+_SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype, slice})
+_NOTHING: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.file, self.line).strip()
+        return f"{self.file}:{self.line} {self.function}: {text}"
+
+    @property
+    def short(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(slots=True, eq=False)  # hot path: to freeze it would cost more than all the rest of it
+class Call:
+    """One call of one operator, never changed. `id` is the classic forward_id: one count for the
+    whole process.
+    """
+
+    id: int
+    name: str
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    level: Level = "api"
+    direction: Direction = "forward"
+    step: int = 0
+    module: str = ""
+    site: Site | None = None
+    sequence: int = field(default=0, repr=False)  # autograd's count before the call
+    device: torch.device | None = None
+    _given: list[Tensor] | None = field(default=None, init=False, repr=False)
+    # The call on other arguments through the tools inside of the one that substitutes it.
+    _inside: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = field(
+        default=None, init=False, repr=False
+    )
+
+    @property
+    def given(self) -> list[Tensor]:
+        """Every tensor among its arguments, in order; not to be changed. Hot path: found once."""
+        if self._given is None:
+            self._given = tensor_list(self.args, self.kwargs)
+        return self._given
+
+    def given_others(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor] | None = None
+    ) -> Call:
+        """The same with other arguments, and the tensors among them where they are known. Hot path:
+        dataclasses.replace takes longer.
+        """
+        made = Call(
+            self.id,
+            self.name,
+            self.func,
+            args,
+            kwargs,
+            self.level,
+            self.direction,
+            self.step,
+            self.module,
+            self.site,
+            self.sequence,
+            self.device,
+        )
+        made._given = given
+        return made
+
+    def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
+        """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""
+        made = self.given_others(self.args, self.kwargs, self._given)
+        made._inside = inside
+        return made
+
+    def run(self) -> Any:
+        """Calls the operator on the recorded arguments."""
+        return self.run_on(self.args, self.kwargs)
+
+    def run_on(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the operator on other arguments. In a tool that substitutes the call, the tools
+        inside of that tool work on the call.
+        """
+        return self.func(*args, **kwargs) if self._inside is None else self._inside(args, kwargs)
+
+    @property
+    def operator(self) -> str:
+        """The last part of the name, as in `LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16`."""
+        return _operator(self.name, self.level == "aten" or isinstance(self.func, OpOverload))
+
+    @property
+    def where(self) -> str:
+        return str(self.site) if self.site is not None else "(unknown line)"
+
+
+@cache
+def _operator(name: str, is_kernel: bool) -> str:
+    parts = name.split(".")
+    return parts[1] if is_kernel and len(parts) > 1 else parts[-1]
+
+
+def tensors(*values: Any) -> Iterator[Tensor]:
+    """Every tensor among the values and inside their containers, in order."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from tensors(*value)
+        elif isinstance(value, dict):
+            yield from tensors(*value.values())
+
+
+def tensor_list(*values: Any) -> list[Tensor]:
+    """The same as a list. Hot path: it is made without generators."""
+    found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values: Any, found: list[Tensor]) -> None:
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            found.append(value)
+        elif kind in _SCALARS:
+            continue
+        elif isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            _collect(value, found)
+        elif isinstance(value, dict):
+            _collect(value.values(), found)
+
+
+def signature(value: object) -> Hashable:
+    """What calls that do the same work have in common; a learning rate may change every step."""
+    if isinstance(value, Tensor):
+        if value.is_nested or value.layout != torch.strided:
+            return str(value.layout), value.dtype
+        return value.shape, value.dtype, value.stride(), value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return tuple(map(signature, value))
+    if isinstance(value, dict):
+        return tuple((key, signature(item)) for key, item in value.items())
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    return type(value).__name__ if isinstance(value, (float, complex)) else repr(value)[:80]
+
+
+def held_bytes(tensor: Tensor) -> int:
+    """How much a tensor holds; of a sparse one its values."""
+    try:
+        return tensor.nbytes
+    except RuntimeError:  # torch 2.11 does not say it of a sparse one
+        return tensor._nnz() * tensor.element_size()
+
+
+def scan(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, Any]:
+    """The device that a call works on, and a tensor of an unusual type; None where there is none.
+
+    Hot path: one pass over the arguments, for each call that a tool wants.
+    """
+    device: torch.device | None = None
+    strange: Any = None
+    for value in [*args, *kwargs.values()] if kwargs else args:
+        kind = type(value)
+        if kind in PLAIN:
+            if device is None or device.type == "cpu":
+                device = value.device
+        elif kind in _SCALARS:
+            continue
+        elif isinstance(value, (list, tuple, dict)):
+            inner = tuple(value.values()) if isinstance(value, dict) else tuple(value)
+            found, odd = scan(inner, _NOTHING)
+            strange = strange if odd is None else odd
+            if found is not None and (device is None or device.type == "cpu"):
+                device = found
+        elif isinstance(value, Tensor):
+            strange = value
+            if device is None or device.type == "cpu":
+                device = value.device
+        elif kind is torch.device and device is None:
+            device = value
+    if device is None and "device" in kwargs and isinstance(kwargs["device"], (str, int)):
+        device = torch.device(kwargs["device"])
+    return device, strange
+
+
+def named_device(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call of `names.PLACING` names: `x.to("cuda")`, `x.cuda()`."""
+    named = kwargs.get("device")
+    second = args[1] if len(args) > 1 else None
+    if word in UPLOADS:
+        named = second if named is None else named
+        named = torch.device(word, named) if type(named) is int else named or word
+    elif word == "to" and type(second) in (str, int, torch.device):
+        named = second
+    if named is None:
+        return None
+    try:
+        return torch.device(named)
+    except (RuntimeError, TypeError):  # the call itself raises an error
+        return None
+
+
+def device_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device that a call works on: of its tensors, else of a device that it is given.
+
+    None means that there is none; a tensor on an accelerator goes before one on the CPU.
+    """
+    return scan(args, kwargs)[0]
+
+
+def call_site() -> Site | None:
+    """The innermost line that is neither torch's nor ours nor Python's own."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        places = _places.get(id(code), _UNKNOWN)
+        if places is _UNKNOWN:
+            places = places_of(code)
+        if places is not None:
+            site = places.get(frame.f_lasti)  # the number of a line takes longer to find
+            return new_site(code, frame.f_lasti, frame.f_lineno) if site is None else site
+        frame = frame.f_back
+    return None
+
+
+# By the identity of a code object (to hash one takes long), which is held so that it stays its own.
+_places: dict[int, dict[int, Site] | None] = {}
+_held: list[CodeType] = []
+_UNKNOWN: dict[int, Site] = {}
+
+
+def places_of(code: CodeType) -> dict[int, Site] | None:
+    """The sites in a piece of code, by instruction; None for one that is not the program's."""
+    if id(code) not in _places:
+        _held.append(code)
+        _places[id(code)] = {} if is_programs(code.co_filename) else None
+    return _places[id(code)]
+
+
+def is_programs(file: str) -> bool:
+    """Whether a file of code is neither torch's nor ours nor Python's own."""
+    return not file.startswith(("<frozen", *_INTERNAL))
+
+
+def new_site(code: CodeType, instruction: int, line: int) -> Site:
+    """The site of an instruction, from now on."""
+    places = places_of(code)
+    assert places is not None  # it is asked for the program's alone
+    return places.setdefault(instruction, Site(code.co_filename, line, code.co_name))
+
+
+def _folders() -> tuple[str, ...]:
+    here = Path(__file__)
+    ours = {here.parents[2], here.resolve().parents[2]}
+    packages = ("op_tools", "deeplink", "ditorch", "torch_dipu", "deeplink_vendors")
+    libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    python = tuple(
+        str(Path(folder) / part)
+        for folder in libraries
+        for part in ("threading.py", "contextlib.py", "functools.py", "concurrent", "runpy.py")
+    )
+    torch_file = Path(torch.__file__)  # an environment may be reached through a symbolic link
+    torch_folders = {str(torch_file.parent), str(torch_file.resolve().parent)}
+    own = (str(folder / package) for folder in ours for package in packages)
+    return (*torch_folders, *own, *python)
+
+
+_INTERNAL = _folders()

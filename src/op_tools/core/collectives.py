@@ -1,0 +1,128 @@
+"""Calls of torch.distributed: how many bytes, in how large a group, at what bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from op_tools.core import op_names
+from op_tools.core.call import Call, tensors
+
+# A collective by the words for it in torch.distributed, in c10d and among the functional ones,
+# with what crosses the bus for each byte in a group of n (as nccl-tests count it).
+_KINDS: dict[str, str] = {
+    **dict.fromkeys("all_reduce allreduce_ allreduce_coalesced_ all_reduce_".split(), "all_reduce"),
+    **dict.fromkeys(
+        "all_gather all_gather_into_tensor all_gather_single _all_gather_base allgather_ "
+        "_allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_".split(),
+        "all_gather",
+    ),
+    **dict.fromkeys(
+        "reduce_scatter reduce_scatter_tensor reduce_scatter_single _reduce_scatter_base "
+        "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_".split(),
+        "reduce_scatter",
+    ),
+    **dict.fromkeys("all_to_all all_to_all_single alltoall_ alltoall_base_".split(), "all_to_all"),
+    **dict.fromkeys("broadcast broadcast_".split(), "broadcast"),
+    **dict.fromkeys("reduce reduce_".split(), "reduce"),
+    **dict.fromkeys("gather gather_ scatter scatter_".split(), "gather"),
+    **dict.fromkeys("send isend recv irecv recv_ recv_any_source_".split(), "send"),
+    **dict.fromkeys("barrier monitored_barrier".split(), "barrier"),
+}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One call of torch.distributed."""
+
+    kind: str
+    bytes: int
+    size: int  # of the group
+    asynchronous: bool
+
+    @property
+    def bus_factor(self) -> float:
+        """What crosses the bus for each byte of the algorithm."""
+        others = (self.size - 1) / self.size if self.size else 0.0
+        if self.kind == "all_reduce":
+            return 2 * others
+        return others if self.kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+
+
+def collective(call: Call, result: Any) -> Collective | None:
+    """What the call is among the collectives; None when it is none."""
+    if not is_collective(call.name):
+        return None
+    kind = _KINDS.get(_word(call.name))
+    if kind is None:
+        return None
+    sizes = [t.numel() * t.element_size() for t in tensors(call.args, call.kwargs)]
+    given = [sum(t.numel() * t.element_size() for t in tensors(a)) for a in _arguments(call)]
+    if kind in ("all_gather", "reduce_scatter", "gather"):
+        count = max(given, default=0)  # the whole: a rank's part is the smaller of the two
+    else:
+        count = sizes[0] if len(sizes) == 1 else max(given, default=0)
+    group = _group(call)
+    work = isinstance(result, dist.Work) or any(isinstance(r, dist.Work) for r in _items(result))
+    return Collective(kind, 0 if kind == "barrier" else count, group, work)
+
+
+def kind_of(name: str) -> str:
+    """What a name is among the collectives; "" when it is none of them."""
+    return _KINDS.get(_word(name), "") if is_collective(name) else ""
+
+
+def is_collective(name: str) -> bool:
+    """Whether a name is one of torch.distributed's."""
+    return name.startswith(("torch.distributed.", "c10d.", "_c10d_functional."))
+
+
+def _word(name: str) -> str:
+    parts = name.split(".")
+    return op_names.last(name) if name.startswith("torch.") else parts[1]
+
+
+def _arguments(call: Call) -> list[Any]:
+    return [*call.args, *call.kwargs.values()]
+
+
+def _items(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else ()
+
+
+def group_ranks(call: Call) -> list[int]:
+    """The ranks that take part; empty: it is no collective, or its group is not known."""
+    if not is_collective(call.name) or not dist.is_initialized():
+        return []
+    try:
+        return list(dist.get_process_group_ranks(_process_group(call) or dist.group.WORLD))
+    except (RuntimeError, KeyError, ValueError):  # a group that was made behind torch's back
+        return []
+
+
+def _group(call: Call) -> int:
+    group = _process_group(call)
+    if group is not None:
+        return int(group.size())
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _process_group(call: Call) -> dist.ProcessGroup | None:
+    functional = call.name.startswith("_c10d_functional.")
+    for value in _arguments(call):
+        if isinstance(value, dist.ProcessGroup):
+            return value
+        if isinstance(value, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(value)
+            except (RuntimeError, TypeError):  # another kind of object: a reduction
+                continue
+        if functional and isinstance(value, str):
+            try:
+                return dist.distributed_c10d._resolve_process_group(value)  # type: ignore[attr-defined, arg-type]
+            except (RuntimeError, ValueError):  # the word for a reduction
+                continue
+    return None

@@ -1,0 +1,421 @@
+"""The one place where calls are intercepted: which tools are active, and what a call goes through.
+
+One mode of torch for each level serves all the tools, so tools may be nested and stopped in any
+order. The mode of a thread is seen by autograd's threads, which inherit it; threads that are
+started while a tool is active get it too.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._dynamo.eval_frame import (
+    _FrameAction,
+    _FrameExecStrategy,
+    get_eval_frame_callback,
+    set_code_exec_strategy,
+)
+from torch._compile import _disable_dynamo
+from torch._ops import OpOverload
+from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deeplink import settings
+from op_tools.core import (
+    gradients,
+    lifecycle,
+    module_stack,
+    native_library,
+    op_names,
+    optimizer_patches,
+    step_counter,
+    terminal,
+    tool_errors,
+    torch_patches,
+)
+from op_tools.core.call import Call, Level
+from op_tools.core.dispatch import (
+    Plan,
+    after,
+    announce,
+    announce_skips,
+    before,
+    local,
+    run,
+    selected,
+)
+
+if TYPE_CHECKING:
+    from op_tools.core.tool import Tool
+
+_tools: list[Tool] = []  # in the order of their starts; the last is the outermost
+_decided: dict[str, dict[Any, Plan | None]] = {  # None: nobody wants it
+    "api": {},  # by the function mode
+    "aten": {},  # by the dispatch mode
+    "kernel": {},  # by torch's own observers, for tools that only look
+    "module": {},
+}
+_native = False  # kernels are observed natively
+_forked = False  # this process is a child that has started no tool of its own
+_lock = threading.RLock()
+
+
+# Interception. Hot path: a call that no tool wants costs a look-up and the mode itself.
+
+_api = _decided["api"]
+_aten = _decided["aten"]
+_UNDECIDED = Plan("api", "", ())
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
+            return func(*args, **(kwargs or {}))
+        return _called(func, args, kwargs)
+
+
+def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """A call that the function mode sees."""
+    if is_compiling():
+        return func(*args, **(kwargs or {}))
+    plan = _api.get(func, _UNDECIDED)
+    if plan is _UNDECIDED:
+        plan = decide("api", func)
+    if plan is None:
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+    if plan.direct is not None:
+        return plan.direct(func, args, kwargs or {})
+    return run(plan, func, args, kwargs or {})
+
+
+class _DispatchMode(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own way takes two frames more in each call, and as long as all the rest of it."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if get_eval_frame_callback() is None:
+            return _dispatched(func, args, kwargs)
+        return _undisturbed(func, args, kwargs)  # torch.compile is not to look into it
+
+
+def _dispatched(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> Any:
+    """A call that the dispatch mode sees."""
+    plan = _aten.get(func, _UNDECIDED)
+    if plan is _UNDECIDED:
+        plan = decide("aten", func)
+    if plan is None:
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+    if plan.direct is not None:
+        return plan.direct(func, args, kwargs or {})
+    return run(plan, func, args, kwargs or {})
+
+
+_undisturbed = _disable_dynamo(_dispatched, recursive=True)
+set_code_exec_strategy(
+    _DispatchMode.__torch_dispatch__.__code__,
+    _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT),
+)
+_function_mode = _FunctionMode()
+_dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
+
+
+def _holders() -> int:
+    return sys.getrefcount(_function_mode) + sys.getrefcount(_dispatch_mode)
+
+
+_ALONE = _holders()  # this module
+_mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+
+
+def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
+    """The tools that want an operator; remembered until a tool comes or goes."""
+    if local.busy:  # a tool's own call, not the program's
+        return None
+    name = op_names.name_of(func)
+    with _lock:
+        plan = None
+        # a kernel that a dispatch mode calls passes the function mode: the aten level has seen it
+        twice = level == "api" and isinstance(func, OpOverload) and _has_level("aten")
+        if op_names.is_operator(name) and not twice:
+            at = [tool for tool in reversed(_tools) if tool.level == level and _by_mode(tool)]
+            plan = _plan(level, name, at)
+        elif name and not twice and terminal.verbose():
+            at = [tool for tool in reversed(_tools) if tool.level == level and _has_lists(tool)]
+            plan = _plan(level, name, at, leaves_out=True)
+        if plan is not None and len(plan.tools) == 1:
+            plan.direct = plan.tools[0].direct(plan)
+        _decided[level][func] = plan
+    return plan
+
+
+def _plan(
+    level: Level, name: str, at: list[Tool], native: bool = False, leaves_out: bool = False
+) -> Plan | None:
+    """The plan of an operator; `leaves_out`: no tool works on it, whatever the lists say."""
+    wanted = tuple([tool for tool in at if tool.wants(name)]) if not leaves_out else ()
+    skips: tuple[Tool, ...] = ()
+    if terminal.verbose():
+        skips = tuple([tool for tool in at if tool.tells_skips and tool not in wanted])
+    if not wanted and not skips:
+        return None
+    plan = Plan(level, name, wanted, native)
+    plan.skips = skips
+    return plan
+
+
+def _has_lists(tool: Tool) -> bool:
+    """Whether the user has named operators to work on or to leave out."""
+    options = tool.started.options
+    ops, disable = (setting.default() for setting in settings.op_lists(tool.key))
+    return (options.ops, options.disable) != (ops, disable)
+
+
+def _by_mode(tool: Tool) -> bool:
+    return tool.level != "aten" or not _native or not tool.only_looks
+
+
+# What torch's observers ask and tell about kernels; see kernels.py.
+
+
+def _decide_kernel(name: str) -> Any:
+    func = native_library.function_of(name)
+    with _lock:
+        at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
+        plan = _plan("aten", op_names.name_of(func), at, native=True)
+        _decided["kernel"][func] = plan
+    if plan is None:
+        return None
+    recorded = plan.tools[0].recorded(plan, func) if len(plan.tools) == 1 else None
+    return func if recorded is None else (func, *recorded, plan.name)
+
+
+def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    plan = _decided["kernel"].get(func)
+    if local.busy or plan is None or _is_traced():
+        return None
+    if plan.skips:
+        announce_skips(plan)
+    call, tools = selected(plan, func, args, kwargs)
+    if call is None or not tools:
+        return None
+    if plan.announces:
+        announce(plan, tools)
+    for tool in tools:
+        tool.counted()
+    return call, [(tool, before(tool, call)) for tool in tools]
+
+
+def _is_traced() -> bool:
+    """Whether a program is being traced here: its tensors have no values, nothing is computed."""
+    return _mode_of(_FAKE) is not None
+
+
+def _after_kernel(seen: tuple[Call, list[tuple[Tool, Any]]], results: list[Any]) -> None:
+    call, states = seen
+    result = results[0] if len(results) == 1 else tuple(results)
+    for tool, state in reversed(states):
+        after(tool, call, state, result if results else None)
+
+
+@contextmanager
+def seen() -> Iterator[None]:
+    """Inside a tool's own work, calls that the tools do see."""
+    previous, local.busy = local.busy, False
+    try:
+        yield
+    finally:
+        local.busy = previous
+
+
+# Start and stop.
+
+
+def start(tool: Tool) -> None:
+    """Adds a tool, as the outermost."""
+    global _forked
+    with _lock:
+        if _forked:  # the child's own
+            _forked = local.busy = False
+        _tools.append(tool)
+        _changed()
+
+
+def stop(tool: Tool) -> None:
+    """Takes a tool away, wherever it is."""
+    with _lock:
+        if tool in _tools:
+            _tools.remove(tool)
+            _changed()
+
+
+def active() -> list[Tool]:
+    """The tools that are started, in that order."""
+    return list(_tools)
+
+
+def changed() -> None:
+    """Decisions are made anew: a list has changed."""
+    with _lock:
+        _undecide()
+
+
+def _undecide() -> None:
+    for decided in _decided.values():
+        decided.clear()
+
+
+def _changed() -> None:
+    changed()
+    # a tool with an empty list looks at nothing, so nothing is intercepted for it
+    levels = {tool.level for tool in _tools if tool.started.options.ops}
+    _watch_kernels()
+    torch_patches.install(bool(_tools), _before_backward, _after_backward, _in_thread)
+    step_counter.count(bool(_tools), _progress)
+    around = _module_call if "module" in levels else None
+    module_stack.follow(around, any(_wants_modules()))
+    host = any("cpu" in tool.started.options.devices for tool in _tools)
+    optimizer_patches.unasked(_function_mode, "api" in levels, host)
+    _set_modes(levels)
+
+
+def _watch_kernels() -> None:
+    global _native
+    at = [tool for tool in _tools if tool.level == "aten" and tool.only_looks]
+    host = any("cpu" in tool.started.options.devices for tool in at)
+    _native = native_library.watch(bool(at), host, _decide_kernel, _before_kernel, _after_kernel)
+
+
+def _has_level(level: Level) -> bool:
+    return any(tool.level == level for tool in _tools)
+
+
+def _wants_modules() -> Iterator[bool]:
+    for tool in _tools:
+        yield tool.wants_modules or bool(tool.started.options.select.modules)
+
+
+def _set_modes(levels: set[Level]) -> None:
+    """This thread's modes, as the active tools need them."""
+    torch_patches.set_function_mode(_function_mode, "api" in levels)
+    by_mode = any(tool.level == "aten" and _by_mode(tool) for tool in _tools)
+    torch_patches.set_dispatch_mode(_dispatch_mode, by_mode)
+
+
+def _in_thread() -> None:
+    """In a thread that was started while tools are active."""
+    with _lock:
+        _set_modes({tool.level for tool in _tools})
+
+
+def _before_backward() -> bool | None:
+    """A mode is put aside while it handles a call, and `backward()` is one: back with it.
+
+    Whether it was; None in a tool's own.
+    """
+    if local.busy:
+        return None
+    return _has_level("api") and torch_patches.push_function_mode(_function_mode)
+
+
+def _after_backward(added: bool | None) -> None:
+    if added is None:
+        return
+    if added:
+        torch_patches.set_function_mode(_function_mode, False)
+    _finish_gradients()
+
+
+def _finish_gradients() -> None:
+    local.busy = True
+    try:
+        gradients.finish()
+    except Exception as error:  # a tool must not kill the program that it watches
+        tool_errors.add("op_tools", "backward", error)
+    finally:
+        local.busy = False
+
+
+def _progress(step: int) -> None:
+    try:
+        terminal.progress(step, active())
+    except Exception as error:  # a tool must not kill the program that it watches
+        tool_errors.add("op_tools", "progress", error)
+
+
+def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) -> Any:
+    """What stands around a module's call at the module level; see `modules.follow`."""
+    kind = type(module)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    found = _decided["module"].get(kind, _UNDECIDED)
+    if found is _UNDECIDED:
+        with _lock:
+            at = [tool for tool in reversed(_tools) if tool.level == "module"]
+            wanted = tuple(tool for tool in at if tool.wants(name))
+            found = _decided["module"][kind] = Plan("module", name, wanted) if wanted else None
+    if found is None:
+        return NotImplemented
+    plan = found  # to mypy, a lambda may run when it is another
+    return lambda args, kwargs: run(
+        plan, module_stack.function_of(module, plain), args, kwargs, module=path
+    )
+
+
+def _wait_for_threads(most: float) -> None:
+    """Autograd's threads had this one's modes, and let go of them a moment after `backward()`, for
+    which they need the interpreter. Without it, as it ends, they would end the whole process.
+    """
+    until = time.monotonic() + most
+    while time.monotonic() < until:
+        if _holders() <= _ALONE:
+            return
+        time.sleep(0.001)
+
+
+def _forget() -> None:
+    """In a forked child (a DataLoader's worker) the parent's tools are not at work."""
+    global _tools, _lock, _forked
+    _lock = threading.RLock()  # another thread may have had it
+    if _tools:
+        _forked = local.busy = True  # whatever mode the parent had passes everything on
+    _tools = []
+    _undecide()
+
+
+class _Modes:
+    """They are older than every thread of ours, so this is the last to be ended."""
+
+    def close(self) -> None:
+        # a thread that the program does not end, or the error that it ends by, may keep them
+        kept = any(thread.daemon for thread in threading.enumerate())
+        if not _forked:  # who has no such threads
+            _wait_for_threads(1.0 if kept or hasattr(sys, "last_value") else 10.0)
+
+    def forget(self) -> None:
+        _forget()
+        lifecycle.begun(self, beneath=True)
+
+
+lifecycle.begun(_Modes(), beneath=True)

@@ -1,0 +1,141 @@
+"""Which calls a tool sees: lists of names with the classic meaning, and a selection beside them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+
+import torch
+
+from deeplink import settings
+from op_tools.core import spelling
+from op_tools.core.call import Call
+
+
+@dataclass
+class Names:
+    """A list of operators, in any spelling that `core.spelling` reads, or patterns of names."""
+
+    entries: tuple[str, ...]
+    matched: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._meanings = [spelling.read(entry) for entry in self.entries]
+
+    def __contains__(self, name: str) -> bool:
+        found = [meaning.entry for meaning in self._meanings if meaning.matches(name)]
+        self.matched.update(found)
+        return bool(found)
+
+    @property
+    def unmatched(self) -> list[str]:
+        """Entries that no operator has matched so far."""
+        return [entry for entry in self.entries if entry not in self.matched]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps and ranges of steps, "3,10-20,100-"; empty means all of them."""
+
+    ranges: tuple[tuple[int, float], ...] = ()
+
+    @staticmethod
+    def parse(text: str) -> Steps:
+        return Steps(settings.ranges(text))
+
+    def __contains__(self, step: int) -> bool:
+        return not self.ranges or any(low <= step <= high for low, high in self.ranges)
+
+    def __str__(self) -> str:
+        def show(low: int, high: float) -> str:
+            if low == high:
+                return str(low)
+            return f"{low}-" if high == float("inf") else f"{low}-{int(high)}"
+
+        return ",".join(show(*pair) for pair in self.ranges)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the calls that the lists let through are worked on; the default is all of them."""
+
+    steps: Steps = Steps()
+    ranks: Sequence[int] = ()  # empty: every rank
+    modules: Sequence[str] = ()  # patterns of module paths, as in "blocks.*.attn"
+    sites: Sequence[str] = ()  # patterns of "file.py:line"
+    first: int = 0  # of each signature, so many; 0: no limit
+    every: int = 1  # of each operator, every k-th
+
+    @property
+    def is_all(self) -> bool:
+        return self == Selection()
+
+
+class Selector:
+    """A selection with its counts; one for each start of a tool. Safe from any thread."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._is_all = selection.is_all
+        self._counts: Counter[Hashable] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> bool:
+        if self._is_all:  # hot path
+            return True
+        chosen = self._selection
+        if call.step not in chosen.steps or (chosen.ranks and _rank() not in chosen.ranks):
+            return False
+        if chosen.modules and not any(fnmatch(call.module, m) for m in chosen.modules):
+            return False
+        if chosen.sites and not _at(call, chosen.sites):
+            return False
+        return self._counted(call)
+
+    def _counted(self, call: Call) -> bool:
+        chosen = self._selection
+        if chosen.first <= 0 and chosen.every <= 1:
+            return True
+        key: Hashable = (call.direction, signature(call)) if chosen.first > 0 else call.name
+        with self._lock:
+            seen = self._counts[key]
+            self._counts[key] += 1
+        if seen % max(1, chosen.every):
+            return False
+        return chosen.first <= 0 or seen // max(1, chosen.every) < chosen.first
+
+
+def _rank() -> int:
+    group = torch.distributed
+    return group.get_rank() if group.is_available() and group.is_initialized() else settings.rank()
+
+
+def _at(call: Call, sites: Sequence[str]) -> bool:
+    if call.site is None:
+        return False
+    texts = (call.site.short, f"{call.site.file}:{call.site.line}", call.site.file)
+    return any(fnmatch(text, site) for text in texts for site in sites)
+
+
+def signature(call: Call) -> Hashable:
+    """What two calls that do the same work have in common: shapes, types and plain values.
+
+    Of a float only the type counts: the scalars of an optimizer differ in each step.
+    """
+    return call.name, _of(call.args), _of(call.kwargs)
+
+
+def _of(value: object) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        strides = () if value.is_nested or value.layout != torch.strided else value.stride()
+        return tuple(value.shape), value.dtype, strides, value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return tuple(_of(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _of(item)) for key, item in value.items())
+    if isinstance(value, float):
+        return float
+    return value if isinstance(value, (int, str, bool)) else repr(value)[:80]

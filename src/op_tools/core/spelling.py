@@ -1,0 +1,207 @@
+"""Which operators a user's words mean, in every spelling that names one, and at which level.
+
+torch.nn.functional.linear   linear           api level
+aten.mm.default   aten::mm   mm.out           aten level
+torch.Tensor.add.*   aten\\.mm.*               a regular expression
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+
+from deeplink.errors import SettingError
+from op_tools.core import op_names
+from op_tools.core.call import Level
+
+PLAIN = re.compile(r"[A-Za-z_][\w.:]*")  # a name; anything else is a regular expression
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What one entry of a list means; `problem` says why it means nothing."""
+
+    entry: str
+    names: tuple[str, ...]  # full names; "aten.mm" means every overload
+    level: Level | None = None  # None: the entry fits every level
+    pattern: re.Pattern[str] | None = None
+    problem: str = ""
+
+    def matches(self, name: str) -> bool:
+        """Whether the entry means the operator of this full name."""
+        if any(name in (own, op_names.canonical(own)) for own in self.names):
+            return True
+        if name.startswith("aten.") and name.rpartition(".")[0] in self.names:
+            return True
+        return self.pattern is not None and self.pattern.fullmatch(name) is not None
+
+
+@cache
+def read(entry: str) -> Meaning:
+    """Resolve an entry; SettingError for a regular expression that is none."""
+    if not PLAIN.fullmatch(entry):
+        return _regular(entry)
+    word = entry.replace("::", ".").removeprefix("torch.ops.")
+    if "." not in word:
+        return _bare(entry)
+    if word.startswith("aten."):
+        return _kernel(entry, word)
+    if word.startswith("torch.distributed."):  # every level sees them
+        return Meaning(entry, (word,), None, _compiled(word))
+    if word.startswith("torch."):
+        return Meaning(entry, (word,), "api", _compiled(word), "" if _exists(word) else _no(entry))
+    if _is_kernel(f"aten.{word}"):  # mm.out
+        return Meaning(entry, (f"aten.{word}",), "aten")
+    package, _, rest = word.partition(".")
+    ours = op_names.last(word) in op_names.by_word() or (
+        "." not in rest and _is_kernel(f"aten.{package}")
+    )
+    loaded = package in sys.modules  # find_spec raises for a module without a spec
+    foreign = loaded or importlib.util.find_spec(package) is not None or not ours
+    return Meaning(entry, (word,), None, _compiled(word), "" if foreign else _no(entry))
+
+
+def level_of(key: str, entries: Sequence[str]) -> Level:
+    """Choose the level that entries name: "aten" for kernels, else "api"."""
+    levels = {found.level: found.entry for found in map(read, entries)}
+    if "aten" in levels and "api" in levels:
+        raise SettingError(
+            f"OP_{key}_LIST={','.join(entries)}: {levels['api']!r} is a function and "
+            f"{levels['aten']!r} is a kernel; a tool works at one level.",
+            "name kernels only (aten.…), or functions only (torch.…).",
+        )
+    return "aten" if "aten" in levels else "api"
+
+
+def kernels(where: str, entries: Iterable[str]) -> tuple[str, ...]:
+    """The entries for a tool at the level aten: a word alone is its kernel there.
+
+    Raise a SettingError for a function, which no call of that level is.
+    """
+    found = []
+    for entry in entries:
+        if read(entry).level != "api":
+            found.append(entry)
+        elif PLAIN.fullmatch(entry) and "." not in entry and _runs_itself(entry):
+            found.append(f"aten.{entry}")
+        else:
+            raise SettingError(
+                f"{where}: {entry!r} is a function, and the level aten sees kernels only.",
+                "name kernels (aten.addmm), or leave out --level: it follows from the names.",
+            )
+    return tuple(found)
+
+
+def explained(entries: Iterable[str]) -> list[str]:
+    """A line for each word alone: which operators it means."""
+    lines = []
+    for entry in entries:
+        found = read(entry)
+        if "." in entry or not found.names or entry in found.names:
+            continue
+        kernel = found.level == "api" and _runs_itself(entry)
+        also = f"; for its kernel inside other operators too, write aten.{entry}" if kernel else ""
+        lines.append(f"{entry} means {', '.join(found.names)}{also}")
+    return lines
+
+
+def check(where: str, entries: Iterable[str]) -> None:
+    """Raise a SettingError for the first entry that names no operator that exists."""
+    for entry in entries:
+        problem = read(entry).problem
+        if problem:
+            near = ", ".join(map(repr, op_names.suggestions(entry)))
+            hint = f"did you mean {near}?" if near else "'.*' means every operator."
+            raise SettingError(f"{where}: {problem}.", hint)
+
+
+def _regular(entry: str) -> Meaning:
+    pattern = _compiled(entry)
+    kernels = re.match(r"aten\b", entry) is not None
+    lost = _is_closed(entry) and not any(map(pattern.fullmatch, _matchable()))
+    problem = f"{entry!r} matches no operator of torch" if lost else ""
+    return Meaning(entry, (), "aten" if kernels else None, pattern, problem)
+
+
+@cache
+def _matchable() -> tuple[str, ...]:
+    """The names of all functions of torch, also of those that a mode sees but torch does not list:
+    torch._foreach_add_, torch._fused_adamw_.
+    """
+    native = [f"torch.{word}" for word in dir(torch._C._VariableFunctions)]
+    methods = [f"torch.Tensor.{word}" for word in dir(torch.Tensor)]
+    return (*op_names.known(), *op_names.SHORT, *native, *methods)
+
+
+def _is_closed(entry: str) -> bool:
+    """Whether a pattern is one of torch's own functions, all of which are known in advance."""
+    literal = re.match(r"[\w.]*(?![*+?{])", entry)
+    text = literal[0] if literal is not None else ""
+    space, _, word = text.rpartition(".")
+    inside = any(space == name.rpartition(".")[0] for name in op_names.known())
+    return inside and not (space == "torch" and isinstance(getattr(torch, word, None), ModuleType))
+
+
+def _bare(entry: str) -> Meaning:
+    """A word alone: the functions that have it, else the kernels of that name."""
+    functions = tuple(
+        name for name in op_names.by_word().get(entry, ()) if not name.startswith("aten.")
+    )
+    if functions:
+        return Meaning(entry, functions, "api")
+    if _is_kernel(f"aten.{entry}"):
+        return Meaning(entry, (f"aten.{entry}",), "aten")
+    return Meaning(entry, (entry,), None, None, _no(entry))
+
+
+def _kernel(entry: str, word: str) -> Meaning:
+    return Meaning(entry, (word,), "aten", _compiled(word), "" if _is_kernel(word) else _no(entry))
+
+
+def _no(entry: str) -> str:
+    return f"no operator is named {entry!r}"
+
+
+def _is_kernel(word: str) -> bool:
+    """Whether torch has "aten.mm" or "aten.mm.out"."""
+    _, packet, *overload = word.split(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return found is not None and len(overload) < 2 and set(overload) <= set(found.overloads())
+
+
+def _runs_itself(word: str) -> bool:
+    """Whether a device runs aten.WORD, and not the kernels that it is composed of (linear)."""
+    packet = getattr(torch.ops.aten, word, None)
+    if packet is None:
+        return False
+    composed = torch._C.DispatchKey.CompositeImplicitAutograd
+    overloads = (getattr(packet, name) for name in packet.overloads())
+    return not any(one.has_kernel_for_dispatch_key(composed) for one in overloads)
+
+
+def _exists(word: str) -> bool:
+    if word in op_names.known():
+        return True
+    try:
+        op_names.resolve(word)
+    except LookupError:
+        return False
+    return True
+
+
+def _compiled(entry: str) -> re.Pattern[str]:
+    try:
+        return re.compile(entry)
+    except re.error as error:
+        raise SettingError(
+            f"{entry!r} is no name of an operator and no regular expression: {error}.",
+            "write a full name such as torch.nn.functional.linear, or a pattern such as "
+            "'torch.Tensor.add.*'; for every operator, '.*'.",
+        ) from None

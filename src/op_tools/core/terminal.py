@@ -1,0 +1,236 @@
+"""Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the classic tables."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from deeplink.table import Output, console, table
+from op_tools.core import live_line, spelling, tool_errors
+from op_tools.core.call import Call
+
+if TYPE_CHECKING:
+    from op_tools.core.options import Options
+    from op_tools.core.tool import Started, Tool
+
+TENSOR_COLUMNS = (
+    *("name", "device", "dtype", "numel", "shape", "stride", "requires_grad", "layout"),
+    *("data_ptr", "value"),
+)
+# The order of the tables of every tool but OpCapture.
+CALL_COLUMNS = (
+    *("name", "shape", "stride", "numel", "dtype", "device", "requires_grad", "layout"),
+    *("data_ptr", "value"),
+)
+_lock = threading.Lock()
+
+
+def verbose() -> bool:
+    """Whether a table is wanted for each call."""
+    return settings.OP_TOOLS_VERBOSE.get()
+
+
+def say(text: str = "") -> None:
+    """A line of the tools' own; whole lines, also from several threads."""
+    with _lock:
+        Output().write(text + "\n")
+
+
+def announce(tool: Tool, name: str, applied: bool) -> None:
+    """`apply OpCaptureHook on torch.add`, for each call."""
+    if verbose():
+        say(f"{'apply' if applied else 'skip'} {tool.hook} on {name}")
+
+
+def resolved(tool: Tool, options: Options) -> None:
+    """Show which operators the words of a list mean, where a word alone was given."""
+    for line in spelling.explained(options.ops):
+        console(stderr=True).print(f"{type(tool).__name__}: {line}", soft_wrap=True)
+
+
+def saved(path: object) -> None:
+    """`… saved`, when every call is shown."""
+    if verbose():
+        say(f"{path} saved")
+
+
+# The classic tables.
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in plain characters, with the text of each cell in the middle."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max([len(name), *(len(row[i]) for row in texts)]) for i, name in enumerate(columns)]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.center(width) for cell, width in zip(cells, widths, strict=True))
+        return "| " + " | ".join(padded) + " |"
+
+    return "\n".join([rule, line(columns), rule, *(line(row) for row in texts), rule])
+
+
+def show_file(path: Path, columns: int | None = None) -> None:
+    """The classic table at the end: the first columns of a CSV file that was written."""
+    if not path.exists():
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row[:columns] for row in csv.reader(file)]
+    say(grid(rows[0], rows[1:]))
+
+
+def tensor_rows(label: str, value: Any) -> list[tuple[object, ...]]:
+    """A row for each tensor or value: `torch.add inputs[0]`, `torch.add inputs [1][0]`."""
+    values = value if isinstance(value, tuple) and type(value) is tuple else (value,)
+    rows: list[tuple[object, ...]] = []
+    for i, item in enumerate(values):
+        single = len(values) == 1
+        if isinstance(item, (list, tuple)) and not isinstance(item, torch.Size):
+            parts = enumerate(item)
+            rows.extend(_row(f"{label} [{i}][{j}]", part) for j, part in parts)
+        elif isinstance(item, dict):
+            rows.extend(_row(f"{label} {key}", part) for key, part in item.items())
+        else:
+            rows.append(_row(label if single else f"{label}[{i}]", item))
+    return rows
+
+
+def argument_rows(
+    label: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[object, ...]]:
+    """Rows of a call's arguments; those that are given by name, under it."""
+    rows = tensor_rows(label, args)
+    for key, value in kwargs.items():
+        rows += tensor_rows(f"{label} {key}", value)
+    return rows
+
+
+def _row(name: str, value: Any) -> tuple[object, ...]:
+    if not isinstance(value, Tensor):
+        return (name, *[""] * 8, value)
+    dense = value.layout == torch.strided and not value.is_nested
+    return (
+        name,
+        value.device,
+        str(value.dtype).removeprefix("torch."),
+        value.numel(),
+        str(tuple(value.shape)) if not value.is_nested else "",
+        str(tuple(value.stride())) if dense else "",
+        value.requires_grad,
+        value.layout,
+        value.data_ptr() if dense else "",
+        "",
+    )
+
+
+def call_table(rows: Iterable[Sequence[object]], columns: Sequence[str] = CALL_COLUMNS) -> str:
+    """The table of a call's arguments and results, whose cells are in the order of TENSOR_COLUMNS;
+    without values, without the column of values.
+    """
+    made = [dict(zip(TENSOR_COLUMNS, row, strict=True)) for row in rows]
+    if all(row["value"] == "" for row in made):
+        columns = columns[:-1]
+    return grid(columns, [[row[column] for column in columns] for row in made])
+
+
+def show_call(header: str, call: Call | str, rows: Iterable[Sequence[object]], *more: str) -> None:
+    """One call, as the classic tools show it: a header, the line of the program that made the call
+    (or its text), the tables; three empty lines before and after.
+    """
+    where = call if isinstance(call, str) else call.where
+    first = [header] if header else []
+    lines = ["", "", "", *first, where, *_stack(), call_table(rows), *more, "", "", ""]
+    say("\n".join(lines))
+
+
+def _stack() -> list[str]:
+    """What led to the call, when OP_TOOLS_PRINT_STACK asks for it."""
+    if not settings.OP_TOOLS_PRINT_STACK.get():
+        return []
+    return [line.rstrip() for line in traceback.format_stack()[:-3]]
+
+
+# While it goes on: one line of a terminal, written over.
+
+PERIOD = 1.0  # seconds between two of them at least
+_last = 0.0
+
+
+def progress(step: int, tools: Sequence[Tool]) -> None:
+    """After a step, what the tools have seen so far; only where there is a terminal to see it."""
+    global _last
+    now = time.monotonic()
+    if now - _last < PERIOD:
+        return
+    _last = now
+    if verbose() or not tools or not Output(stderr=True).isatty():
+        return
+    parts = [f"{type(tool).__name__} {tool.started.applied} calls{tool.so_far()}" for tool in tools]
+    live_line.show(f"[op_tools] step {step}: " + ", ".join(parts))
+
+
+# The summary at the end.
+
+ERRORS = 5  # kinds of a tool's errors that are shown
+
+
+def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
+    """What a tool did; why, when it did nothing; what went wrong inside it."""
+    name = type(tool).__name__
+    live_line.end()
+    out = console()
+    for line in lines:
+        out.print(line, soft_wrap=True)
+    if not started.applied:
+        out.print(f"{name}: nothing was seen. {why_nothing(tool, started)}", soft_wrap=True)
+    unmatched = [e for e in started.ops.unmatched if e != ".*"]
+    if unmatched and started.applied:
+        out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
+    errors = tool_errors.report(name)
+    for problem, count in errors[:ERRORS]:
+        times = "once" if count == 1 else f"{count} times"
+        out.print(
+            f"{name}: error inside the tool, {times} on {problem.op} (the program went on): "
+            f"{problem.message}",
+            soft_wrap=True,
+        )
+    if len(errors) > ERRORS:
+        out.print(f"{name}: and {len(errors) - ERRORS} other kinds of errors", soft_wrap=True)
+
+
+def why_nothing(tool: Tool, started: Started) -> str:
+    """The likeliest reason that a tool worked on no call."""
+    options = started.options
+    if not options.ops:
+        return f"OP_{tool.key}_LIST is empty, so no operator is in it."
+    if started.ops.unmatched == list(options.ops):
+        return f"No operator that was called is in the list {','.join(options.ops)}."
+    if started.refused:
+        reasons = ", ".join(f"{count} because {text}" for text, count in started.refused.items())
+        return f"Calls were left out: {reasons}."
+    skipped = Counter(tool_errors.skipped()) - Counter(started.skipped)
+    if skipped:
+        reasons = ", ".join(f"{count} x {text}" for text, count in skipped.items())
+        return f"Calls that cannot be looked into: {reasons}."
+    watched = ",".join(options.devices) or "every device but the CPU"
+    if not started.elsewhere:
+        if started.disabled.matched:
+            return f"Left out by OP_{tool.key}_DISABLE_LIST: {', '.join(started.disabled.matched)}."
+        return f"No call was made; the tool watches {watched}."
+    found = ",".join(sorted(started.elsewhere))
+    return f"Calls were made on {found}; the tool watches {watched}. Hint: OP_TOOLS_DEVICES={found}"
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of the summary."""
+    console().print(table(title, columns, rows))

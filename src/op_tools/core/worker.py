@@ -1,0 +1,91 @@
+"""Work that a tool does in a thread of its own: pieces in order, with a bound on those that are
+pending, or one action again and again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from op_tools.core import dispatch, lifecycle
+
+PERIOD = 0.5  # seconds between two writes of rows: on disk they are within a second
+WAITING = 64  # pieces of work that wait at most; then the program waits
+
+
+class Background:
+    """One thread that does what it is given, in order."""
+
+    def __init__(self, waiting: int = WAITING) -> None:
+        self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
+        self._closed = self._gone = False
+        self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
+        self._thread.start()
+        lifecycle.begun(self, beneath=True)
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Queues a piece of work, which must not raise; waits while too many do."""
+        if self._gone:
+            return
+        if self._closed:  # a backward pass after the end
+            work()
+        else:
+            self._queue.put(work)
+
+    def offer(self, work: Callable[[], object], seconds: float | None) -> bool:
+        """Queues a piece of work as `put` does; False: too many were pending for so long."""
+        if self._gone:
+            return False
+        if self._closed:  # a backward pass after the end
+            work()
+            return True
+        try:
+            self._queue.put(work, block=seconds != 0, timeout=seconds or None)
+        except queue.Full:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Waits until all is done."""
+        self._closed = True
+        if not self._gone and self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        lifecycle.over(self)
+
+    def forget(self) -> None:
+        self._gone = True
+
+    def _work(self) -> None:
+        with dispatch.unseen():
+            while (work := self._queue.get()) is not None:
+                work()
+
+
+class Periodic:
+    """Calls `write`, which must not raise, every PERIOD seconds until it is closed."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self._write = write
+        self._ended = threading.Event()
+        self._gone = False
+        self._thread = threading.Thread(target=self._work, name="op_tools_rows", daemon=True)
+        self._thread.start()
+        lifecycle.begun(self, beneath=True)
+
+    def close(self) -> None:
+        """Wait for a write that is going on; there is none after it."""
+        self._ended.set()
+        if not self._gone:
+            self._thread.join()
+        lifecycle.over(self)
+
+    def forget(self) -> None:
+        """In a forked child there is no such thread."""
+        self._gone = True
+
+    def _work(self) -> None:
+        with dispatch.unseen():
+            while not self._ended.wait(PERIOD):
+                self._write()

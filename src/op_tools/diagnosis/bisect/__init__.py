@@ -1,0 +1,1 @@
+"""Which operators make a program's loss wrong: the program is rerun with part of them elsewhere."""

@@ -1,0 +1,301 @@
+"""`deeplink diagnose -- python train.py`: asks what is wrong, runs the right tools in their order.
+
+A symptom is a row of PLANS: the steps to take. Each step is a command that can be run by hand, and
+is shown as such; what it wrote lies in a folder of its own, and one page at the end shows it all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeplink import children, running, settings
+from deeplink.errors import DeeplinkError
+from deeplink.table import console
+from deeplink.vendor import using
+from op_tools.diagnosis import conclusion
+from op_tools.diagnosis.bisect import launch
+from op_tools.diagnosis.report import html, readers
+from op_tools.diagnosis.report.model import Content
+
+Words = list[str]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a plan, to be followed by the program."""
+
+    folder: str
+    why: str
+    words: tuple[str, ...]  # of `python -m op_tools`
+    settings: tuple[tuple[str, str], ...] = ()  # unless the user has made them
+    enough: bool = False  # status 1 means found: what follows is not needed
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was run; the status of `run` is the program's own."""
+
+    step: Step
+    status: int
+    wrote: bool  # something
+
+    @property
+    def found(self) -> bool:
+        return self.step.words[0] != "run" and self.status == 1
+
+    @property
+    def broken(self) -> bool:
+        if self.step.words[0] == "run":
+            return not self.wrote
+        return self.status not in (0, 1, 124, 130)
+
+
+PERIOD = 0.5  # seconds between two looks at a program that runs
+HANG = 60  # seconds without a step
+CUDA = ((settings.DITORCH.name, "1"),)  # a program written for CUDA runs on the device at hand
+RUN = ("run", "--results", "{folder}")
+COMPARE = Step(
+    "compare",
+    "every operator of two steps against the CPU in higher precision",
+    (*RUN, "--autocompare", "--steps", "0-1"),
+)
+BISECT = Step(
+    "bisect",
+    "which operators, put on the CPU, make it well",
+    ("bisect", "--to", "{folder}"),
+    CUDA,
+    enough=True,
+)
+WHY_NAN = Step(
+    "why_nan", "the kernel that makes the first NaN", ("why-nan", "-o", "{folder}"), enough=True
+)
+DETERMINISM = Step(
+    "determinism", "whether it is the same twice", ("determinism", "--to", "{folder}"), CUDA
+)
+TIME = Step(
+    "time",
+    "which operators take the time, forward and backward",
+    (*RUN, "--time", "--trace", "{folder}/trace.json"),
+)
+RECORD = Step(
+    "recorder",
+    "loss, memory and time of each step; a hang with the stacks of all threads",
+    (*RUN, "--recorder"),
+    settings=((settings.OP_RECORDER_HANG.name, str(HANG)),),
+)
+MEMORY = Step(
+    "statistics",
+    "which modules' results take memory",
+    (*RUN, "--capture", "--level", "aten", "--steps", "0-1"),
+    settings=((settings.OP_CAPTURE_MODE.name, "statistics"),),
+)
+
+# What people say, and what is done about it.
+PLANS: dict[str, tuple[str, tuple[Step, ...]]] = {
+    "loss": ("the loss is wrong, or differs from another device's", (COMPARE, BISECT, DETERMINISM)),
+    "nan": ("there is a NaN or Inf", (WHY_NAN, COMPARE)),
+    "slow": ("a step takes too long", (TIME, RECORD)),
+    "hang": ("it stops without an error", (RECORD,)),
+    "memory": ("it runs out of memory, or takes more and more", (RECORD, MEMORY)),
+}
+# What is said besides, though nobody is to blame.
+COSTS: dict[str, Callable[[Content], Iterable[str]]] = {
+    "slow": conclusion.times,
+    "memory": conclusion.memory,
+}
+
+EPILOG = """
+examples:
+  deeplink diagnose -- python train.py                    asks
+  deeplink diagnose --symptom nan -- python train.py      asks nothing
+  deeplink diagnose --symptom slow --dry-run -- python train.py   what would be run
+"""
+
+
+def main(line: Sequence[str]) -> int:
+    """The exit code: 1 something was found, 0 nothing is wrong, 2 a step did not do its work."""
+    parser = argparse.ArgumentParser(
+        prog="deeplink diagnose",
+        description="Asks what is wrong with a program, and runs the right tools in their order.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--symptom", choices=tuple(PLANS), help="what is wrong; else it is asked")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: diagnosis")
+    parser.add_argument("--timeout", type=float, help="seconds for each step at most")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    running.add_vendor(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- python train.py …")
+    given = parser.parse_args(list(line))
+    program = launch.command_of(parser, given.command)
+    symptom = given.symptom or ask(parser, input)
+    steps = PLANS[symptom][1]
+    if given.dry_run:
+        for step in steps:
+            _show(_order(step, Path(step.folder), program))
+        return 0
+    with using(given.vendor):
+        folder = launch.folder(given.output, "diagnosis")
+        return _end(folder, _taken(steps, folder, program, given.timeout), symptom)
+
+
+def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:
+    """The symptom, by its number or its word; an error where nobody can answer."""
+    say = console().print
+    words = list(PLANS)
+    say("What is wrong?")
+    for number, word in enumerate(words, 1):
+        say(f"  {number}  {word:<7} {PLANS[word][0]}")
+    while True:
+        try:
+            said = answer("number or word: ").strip().lower()
+        except EOFError:
+            parser.error(f"nobody answers; say --symptom {'|'.join(words)}")
+        if said in words:
+            return said
+        if said.isdigit() and 1 <= int(said) <= len(words):
+            return words[int(said) - 1]
+        say(f"not one of them: {said!r}")
+
+
+def _taken(steps: Sequence[Step], folder: Path, program: Words, limit: float | None) -> list[Taken]:
+    """Runs the steps until one is enough, or until Ctrl-C."""
+    taken: list[Taken] = []
+    say = console().print
+    for number, step in enumerate(steps, 1):
+        order = _order(step, folder / step.folder, program)
+        say(f"\n[{number}/{len(steps)}] {step.why}", style="bold")
+        _show(order)
+        begun = time.monotonic()
+        try:
+            status = _run(order, folder / step.folder, limit)
+        except KeyboardInterrupt:
+            say("stopped; this is what was found so far", style="yellow")
+            taken.append(Taken(step, 130, True))
+            break
+        took = time.monotonic() - begun
+        say(f"[{number}/{len(steps)}] status {status}, {took:.0f} s", style="dim")
+        taken.append(Taken(step, status, (folder / step.folder).is_dir()))
+        if step.enough and status == 1:
+            break
+    return taken
+
+
+@dataclass(frozen=True)
+class Order:
+    """A step for a program: what is shown, what is started, and the settings that it has."""
+
+    shown: Words
+    line: Words
+    values: dict[str, str]
+
+
+def _order(step: Step, folder: Path, program: Words) -> Order:
+    """`run` takes a script and starts Python itself; what is no Python is told by settings."""
+    own = [word.replace("{folder}", str(folder)) for word in step.words]
+    values = {name: value for name, value in step.settings if name not in _given()}
+    python = _of_python(program)
+    if step.words[0] != "run":
+        words = [*own, "--", *program]
+        return Order(["deeplink", *words], [sys.executable, "-m", "op_tools", *words], values)
+    if python is not None:
+        words = [*own, *python]
+        return Order(["deeplink", *words], [sys.executable, "-m", "ditorch", *words], values)
+    values |= running.parse("deeplink run", [*own[1:], "-m", "program"]).values
+    return Order(program, program, {settings.DITORCH.name: "1", **values})
+
+
+def _of_python(program: Words) -> Words | None:
+    """What `deeplink run` is given for a program; None: it is no Python."""
+    first = Path(program[0]).name
+    if program[1:4] == ["-m", "deeplink", "run"]:
+        return program[4:]
+    if first.startswith("python") or program[0] == sys.executable:
+        return program[1:]
+    return ["-m", "torch.distributed.run", *program[1:]] if first == "torchrun" else None
+
+
+def _given() -> set[str]:
+    """The settings that the user has made: they are not ours to change."""
+    return {setting.name for setting in settings.table() if setting.is_set()}
+
+
+def _run(order: Order, folder: Path, limit: float | None) -> int:
+    begun = time.monotonic()
+    try:
+        child = children.start(order.line, env=settings.environment(order.values))
+    except OSError as error:
+        raise DeeplinkError(f"{order.line[0]!r} cannot be started: {error.strerror}.") from None
+    try:
+        while True:
+            try:
+                return child.wait(PERIOD)
+            except subprocess.TimeoutExpired:
+                pass
+            if limit is not None and time.monotonic() - begun > limit:
+                reason = f"it took longer than {limit:.0f} s"
+            elif _hangs(folder):
+                reason = "it hangs"
+            else:
+                continue
+            console().print(f"{reason}, and was ended", style="yellow")
+            children.end(child)
+            return 124
+    except KeyboardInterrupt:  # it reaches the child, too
+        children.end(child)
+        raise
+
+
+def _hangs(folder: Path) -> bool:
+    """Whether the recorder has told of a hang, and nothing has moved for as long again."""
+    told = list(folder.glob("recorder/*_hang-step*.jsonl"))
+    if not told:
+        return False
+    last = max(file.stat().st_mtime for file in folder.glob("recorder/*.jsonl"))
+    wanted = settings.OP_RECORDER_HANG
+    return time.time() - last > (wanted.get() if wanted.is_set() else HANG)
+
+
+def _show(order: Order) -> None:
+    given = [f"{name}={value}" for name, value in order.values.items()]
+    text = shlex.join([*given, *order.shown]).replace(sys.executable, "python")
+    console().print(f"$ {text}", style="cyan", soft_wrap=True)
+
+
+def _end(folder: Path, taken: Sequence[Taken], symptom: str) -> int:
+    say = console().print
+    say()
+    stopped = any(each.status == 130 for each in taken)
+    broken = [each for each in taken if each.broken]
+    for each in broken:
+        text = f"{each.step.folder}: it ended with status {each.status}; see what it said above"
+        say(text, style="yellow", soft_wrap=True)
+    try:
+        content = readers.read(folder)
+    except DeeplinkError:
+        say("nothing was recorded of the program", style="red")
+        say("Hint: does it start, import torch and use the device? Run it by itself first.")
+        return 130 if stopped else 2
+    bad = [each for each in content.findings if each.level == "bad"]
+    wrong = [row for row in content.rows if row.state == "wrong"]
+    found = bool(bad or wrong or any(each.found for each in taken))
+    for line, style in conclusion.lines(content):
+        say(line, style=style, soft_wrap=True)
+    costs = list(COSTS[symptom](content)) if symptom in COSTS else []
+    for line in costs:
+        say(line, soft_wrap=True)
+    if not found and not costs:
+        style = "yellow" if broken else "green"
+        say("nothing wrong was found" + (", as far as it went" if broken else ""), style=style)
+    html.offer(content, folder / "report.html")
+    if stopped:
+        return 130
+    return 1 if found else 2 if broken else 0

@@ -1,0 +1,133 @@
+"""`deeplink diff RUN_A RUN_B`: its command line, and what it shows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from deeplink.table import console, table
+from op_tools.diagnosis import result_files
+from op_tools.diagnosis.diff import recordings
+from op_tools.diagnosis.diff.driver import JUDGED
+from op_tools.diagnosis.diff.driver import diff as difference
+from op_tools.diagnosis.result_files import Diff
+
+STATUS = {"same": 0, "rounding": 0, "diverges": 1}  # the others: 2
+SHOWN = 20  # rows of each table
+EPILOG = """
+A run is what `deeplink run --capture --first 0 --level aten train.py` wrote: a folder or a file of
+it, of one process or of many ranks. OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics
+small.
+Status: 0 the same, or rounding; 1 they diverge, or a collective is wrong; 2 they have nothing in
+common, or a part of them cannot be read.
+
+examples:
+  {command} run_gpu run_npu
+  {command} --json found.json before after
+  {command} one_rank eight_ranks
+"""
+
+
+def diff(command: str, line: Sequence[str]) -> int:
+    """The status of `deeplink diff`."""
+    given = _parser(command).parse_args(list(line))
+    a, b = (recordings.read(path) for path in given.runs)
+    found = difference(a, b, given.judge)
+    show(found)
+    try:
+        result_files.write(found, Path(given.json))
+    except OSError as error:
+        text = f"{given.json} cannot be written: {error.strerror or error}."
+        console(stderr=True).print(text, style="red", soft_wrap=True)
+        return 2
+    console().print(f"everything: {given.json}", soft_wrap=True)
+    wrong = any(row["status"] == "wrong" for row in found["collectives"])
+    status = max(STATUS.get(found["status"], 2), int(wrong))
+    unread = found["a"]["problems"] or found["b"]["problems"]
+    return 2 if unread and not status else status
+
+
+def show(found: Diff) -> None:
+    """The growth of the error, what is not the same, the collectives, the verdict."""
+    out = console()
+    for name in ("a", "b"):
+        side = found["a"] if name == "a" else found["b"]
+        device = " · ".join(side["devices"]) or "the run does not name its device"
+        out.print(f"{name.upper()}: {side['path']}: {device}", soft_wrap=True)
+    cells: list[tuple[str, ...]]
+    grown = [row for row in found["growth"] if row["error"] != 0][:SHOWN]
+    if grown:
+        cells = [
+            (
+                str(row["step"]),
+                row["module"] or "(no module)",
+                row["direction"],
+                _number(row["error_in"]),
+                _number(row["error"]),
+                row["op"],
+            )
+            for row in grown
+        ]
+        columns = ("step", "module", "direction", "error in", "largest error", "at")
+        out.print(table("How the error grows: |A - B| / |A|", columns, cells))
+    apart = [row for row in found["pairs"] if row["status"] == "diverges"][:SHOWN]
+    if apart:
+        cells = [
+            (row["op"], row["module"], row["site"], str(row["step"]), row["message"])
+            for row in apart
+        ]
+        out.print(table("What diverges", ("operator", "module", "line", "step", "how"), cells))
+    wrong = [row for row in found["collectives"] if row["status"] == "wrong"][:SHOWN]
+    if wrong:
+        cells = [
+            (row["run"].upper(), f"{row['op']} #{row['number']}", str(row["step"]), row["message"])
+            for row in wrong
+        ]
+        out.print(table("Wrong collectives", ("run", "collective", "step", "what"), cells))
+    _show_rest(found)
+
+
+def _show_rest(found: Diff) -> None:
+    out = console()
+    for late in found["stragglers"][:3]:
+        text = f"rank {late['rank']} came {late['seconds']:.0f} s late to {late['op']}"
+        out.print(f"{text}, step {late['step']}", soft_wrap=True)
+    for side in (found["a"], found["b"]):
+        for problem in side["problems"][:3]:
+            out.print(f"not read: {problem}", style="yellow", soft_wrap=True)
+    statuses = [row["status"] for row in found["collectives"]]
+    if statuses:
+        counted = {word: statuses.count(word) for word in ("right", "wrong", "not checked")}
+        words = ", ".join(f"{count} {word}" for word, count in counted.items() if count)
+        out.print(f"collectives, by arithmetic: {words}", soft_wrap=True)
+    counts = ", ".join(f"{count} {how}" for how, count in found["counts"].items())
+    size = f"{found['bytes'] / 1e6:.0f} MB compared in {found['seconds']:.1f} s"
+    out.print(f"{counts}; {size}", soft_wrap=True)
+    style = {"diverges": "bold red", "same": "green", "rounding": "green"}
+    shown = "bold red" if "wrong" in statuses else style.get(found["status"], "bold yellow")
+    if shown == "green" and (found["a"]["problems"] or found["b"]["problems"]):
+        shown = "bold yellow"
+    out.print(found["verdict"], style=shown, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=command,
+        description="Two recorded runs: the first call where they truly part, and how that grows.",
+        epilog=EPILOG.format(command=command),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs=2, metavar="RUN", help="a folder or a file of a run")
+    parser.add_argument(
+        "--json", default=result_files.FILES["diff"], metavar="FILE", help="(diff.json)"
+    )
+    parser.add_argument(
+        "--judge", type=int, default=JUDGED, metavar="N", help=f"make N calls again ({JUDGED})"
+    )
+    return parser

@@ -1,0 +1,246 @@
+"""`deeplink determinism`: a program run twice; the first operator that gives other bits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from op_tools.capture.packed_reader import SUFFIX
+from op_tools.core import op_names
+from op_tools.diagnosis import result_files
+from op_tools.diagnosis.bisect.health_checks import Seen
+from op_tools.diagnosis.bisect.runner import Command
+from op_tools.diagnosis.diff import recordings
+from op_tools.diagnosis.diff.recordings import Entry, Recording, RecordingError
+from op_tools.diagnosis.diff.tensor_diff import compared
+from op_tools.diagnosis.result_files import BisectRun, Determinism, DeterminismTensor, Pair
+
+
+@dataclass(frozen=True)
+class First:
+    """Two calls at the same place in two runs, with other results."""
+
+    a: Entry
+    b: Entry
+    number: int  # among the calls of its rank
+    nth: int  # among those of the same operator in the same step
+    from_same: bool  # arguments
+
+
+class Repetition:
+    """Two runs that write a hash of each tensor, and two more that keep the call that differs."""
+
+    def __init__(
+        self,
+        runner: Command,
+        folder: Path,
+        level: str = "aten",
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._runner, self._folder, self._level, self._tell = runner, folder, level, tell
+        self._begun = time.monotonic()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.found: Determinism = {
+            "kind": "determinism",
+            "version": result_files.VERSION,
+            "command": runner.line,
+            "status": "broken",
+            "verdict": "",
+            "calls": 0,
+            "differing": 0,
+            "first": None,
+            "tensors": [],
+            "kept": [],
+            "runs": [],
+            "seconds": 0.0,
+        }
+
+    def run(self) -> Determinism:
+        """What was found; it is in determinism.json, too."""
+        runs = [self._recorded(f"hashes of run {which}", HASHES) for which in "AB"]
+        if all(runs):
+            self._compare(cast("Recording", runs[0]), cast("Recording", runs[1]))
+        self.found["seconds"] = round(time.monotonic() - self._begun, 3)
+        result_files.write(self.found, self._folder / result_files.FILES["determinism"])
+        return self.found
+
+    def _compare(self, a: Recording, b: Recording) -> None:
+        first, calls, differing = None, 0, 0
+        for rank in sorted(set(a.ranks) & set(b.ranks)):
+            found, count, others = differences(a.ranks[rank], b.ranks[rank])
+            calls, differing = calls + count, differing + others
+            if found is not None and (first is None or found.number < first.number):
+                first = found
+        self.found["calls"], self.found["differing"] = calls, differing
+        problems = [*a.problems, *b.problems]
+        if first is None and problems:
+            text = f"{calls} calls of the two runs are the same, bit for bit, but not all was read"
+            self.found["verdict"] = f"{text}: {'; '.join(problems)}."
+            return
+        if first is None:
+            self.found["status"] = "same"
+            self.found["verdict"] = f"The two runs are the same, bit for bit: {calls} calls."
+            return
+        self.found["status"] = "differs"
+        self.found["first"] = _pair(first)
+        self._keep(first)
+        self.found["verdict"] = _told(first, differing, calls, bool(self.found["kept"]))
+
+    def _keep(self, first: First) -> None:
+        """That call with its tensors, from two more runs."""
+        more = {
+            "OP_CAPTURE_FORMAT": "packed",
+            "OP_CAPTURE_LIST": first.a.op,
+            "OP_TOOLS_STEPS": str(first.a.step),
+        }
+        entries = []
+        for which in "AB":
+            kept = self._recorded(f"the call in run {which}", more)
+            calls = kept.ranks.get(first.a.rank, []) if kept is not None else []
+            if len(calls) > first.nth:
+                entries.append(calls[first.nth])
+                assert kept is not None
+                file = _file_of(kept, first.a.rank)
+                self.found["kept"].append(f"{file}#{entries[-1].id}")
+        if len(entries) == 2:
+            self.found["tensors"] = [
+                _tensor(at, one, other)
+                for at, (one, other) in enumerate(
+                    zip(entries[0].outputs, entries[1].outputs, strict=False)
+                )
+            ]
+
+    def _recorded(self, what: str, values: dict[str, str]) -> Recording | None:
+        number = len(self.found["runs"]) + 1
+        self._tell(f"run {number} of at most 4: {what}")
+        place = self._folder / f"run-{number:02}"
+        common = {
+            "OP_TOOLS_RUN": "capture",
+            "OP_TOOLS_LEVEL": self._level,
+            "OP_TOOLS_RESULTS": str(place / "recorded"),
+        }
+        seen = self._runner.start({**common, **values}, number)
+        self.found["runs"].append(_run(number, what, seen))
+        if seen.problem and seen.exit >= 0:  # a signal leaves what was recorded until then
+            self.found["verdict"] = f"The program does not run: {seen.problem}.{seen.last_lines}"
+            return None
+        try:
+            return recordings.read(place / "recorded")
+        except RecordingError as error:
+            status = seen.ended or "it called none"
+            text = f"No operator of a device was seen ({status}): {error.message}"
+            self.found["verdict"] = text + (seen.last_lines if seen.ended else "")
+            return None
+
+
+def _file_of(kept: Recording, rank: int) -> Path:
+    """The archive of a rank."""
+    files = sorted(kept.path.rglob(f"*{SUFFIX}"))
+    own = [file for file in files if f"-rank{rank}of" in file.name]
+    return (own or files or [kept.path])[0]
+
+
+HASHES = {"OP_CAPTURE_MODE": "hash"}
+
+
+def differences(a: list[Entry], b: list[Entry]) -> tuple[First | None, int, int]:
+    """The first pair that is not the same, how many pairs there are, and how many differ.
+
+    Of calls from the same arguments, where there is one: what differs before it was given to it.
+    """
+    early: First | None = None
+    first: First | None = None
+    count = differing = 0
+    seen: dict[tuple[str, int], int] = {}
+    for number, (one, other) in enumerate(zip(a, b, strict=False)):
+        key = one.op, one.step
+        nth = seen.get(key, 0)
+        seen[key] = nth + 1
+        count += 1
+        if one.op != other.op:
+            return first or early or First(one, other, number, nth, True), count, differing + 1
+        if _hashes(one.outputs) == _hashes(other.outputs):
+            continue
+        if op_names.last(one.op) in op_names.UNINITIALISED:
+            continue  # memory as it is
+        differing += 1
+        same = _hashes(one.inputs) == _hashes(other.inputs)
+        found = First(one, other, number, nth, same)
+        early = early or found
+        if same and first is None:
+            first = found
+    if first is not None and early is not None and early.number < first.number:
+        first = early  # something outside of the operators differs before: data, a copy
+    return first or early, count, differing
+
+
+def _hashes(values: Any) -> list[Any]:
+    return [(value.hash, value.shape, value.dtype) for value in values]
+
+
+def _pair(first: First) -> Pair:
+    a, b = first.a, first.b
+    return Pair(
+        a=a.id,
+        b=b.id,
+        op=a.op,
+        op_b="" if a.op == b.op else b.op,
+        module=a.module,
+        site=a.site,
+        step=a.step,
+        direction=a.direction,
+        rank=a.rank,
+        how="same",
+        error_in=0.0 if first.from_same else None,
+        error=None,
+        status="diverges",
+        message="other bits from the same arguments" if first.from_same else "other arguments",
+    )
+
+
+def _tensor(at: int, one: Any, other: Any) -> DeterminismTensor:
+    found = compared(one, other)
+    return DeterminismTensor(
+        label=f"output[{at}]",
+        dtype=one.dtype,
+        shape=list(one.shape),
+        hash=[one.hash, other.hash],
+        differing=None if found is None else found.differing,
+        max_abs=None if found is None else found.largest,
+    )
+
+
+def _run(number: int, what: str, seen: Seen) -> BisectRun:
+    return BisectRun(
+        number=number,
+        purpose=what,
+        ops=[],
+        places=[],
+        outcome="broken" if seen.problem else "passed",
+        reason=seen.problem,
+        losses=cast("list[float | None]", seen.values[-4:]),
+        seconds=round(seen.seconds, 3),
+        log=str(seen.log or ""),
+    )
+
+
+def _told(first: First, differing: int, calls: int, kept: bool) -> str:
+    a = first.a
+    where = ", ".join(filter(None, (a.module, a.site, f"step {a.step}", a.direction)))
+    rank = f" of rank {a.rank}" if a.rank else ""
+    if a.op != first.b.op:
+        text = f"The programs part at call {first.number}{rank}: {a.op} and {first.b.op} ({where})"
+    elif first.from_same:
+        random = " It draws random numbers: set the seed." if op_names.is_random(a.op) else ""
+        text = f"{a.op} is the first that gives other bits from the same arguments ({where}){rank}."
+        text += random
+    else:
+        text = (
+            f"{a.op} is the first that differs ({where}){rank}, and it was given other arguments: "
+            "they come from outside of the operators that were seen, as data do"
+        )
+    tail = "" if kept else " Neither was kept: the call did not come again."
+    return f"{text.rstrip('.')}. {differing} of {calls} calls differ.{tail}"

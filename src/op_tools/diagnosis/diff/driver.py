@@ -1,0 +1,322 @@
+"""Two recorded runs held against each other: where they first truly part, and how that grows.
+
+An error that arguments bring along is nobody's fault. A call is accused when its own results are
+wrong for its own arguments, by the judge; where tensors were not kept, when it makes different
+results out of the same arguments, by more than rounding explains.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from op_tools.core import op_names
+from op_tools.diagnosis import result_files
+from op_tools.diagnosis.diff import collectives
+from op_tools.diagnosis.diff.alignment import How, Match, align
+from op_tools.diagnosis.diff.recheck import fault_of
+from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
+from op_tools.diagnosis.diff.tensor_diff import Compared, compared, step_of
+from op_tools.diagnosis.result_files import Diff, Growth, Pair, Side
+
+PAIRS, GROWTHS = 1000, 2000  # rows that are kept
+JUDGED = 300  # calls that are made again, at most
+STEPS = {True: 4.0, False: 64.0}  # of rounding, of half types and of the others
+AMPLIFIED = 16.0  # times the error of the arguments: an operator may do that
+NOT_COMPUTED = op_names.VIEWS | op_names.UNINITIALISED
+UNEXPLAINED = "the results differ by more than rounding explains, from the same arguments"
+
+
+@dataclass
+class Row:
+    """A pair that was compared."""
+
+    rank: int
+    match: Match
+    a: Entry | None
+    b: Entry | None
+    error_in: float | None
+    error: float | None
+    exact_in: bool  # the arguments are the same, to the bit
+    status: str
+    message: str = ""
+    suspicious: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        found = self.a if self.a is not None else self.b
+        assert found is not None  # one of them is there
+        return found
+
+
+class Known:
+    """Contents that were compared: a result is the argument of the next call, and of others."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._found: dict[tuple[object, ...], Compared | None] = {}
+
+    def compared(self, one: Value, other: Value) -> Compared | None:
+        if not (one.hash and other.hash):
+            return self._counted(one, other)
+        both = ((value.hash, value.shape, value.stride, value.dtype) for value in (one, other))
+        key = tuple(both)
+        if key not in self._found:
+            self._found[key] = self._counted(one, other)
+        return self._found[key]
+
+    def _counted(self, one: Value, other: Value) -> Compared | None:
+        found = compared(one, other)
+        self.bytes += found.bytes if found is not None else 0
+        return found
+
+
+def diff(a: Recording, b: Recording, judged: int = JUDGED) -> Diff:
+    """What the runs differ by; as it is written to diff.json."""
+    begun = time.monotonic()
+    known = Known()
+    rows: list[Row] = []
+    order: list[tuple[int, int, int]] = []  # of all ranks together: who is first, began it
+    for rank, mine, theirs in _ranks(a, b):
+        for number, match in enumerate(align(mine, theirs)):
+            rows.append(_row(rank, match, mine, theirs, known))
+            order.append((rows[-1].entry.step, number, rank))
+    rows = [rows[at] for at in sorted(range(len(rows)), key=order.__getitem__)]
+    first = _first(rows, judged)
+    checked = [*collectives.check(a, "a"), *collectives.check(b, "b")]
+    hows = Counter(row.match.how for row in rows)
+    found: Diff = {
+        "kind": "diff",
+        "version": result_files.VERSION,
+        "a": _side(a),
+        "b": _side(b),
+        "status": _status(rows, first),
+        "verdict": "",
+        "first": _pair(first) if first is not None else None,
+        "counts": {key: hows[key] for key in HOWS if hows[key]},
+        "growth": _growth(rows)[:GROWTHS],
+        "pairs": [_pair(row) for row in rows if row.status != "same"][:PAIRS],
+        "collectives": checked[:200],
+        "stragglers": collectives.stragglers(b) or collectives.stragglers(a),
+        "seconds": 0.0,
+        "bytes": known.bytes,
+    }
+    found["verdict"] = _told(found, rows)
+    found["seconds"] = round(time.monotonic() - begun, 3)
+    return found
+
+
+HOWS: tuple[How, ...] = ("same", "moved", "fused", "recomputed", "only a", "only b")
+Status = Literal["same", "rounding", "diverges", "nothing in common"]
+
+
+def _ranks(a: Recording, b: Recording) -> Iterator[tuple[int, list[Entry], list[Entry]]]:
+    """Each rank with its like; one rank alone is held against every rank of the other run."""
+    if len(a.ranks) == 1 or len(b.ranks) == 1:
+        for rank in sorted(set(a.ranks) | set(b.ranks)):
+            mine = a.ranks.get(rank) if len(a.ranks) > 1 else next(iter(a.ranks.values()))
+            theirs = b.ranks.get(rank) if len(b.ranks) > 1 else next(iter(b.ranks.values()))
+            if mine and theirs and (rank in a.ranks if len(a.ranks) > 1 else rank in b.ranks):
+                yield rank, mine, theirs
+        return
+    for rank in sorted(set(a.ranks) & set(b.ranks)):
+        yield rank, a.ranks[rank], b.ranks[rank]
+
+
+def _row(
+    rank: int, match: Match, mine: Sequence[Entry], theirs: Sequence[Entry], known: Known
+) -> Row:
+    a = mine[match.a] if match.a is not None else None
+    b = theirs[match.b] if match.b is not None else None
+    if a is None or b is None:
+        return Row(rank, match, a, b, None, None, False, "unpaired")
+    given, error_in = _worst(a.inputs, b.inputs, known)
+    made, error = _worst(a.outputs, b.outputs, known)
+    row = Row(rank, match, a, b, error_in, error, given, "same")
+    if made or op_names.last(a.op) in op_names.UNINITIALISED:
+        return row
+    if op_names.is_random(a.op) and given:
+        row.status, row.message = "random", "it draws random numbers"
+        return row
+    row.status, row.suspicious = _kind(row, a)
+    return row
+
+
+def _kind(row: Row, a: Entry) -> tuple[str, bool]:
+    """What the errors alone say, and whether the call is to be looked at first."""
+    step = max((step_of(value.dtype) for value in a.outputs), default=0.0)
+    bound = STEPS[step > 2.0**-20] * step
+    error = row.error
+    if error is None or math.isnan(error):  # hashes alone: other bits, and no more is known
+        return ("diverges" if row.exact_in else "propagated"), row.exact_in
+    if row.exact_in:
+        return ("rounding", False) if error <= bound else ("diverges", True)
+    grown = error > max(bound, AMPLIFIED * (row.error_in or 0.0))
+    return "propagated", grown
+
+
+def _worst(a: Sequence[Value], b: Sequence[Value], known: Known) -> tuple[bool, float | None]:
+    """Whether all are the same, and the largest error; None: nothing is known of it."""
+    if len(a) != len(b):
+        return False, None
+    same, worst = True, 0.0
+    told = not a
+    for one, other in zip(a, b, strict=True):
+        found = known.compared(one, other)
+        if found is None:
+            same = False
+            continue
+        told = True
+        same = same and found.same
+        if not found.error <= worst:  # a nan, too
+            worst = found.error
+    return same, worst if told else None
+
+
+def _first(rows: list[Row], judged: int) -> Row | None:
+    """The first that is truly wrong: the suspicious ones are judged first, then the others."""
+    left = judged
+    for some in (
+        [row for row in rows if row.suspicious],
+        [row for row in rows if row.status in ("rounding", "propagated") and not row.suspicious],
+    ):
+        found: Row | None = None
+        for row in some:
+            if left <= 0 and row.status != "diverges":
+                continue
+            left -= 1
+            if _is_wrong(row) and found is None:
+                found = row
+                break
+        if found is not None:
+            return found
+    return None
+
+
+def _is_wrong(row: Row) -> bool:
+    assert row.a is not None and row.b is not None  # only pairs are judged
+    mine, theirs = fault_of(row.a), fault_of(row.b)
+    if mine is None and theirs is None:  # not kept, or nobody can say
+        if row.status == "diverges":
+            row.message = UNEXPLAINED
+        return row.status == "diverges"
+    sides = [f"{side} is wrong: {text}" for side, text in (("A", mine), ("B", theirs)) if text]
+    if not sides:
+        row.status = "rounding" if row.exact_in else "propagated"
+        return False
+    row.status, row.message = "diverges", "; ".join(sides)
+    return True
+
+
+def _growth(rows: Sequence[Row]) -> list[Growth]:
+    """The largest error of each module in each step, in the order of the run."""
+    found: dict[tuple[int, str, str], Growth] = {}
+    for row in rows:
+        entry = row.entry
+        key = entry.step, entry.module, entry.direction
+        if row.error is None or row.status == "random" or op_names.last(entry.op) in NOT_COMPUTED:
+            continue
+        made = found.setdefault(
+            key,
+            Growth(
+                step=key[0],
+                module=key[1],
+                direction=key[2],
+                calls=0,
+                error_in=row.error_in,
+                error=0.0,
+                op="",
+            ),
+        )
+        made["calls"] += 1
+        if not row.error <= cast("float", made["error"]):
+            made["error"], made["op"] = row.error, entry.op
+    return list(found.values())
+
+
+def _side(run: Recording) -> Side:
+    return Side(
+        path=str(run.path),
+        stores=run.stores,
+        calls=run.calls,
+        ranks=sorted(run.ranks),
+        missing_ranks=run.missing,
+        devices=run.devices,
+        problems=run.problems,
+    )
+
+
+def _pair(row: Row) -> Pair:
+    entry = row.entry
+    other = row.b.op if row.b is not None and row.b.op != entry.op else ""
+    return Pair(
+        a=row.a.id if row.a is not None else None,
+        b=row.b.id if row.b is not None else None,
+        op=entry.op,
+        op_b=other,
+        module=entry.module,
+        site=entry.site,
+        step=entry.step,
+        direction=entry.direction,
+        rank=row.rank,
+        how=row.match.how,
+        error_in=row.error_in,
+        error=row.error,
+        status=row.status,
+        message=row.message,
+    )
+
+
+def _status(rows: Sequence[Row], first: Row | None) -> Status:
+    if first is not None:
+        return "diverges"
+    paired = [row for row in rows if row.a is not None and row.b is not None]
+    if not paired:
+        return "nothing in common"
+    return "same" if all(row.status == "same" for row in paired) else "rounding"
+
+
+def _longer(found: Diff) -> str:
+    """Where one run of the two goes on alone."""
+    only = {side: found["counts"].get(f"only {side}", 0) for side in ("a", "b")}
+    side = max(only, key=lambda key: only[key])
+    return f", as far as both go ({only[side]} calls only in {side.upper()})" if only[side] else ""
+
+
+def _told(found: Diff, rows: Sequence[Row]) -> str:
+    paired = sum(count for how, count in found["counts"].items() if how in HOWS[:3])
+    total = f"{paired} pairs of {found['a']['calls']} and {found['b']['calls']} calls"
+    first = found["first"]
+    missing = "".join(
+        f" Rank {', '.join(map(str, found[side]['missing_ranks']))} of {side.upper()} is missing."
+        for side in ("a", "b")
+        if found[side]["missing_ranks"]
+    )
+    for side in ("a", "b"):
+        if found[side]["problems"]:
+            missing += f" Not all of {side.upper()} was read: {found[side]['problems'][0]}."
+    wrong = [row for row in found["collectives"] if row["status"] == "wrong"]
+    for row in wrong[:1]:
+        missing += f" {row['op']} #{row['number']} of run {row['run'].upper()}: {row['message']}."
+    if found["status"] == "nothing in common":
+        return f"The two runs have no call in common: {total}.{missing}"
+    if first is None:
+        drawn = sum(row.status == "random" for row in rows)
+        text = "The two runs are the same, bit for bit"
+        if found["status"] == "rounding":
+            text = "The two runs differ by no more than rounding explains"
+        random = f"; {drawn} calls drew other random numbers" if drawn else ""
+        longer = _longer(found)
+        return f"{text}{longer}: {total}{random}.{missing}"
+    where = ", ".join(
+        filter(None, (first["module"], first["site"], f"step {first['step']}", first["direction"]))
+    )
+    rank = f" on rank {first['rank']}" if len(found["b"]["ranks"]) > 1 else ""
+    return (
+        f"They first truly part at {first['op']}{rank} ({where}), call {first['a']} of A and "
+        f"{first['b']} of B: {first['message']} ({total}).{missing}"
+    )

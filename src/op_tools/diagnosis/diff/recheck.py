@@ -1,0 +1,48 @@
+"""Was a recorded call right? It is made again on the CPU, in float64, from its own arguments."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from op_tools.capture.encoding import Recorded
+from op_tools.compare import eligibility, host_verdicts
+from op_tools.compare.eligibility import NoReferenceError
+from op_tools.compare.host_verdicts import Taken
+from op_tools.core import dispatch
+from op_tools.diagnosis.diff.recordings import Entry
+from op_tools.replay import Prepared, ReplayError
+from op_tools.replay.verdicts import rerun_of
+
+
+def fault_of(entry: Entry) -> str | None:
+    """What is wrong with its results, "" when they are right; None: it cannot be said.
+
+    By the judge of OpAutoCompare, so an error that its arguments brought along is not its own.
+    """
+    if entry.load is None:
+        return None
+    try:
+        recorded = entry.load()
+        if not recorded.has_output:
+            return None
+        taken = _taken(recorded)
+        if taken is None:
+            return None
+        with dispatch.unseen(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            items = host_verdicts.forward(taken, "calibrated")
+    except (NoReferenceError, ReplayError, ValueError, RuntimeError, TypeError):
+        return None  # damaged bytes, no such kernel here, no reference: nobody is accused
+    bad = [item for item in items if not item.verdict.passed]
+    return f"{bad[0].label}: {bad[0].verdict}" if bad else ""
+
+
+def _taken(recorded: Recorded) -> Taken | None:
+    host = Prepared(recorded, eligibility.HOST, backward=False)
+    again = rerun_of(recorded, host, recorded.header.get("id", 0), recorded.output)
+    if eligibility.unfit(again.call):
+        return None
+    after = [recorded.mutated.get(at) for at in range(len(host.given))]
+    return Taken(again, recorded.output, after, False, "cpu")

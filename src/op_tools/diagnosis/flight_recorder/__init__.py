@@ -1,0 +1,1 @@
+"""The flight recorder: metrics of the last training steps, on disk at any moment."""

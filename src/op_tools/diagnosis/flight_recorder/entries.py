@@ -1,0 +1,75 @@
+"""What a line of the flight recorder says: for its file, for people, and what to do next."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from deeplink.table import console
+from op_tools.diagnosis.flight_recorder.measurements import Figures
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def next_command(step: int) -> str:
+    """What names the line: the kernels of the steps around it, looked at one by one."""
+    return f"deeplink why-nan --steps {max(0, step - 1)}- -- {shlex.join(['python', *sys.argv])}"
+
+
+def tell(event: dict[str, Any]) -> None:
+    say = console(stderr=True).print
+    say(f"FlightRecorder: {event['event']}: {event['text']}", style="red", soft_wrap=True)
+    if "next" in event:
+        say(f"Hint: for the line, from the last checkpoint: {event['next']}", soft_wrap=True)
+
+
+def memory() -> dict[str, int]:
+    """Bytes of the process, and of the device where it tells without waiting."""
+    found = {}
+    try:
+        with open("/proc/self/statm") as file:
+            found["process"] = int(file.read().split()[1]) * PAGE
+    except (OSError, ValueError, IndexError):
+        pass
+    accelerator = torch.accelerator.current_accelerator()
+    module = torch.get_device_module(accelerator.type) if accelerator is not None else None
+    if module is not None and hasattr(module, "memory_allocated") and module.is_initialized():
+        found["device"] = int(module.memory_allocated())
+    return found
+
+
+def bad_names(figures: dict[str, Figures]) -> list[str]:
+    return [name for name, found in figures.items() if found[2]]
+
+
+def edge(names: Sequence[str], grads: dict[str, Figures]) -> str:
+    """How far a bad gradient has come, of all of them in the order of the model."""
+    bad = [at for at, name in enumerate(names) if name in grads and grads[name][2]]
+    text = (
+        f"{len(bad)} of {len(names)} gradients are bad, that of {names[bad[-1]]} the last of them"
+    )
+    behind = bad[-1] + 1
+    if behind < len(names):
+        text += f"; that of {names[behind]} is good: it began in the backward pass between the two"
+    return text
+
+
+def first_bad(line: dict[str, Any]) -> str:
+    """The first module whose result is bad: they are in the order of the step."""
+    bad = bad_names(line["modules"])
+    return f"; the first module with a bad result: {bad[0].partition(' ')[2]}" if bad else ""
+
+
+def shown(line: dict[str, Any]) -> dict[str, Any]:
+    """A line as it is written: without what it has not, and nan and inf as null."""
+    found = {key: value for key, value in line.items() if value != {} and value is not None}
+    if "loss" in found:
+        loss = line["loss"].get("loss")
+        found["loss"] = loss if loss is not None and math.isfinite(loss) else None
+    return found

@@ -1,0 +1,458 @@
+"""The flight recorder: what the last steps looked like, on disk at any moment.
+
+It costs 0.5 to 4 % of the time of steps of 10 ms or more.
+
+A line for each step: the loss, gradients, parameters and results of modules as far as its share of
+the time goes (in turns, so that all come up), memory. When the loss is NaN or leaps, when the
+program raises, is ended by a signal or hangs, the lines are kept and the next steps are recorded
+whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from deeplink import identity, settings
+from deeplink.table import console
+from op_tools.core import dispatch, grad_scaler, graph_capture, lifecycle, output_paths, tool_errors
+from op_tools.core.call import tensor_list
+from op_tools.diagnosis.flight_recorder import entries, measurements, stacks
+from op_tools.diagnosis.flight_recorder.measurements import Budget, Patience, Signals, Usual
+from op_tools.diagnosis.flight_recorder.ring_file import Ring
+from op_tools.diagnosis.flight_recorder.signal_thread import Unheard, end_by
+from op_tools.diagnosis.nan import autograd_search, backward_roots
+from op_tools.tensors import finite, statistics
+
+OF_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
+MODULES_EVERY = 8  # steps: results of modules cost a hook around each
+MEMORY_EVERY = 8  # steps, where there is time for it
+MEMORY_AT_LEAST = 64  # steps: a leak shows however short they are
+LONG = 0.25  # seconds: a step in which memory is always asked for
+ARMED = 2  # steps that are recorded whole after an event
+SKIPS = 20  # steps in a row that a GradScaler skips by right: its scale is then 2**-20 of the first
+EVENTS = 4  # that are kept in a file of their own; the rest are lines
+TOGETHER = 8  # parameters, of which a device is asked at once: its calls are what costs
+AT_LEAST = 1.0  # seconds between two writes at most
+PARTS = ("loss", "grads", "params", "modules")  # of a line: figures that may come late
+TOLD = ("nan", "spike", "hang")  # events that are said at once: the program may go on for days
+LAST = ("signal", "hang")  # after which there may be nothing more
+PERIOD = 1.0  # seconds between two looks of the watchdog
+GRACE = 2.0  # seconds that the main thread has to handle a signal
+
+
+class FlightRecorder:
+    """`with FlightRecorder(): …`, or `deeplink run --recorder train.py`."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._unheard: Unheard | None = None
+        self._active = False
+        self._handle: Any = None  # of the hook around modules
+        self.steps = self.skipped = 0
+        self.events: list[str] = []
+
+    # Life.
+
+    def start(self) -> Self:
+        """From now on; SettingError when the folder cannot be written."""
+        if self._active:
+            return self
+        self._active = True
+        folder = output_paths.folder("recorder")
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        stem = folder / f"recorder_pid{output_paths.owner(folder)}_{stamp}{output_paths.rank()}"
+        self.ring = Ring(stem, settings.OP_RECORDER_LIMIT.get())
+        self.budget, self.patience, self.signals = Budget(), Patience(), Signals()
+        self.steps, self.events = 0, []
+        self.skipped = self._skipped = 0  # steps, by a GradScaler: of all, and of the last ones
+        self._line = self._new_line()
+        self._usual, self._bad = Usual(), False
+        self._lines: list[dict[str, Any]] = []  # that wait to be written
+        self._written = time.monotonic()
+        self._pending: deque[dict[str, Any]] = deque()  # lines whose figures are still to come
+        self._names: dict[int, str] = {}  # of parameters
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._turn = self._armed = 0
+        self._last, self._longest = time.monotonic(), 0.0
+        self._first: Any = None  # the optimizer that counts the steps
+        self._lock = threading.RLock()
+        begin = {"begin": time.time(), "pid": os.getpid(), "command": sys.argv}
+        self.ring.add({**begin, **identity.current().as_dict()})
+        self._watch()
+        lifecycle.begun(self)
+        return self
+
+    def stop(self, quiet: bool = False) -> None:
+        """Writes what waits, and says one line; `quiet`: not when nothing was seen."""
+        if not self._active:
+            return
+        self._ended.set()
+        if self._unheard is not None:
+            self._unheard.wake()
+        self._watcher.join(5)  # it may be at a long line
+        self._unwatch()
+        with self._lock, dispatch.unseen():
+            try:
+                self.signals.ask()
+                self.signals.arrived(wait=True)
+            except Exception as error:  # of a device that has failed: the lines are kept
+                tool_errors.add("FlightRecorder", "stop", error)
+            self._flush(everything=True)
+            self.ring.add({"end": time.time(), "steps": self.steps})
+            self.ring.close()
+        if self.steps or not quiet:
+            console().print(self.summary(), soft_wrap=True)
+
+    def _unwatch(self) -> None:
+        self._active = False
+        lifecycle.over(self)
+        while self._undo:
+            self._undo.pop()()
+
+    def close(self) -> None:
+        """At the end of Python, where nobody has stopped it."""
+        self.stop(quiet=True)
+
+    def forget(self) -> None:
+        """In a forked child nothing is watched: the lines are the parent's."""
+        self._unwatch()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def summary(self) -> str:
+        """What it saw and cost."""
+        skipped = f" ({self.skipped} skipped by the GradScaler)" if self.skipped else ""
+        text = f"FlightRecorder: {self.steps} steps{skipped} in {self.ring.stem}.*.jsonl, "
+        text += f"{self.budget.share:.1%} of the time"
+        if self.events:
+            text += f"; {len(self.events)} events, the first: {self.events[0]}"
+        if self.ring.lost:
+            text += f"; {self.ring.lost} lines were not written: {self.ring.failed or 'too long'}"
+        return text
+
+    # What is watched.
+
+    def _watch(self) -> None:
+        before = register_optimizer_step_pre_hook(self._guarded(self._before_step))
+        after = register_optimizer_step_post_hook(self._guarded(self._after_step))
+        skipped = grad_scaler.watch(self._guarded(self._skipped_step))
+        self._undo += [before.remove, after.remove, skipped]
+        self._undo.append(backward_roots.watch("FlightRecorder", self._guarded(self._backward)))
+        self._undo.append(lambda: self._modules(False))
+        self._watch_end()
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(target=self._watchdog, args=(self._ended,), daemon=True)
+        self._watcher.start()
+
+    def _guarded(self, act: Callable[..., None]) -> Callable[..., None]:
+        """A tool must not kill the program that it watches; what it costs is counted."""
+
+        def run(*args: Any) -> None:
+            self.budget.enter()
+            try:
+                if not graph_capture.is_capturing():
+                    with dispatch.unseen():
+                        act(*args)
+            except Exception as error:  # whatever it is, it is ours
+                tool_errors.add("FlightRecorder", act.__name__, error)
+            self.budget.leave()
+
+        return run
+
+    def _watch_end(self) -> None:
+        plain = sys.excepthook
+
+        def hook(kind: Any, error: Any, trace: Any) -> None:
+            text = "".join(traceback.format_exception_only(kind, error)).strip()
+            self._event("exception", text, stacks.of_error(trace))
+            plain(kind, error, trace)
+
+        sys.excepthook = hook
+
+        def put_back() -> None:
+            if sys.excepthook is hook:
+                sys.excepthook = plain
+
+        self._undo.append(put_back)
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+            self._unheard = Unheard()
+            self._undo.append(self._leave_signal)
+
+    def _terminated(self, number: int, frame: Any) -> None:
+        try:
+            stack = traceback.format_stack(frame)[-4:]
+            self._event("signal", signal.Signals(number).name, stack)
+        finally:  # whatever we have met, it ends by the signal
+            end_by(number)
+
+    def _leave_signal(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # Python lets no other change it
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self._unheard is not None:
+            self._unheard.close()
+            self._unheard = None
+
+    # A step.
+
+    @staticmethod
+    def _new_line() -> dict[str, Any]:
+        return {"step": 0, "loss": {}, "grads": {}, "params": {}, "modules": {}}
+
+    def _modules(self, on: bool) -> None:
+        """The hook around modules is there only in the steps that use it."""
+        handle = self._handle
+        if on and handle is None:
+            look = self._guarded(self._module)
+
+            def hook(module: nn.Module, args: Any, result: Any) -> None:
+                if not torch.compiler.is_compiling():  # else it would be part of the graph
+                    look(module, result)
+
+            # a program that is compiled is not warned of a hook that it did not make
+            warnings.filterwarnings("ignore", OF_HOOKS, UserWarning)
+            self._handle = register_module_forward_hook(hook)
+        elif not on and handle is not None:
+            handle.remove()
+            self._handle = None
+
+    def _module(self, module: nn.Module, result: Any) -> None:
+        if module not in self._paths:
+            self._name(module)
+        if self._armed or self.budget.open:
+            made = [t for t in tensor_list(result)[:1] if finite.has_numbers(t)]
+            if made:
+                count = len(self._line["modules"])
+                name = f"{count} {self._paths[module]}"
+                self.signals.take([(self._line["modules"], name)], made)
+
+    def _name(self, root: nn.Module) -> None:
+        """Modules and parameters by their paths; a root that comes later knows more of them."""
+        for name, module in root.named_modules():
+            if not name:
+                self._paths.setdefault(module, type(module).__name__)
+            elif len(name) >= len(self._known.get(module, "")):
+                self._paths[module] = self._known[module] = name
+        for name, parameter in root.named_parameters():
+            if name.count(".") >= self._names.get(id(parameter), "").count("."):
+                self._names[id(parameter)] = name
+
+    def _backward(self, started: Sequence[Any]) -> None:
+        first = next((t for t in started if isinstance(t, Tensor) and t.numel() == 1), None)
+        if first is None:
+            return
+        loss = grad_scaler.unscaled(first)
+        value, into = first.detach() if loss is None else loss, self._line["loss"]
+        if not (statistics.is_seen(value) or self.patience.waits):
+            self.signals.hold(value, into)
+            return
+        found = self.budget.awaited(value)
+        measurements.put_loss(into, found)
+        if not (math.isfinite(found) or self._bad or len(self.ring.copies) >= EVENTS):
+            self._line["origin"] = str(autograd_search.origin(first, self._names) or "")
+
+    def _skipped_step(self, optimizer: Optimizer) -> None:
+        """A step that a GradScaler left out: it counts, and shows what the gradients were."""
+        if self._first in (None, id(optimizer)):
+            self._line["skipped"] = True
+        self._before_step(optimizer)
+        self._after_step(optimizer)
+
+    def _before_step(self, optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:
+        if self._first is None:
+            self._first = id(optimizer)
+        overflow = getattr(optimizer, "found_inf", None)  # a GradScaler's: the optimizer skips
+        scale = getattr(optimizer, "grad_scale", None)  # and unscales
+        if overflow is not None:
+            known = statistics.is_seen(overflow)
+            self._line["skipped"] = bool(overflow) if known else None
+        stuck = self._skipped == SKIPS and bool(self._line.get("skipped"))
+        if not (self._armed or self.budget.open or stuck):
+            self._turn += 1
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        with_gradients = [p for p in parameters if p.grad is not None]
+        count = len(with_gradients)
+        names = [self._names.get(id(p)) or f"[{at}]" for at, p in enumerate(with_gradients)]
+        grads, params = self._line["grads"], self._line["params"]
+        taken, many = 0, 1 if count and statistics.is_seen(with_gradients[0]) else TOGETHER
+        while taken < count and (self._armed or self.budget.open):
+            ats = [(self._turn + at) % count for at in range(taken, min(taken + many, count))]
+            places = [(part, names[at]) for part in (grads, params) for at in ats]
+            some = [with_gradients[at] for at in ats]
+            self.signals.take(places, [*(_unscaled(p.grad, scale) for p in some), *some])
+            taken += len(ats)
+        self._turn += max(1, taken)
+        if "skipped" in self._line and not stuck:
+            return  # bad gradients are an overflow of the scaled loss
+        if stuck:
+            self._line["skips"] = self._skipped
+        if (entries.bad_names(grads) or stuck) and not self._bad and "origin" not in self._line:
+            gradients = [_unscaled(parameter.grad, scale) for parameter in with_gradients]
+            self.signals.take([(grads, name) for name in names], gradients)
+            if entries.bad_names(grads):  # else the device has not answered yet
+                self._line["origin"] = entries.edge(names, grads)
+
+    def _after_step(self, optimizer: Optimizer, args: Any = None, kwargs: Any = None) -> None:
+        if self._first not in (None, id(optimizer)):
+            return  # of several optimizers the first one counts
+        now = time.monotonic()
+        took, self._last = now - self._last, now
+        if self.steps:
+            self._longest = max(self._longest, took)
+            self.patience.step(took)
+        line, self._line = self._line, self._new_line()
+        line |= {"step": self.steps, "at": time.time(), "ms": round(took * 1e3, 3)}
+        self._skipped = self._skipped + 1 if line.get("skipped") else 0
+        self.skipped += bool(line.get("skipped"))
+        self._pending.append(line)
+        self.steps += 1
+        self._armed = max(0, self._armed - 1)
+        self.budget.step()
+        may = bool(self._armed) or self.budget.open or self._bad_loss(line)
+        if took > LONG or line["step"] % (MEMORY_EVERY if may else MEMORY_AT_LEAST) == 0:
+            line |= {"memory": entries.memory(), "share": round(self.budget.share, 5)}
+        due = self.steps % MODULES_EVERY == 0 and self.budget.open
+        # from the second step on: what is compiled in the first has no hook in its way
+        self._modules(bool(self._armed) or due or self.steps == 1)
+        if may or self._is_late:  # else nothing but the line, which waits
+            self.signals.ask()
+            self.signals.arrived()
+            self._flush()
+
+    @property
+    def _is_late(self) -> bool:
+        return self._last - self._written > AT_LEAST
+
+    @staticmethod
+    def _bad_loss(line: dict[str, Any]) -> bool:
+        loss = line["loss"].get("loss")
+        return loss is not None and not math.isfinite(loss)
+
+    def _flush(self, everything: bool = False) -> None:
+        """Writes the lines whose figures have come; many at once where time is short."""
+        with self._lock:
+            waiting = set() if everything else self.signals.pending()
+            while self._pending:
+                line = self._pending[0]
+                if waiting and any(id(line[part]) in waiting for part in PARTS):
+                    break
+                self._pending.popleft()
+                self._lines.append(line)
+                self._look(line)
+            if everything or self._is_late or self._armed or self.budget.open:
+                self._written = self._last
+                self.ring.add_all([entries.shown(line) for line in self._lines])
+                self._lines.clear()
+
+    def _look(self, line: dict[str, Any]) -> None:
+        """Whether this step is an event."""
+        step, loss = line["step"], line["loss"].get("loss")
+        grads, bad_loss = entries.bad_names(line["grads"]), self._bad_loss(line)
+        if "skipped" in line and "skips" not in line:
+            grads = []  # an overflow of the scaled loss
+        was_bad, self._bad = self._bad, bad_loss or bool(grads)
+        if self._bad and not was_bad:  # the first of a row of them
+            bad = "the loss" if bad_loss else f"the gradient of {grads[0]}"
+            text = f"{bad} is not finite in step {step}{entries.first_bad(line)}"
+            if "skips" in line:
+                text += f"; the GradScaler has skipped {line['skips']} steps in a row before it"
+            origin = line.get("origin")
+            self._event("nan", f"{text}; {origin}" if origin else text, step=step)
+        if bad_loss:
+            return
+        if loss is not None and self._usual.leaps(loss):
+            text = f"the loss of step {step} is {loss:.4g}, it was about {self._usual.mean:.4g}"
+            self._event("spike", text)
+
+    # Events.
+
+    def _event(self, kind: str, text: str, stack: Sequence[str] = (), step: int = 0) -> None:
+        """A line about it, a copy of what led to it, and the next steps whole."""
+        with self._lock:
+            if kind in LAST:  # what is still to come may never do so
+                self._lines += self._pending
+                self._pending.clear()
+            self.ring.add_all([entries.shown(line) for line in self._lines])
+            self._lines.clear()
+            known = sum(event.startswith(f"{kind}: ") for event in self.events)
+            if known >= EVENTS and kind in ("nan", "spike"):
+                return
+            self.events.append(f"{kind}: {text}")
+            event = {"event": kind, "step": self.steps, "at": time.time(), "text": text}
+            if kind == "nan":
+                event["next"] = entries.next_command(step)
+            self.ring.add(event | ({"stack": list(stack)} if stack else {}))
+            if kind in TOLD:
+                entries.tell(event)
+            if len(self.ring.copies) < EVENTS:
+                self.ring.keep(f"{kind}-step{self.steps}")
+            if kind in ("nan", "spike") and self._active:  # else the hook would stay
+                self._armed = ARMED
+                self._modules(True)
+
+    def _watchdog(self, ended: threading.Event) -> None:
+        told = 0.0
+        while not self._pause(ended):
+            limit = max(settings.OP_RECORDER_HANG.get(), 20 * self._longest)
+            since = time.monotonic() - self._last
+            if since > limit and told != self._last:
+                told = self._last
+                text = f"no step for {since:.0f} s, after {self.steps}"
+                self._event("hang", text, stacks.of_threads())
+
+    def _pause(self, ended: threading.Event) -> bool:
+        """Until the next look; whether this is the end. A program that hangs is ended by SIGTERM,
+        as it would be without us.
+        """
+        unheard = self._unheard
+        if unheard is None or ended.is_set():
+            return ended.wait(PERIOD)
+        number = unheard.wait(PERIOD)
+        ours = number == signal.SIGTERM and signal.getsignal(number) == self._terminated
+        if ours and not ended.wait(GRACE):
+            self._hung(number)
+        return ended.is_set()
+
+    def _hung(self, number: int) -> None:
+        try:
+            if self._lock.acquire(timeout=PERIOD):  # the main thread may have it, for good
+                self._event("signal", signal.Signals(number).name, stacks.of_threads())
+                self._lock.release()
+        finally:
+            end_by(number)
+
+
+def _unscaled(gradient: Tensor | None, scale: Tensor | None) -> Tensor | None:
+    """A gradient without the scale that a fused optimizer takes out of it."""
+    if gradient is None or scale is None:
+        return gradient
+    return gradient / scale.to(gradient.device)

@@ -1,0 +1,1 @@
+"""The origin of the first NaN or Inf of a program."""

@@ -1,0 +1,169 @@
+"""A page's content as one HTML file: columns packed in binary, the script and the style inside."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime
+import json
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deeplink import __version__
+from deeplink.errors import DeeplinkError
+from deeplink.table import console
+from op_tools.diagnosis.report import source_lines, summary
+from op_tools.diagnosis.report.model import STATES, Content, Row
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Texts of a row are numbers of a list of their own; the script turns them back.
+TEXTS: tuple[str, ...] = ("op", "direction", "module", "site", "dtype", "shape", "part", "note")
+NUMBERS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
+    "step": ("i4", lambda row: row.step),
+    "rank": ("i2", lambda row: row.rank),
+    "state": ("u1", lambda row: STATES.index(row.state)),
+    "ms": ("f4", lambda row: row.ms),
+    "error": ("f4", lambda row: min(row.error, 1e30)),
+    "low": ("f4", lambda row: row.low),
+    "high": ("f4", lambda row: row.high),
+    "norm": ("f4", lambda row: row.norm),
+    "bytes": ("f4", lambda row: row.bytes),
+    "start": ("f8", lambda row: row.start),
+    "took": ("f4", lambda row: row.took),
+}
+
+
+def write(content: Content, path: Path, root: Path) -> int:
+    """Writes the page, whole or not at all; its size. Source lines are looked for under `root`."""
+    text = render(content, root).encode()
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(text)
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise DeeplinkError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            "what the run wrote is still there; say `deeplink report RUN -o FILE` elsewhere.",
+        ) from None
+    return len(text)
+
+
+def offer(content: Content, path: Path) -> None:
+    """Writes the page and says where it is; a disk that is full costs the page alone."""
+    try:
+        write(content, path, Path())
+    except DeeplinkError as error:
+        console(stderr=True).print(str(error), style="red", soft_wrap=True)
+        return
+    console().print(f"report: {path}", soft_wrap=True)
+
+
+def render(content: Content, root: Path) -> str:
+    """The page as text."""
+    head, blob = packed(content)
+    head["code"] = source_lines.excerpts(
+        sorted({row.site for row in content.rows if row.site}), root
+    )
+    head |= summary.of(content)
+    folder = files("op_tools.diagnosis.report")
+    page = folder.joinpath("page.html").read_text("utf-8")
+    parts = {
+        "TITLE": escape(content.title),
+        "DEVICES": escape(" · ".join(content.devices) or "The run does not name its device."),
+        "STYLE": folder.joinpath("style.css").read_text("utf-8"),
+        "HEAD": json.dumps(_finite(head), separators=(",", ":")).replace("</", "<\\/"),
+        "BLOB": base64.b64encode(zlib.compress(blob, 6)).decode(),
+        "SCRIPT": "\n".join(
+            folder.joinpath(name).read_text("utf-8") for name in ("data.js", "charts.js", "page.js")
+        ),
+    }
+    for name, text in parts.items():
+        page = page.replace(f"<!--{name}-->", text)
+    return page
+
+
+def packed(content: Content) -> tuple[dict[str, Any], bytes]:
+    """What the script reads: a description in JSON, and the bytes of all columns."""
+    texts: dict[str, list[str]] = {}
+    columns: dict[str, Array] = {}
+    for name in TEXTS:
+        texts[name], columns[name] = _coded([getattr(row, name) for row in content.rows])
+    for name, (kind, of) in NUMBERS.items():
+        values = [math.nan if (value := of(row)) is None else value for row in content.rows]
+        columns[name] = _column(values, kind)
+    modules = sorted(content.modules, key=lambda each: (each[1], -each[2]))
+    texts["module_name"], columns["module_name"] = _coded([name for name, _, _ in modules])
+    columns["module_start"] = _column([start for _, start, _ in modules], "f8")
+    columns["module_took"] = _column([took for _, _, took in modules], "f4")
+    columns["module_depth"] = _column(_depths(modules), "u1")
+    layout, parts, at = [], [], 0
+    for name, column in columns.items():
+        data = column.tobytes()
+        layout.append({"name": name, "type": column.dtype.str[1:], "at": at, "count": len(column)})
+        pad = -len(data) % 8
+        parts.append(data + bytes(pad))
+        at += len(data) + pad
+    head = {
+        "version": __version__,
+        "title": content.title,
+        "devices": content.devices,
+        "made": datetime.datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "clock": content.clock,
+        "states": STATES,
+        "texts": texts,
+        "columns": layout,
+        "charts": [asdict(summary.thinned(chart)) for chart in content.charts],
+        "cells": [asdict(cell) for cell in content.cells],
+        "groups": [asdict(group) for group in content.groups],
+        "tables": [asdict(table) for table in content.tables],
+        "sources": content.sources,
+        "problems": content.problems,
+        "notes": content.notes,
+    }
+    return head, b"".join(parts)
+
+
+def _coded(values: Sequence[str]) -> tuple[list[str], Array]:
+    known: dict[str, int] = {}
+    codes = [known.setdefault(value, len(known)) for value in values]
+    return list(known), _column(codes, "u4")
+
+
+def _column(values: Sequence[float], kind: str) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float64).astype(f"<{kind}")
+
+
+def _depths(modules: Sequence[tuple[str, float, float]]) -> list[int]:
+    """How deep each slice lies within others; they come by their starts, the longer first."""
+    ends: list[float] = []
+    found = []
+    for _, start, took in modules:
+        while ends and ends[-1] <= start:
+            ends.pop()
+        found.append(min(len(ends), 255))
+        ends.append(start + took)
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for nan and inf."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

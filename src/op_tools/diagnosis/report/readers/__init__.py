@@ -1,0 +1,126 @@
+"""Which files of a run are read, and by whom. A damaged file costs itself, and is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from deeplink.errors import DeeplinkError
+from op_tools.capture.packed_reader import SUFFIX
+from op_tools.core import output_paths
+from op_tools.diagnosis.report.model import Content
+from op_tools.diagnosis.report.readers import conformance, diagnosis, recorder, tools
+
+Reader = Callable[[Path, Content], None]
+
+# By the ends of names, the first that fits; a reader may skip what turns out to be something else.
+READERS: tuple[tuple[str, str, Reader], ...] = (
+    ("op_autocompare_info_*.jsonl", "comparisons", tools.comparisons),
+    ("op_autocompare_info_*.csv", "comparisons", tools.comparison_table),
+    ("op_elasped_info_*.json", "times, by kind of call", tools.time_groups),
+    ("op_elasped_info_*.csv", "times, by call", tools.times),
+    ("op_statistics_info_*.jsonl", "statistics", tools.statistics),
+    (f"*{SUFFIX}", "captured calls", tools.archive),
+    ("process_monitor_result_*.csv", "memory of the process", tools.monitor),
+    ("recorder_*.jsonl", "flight recorder", recorder.steps),
+    ("results.jsonl", "conformance", conformance.results),
+    ("rank-*.json", "collectives", diagnosis.collectives),
+    ("*.json", "", diagnosis.any_json),
+)
+# A run in progress has thousands of small files of tensors: they are named by their folder alone.
+SKIPPED = {".owners", "device", "cpu"}
+STAMP = re.compile(r"\d{4}(-\d\d){5}")  # in a name: when its process began to write
+RANK = re.compile(r"-rank(\d+)of(\d+)")
+TOGETHER = timedelta(seconds=90)  # between the starts of a run's ranks at most
+
+
+def read(run: Path) -> Content:
+    """All that is known of a run: a folder, or one file of it."""
+    if not run.exists():
+        raise DeeplinkError(
+            f"there is nothing at {run}.",
+            "give what a tool wrote: op_tools_results, a file in it, or the folder of `diff`.",
+        )
+    content = Content(title=run.resolve().name)
+    files = list(_files(run)) if run.is_dir() else [run]
+    kept = _last(files, content)
+    content.devices = output_paths.devices(run, kept)
+    for file in kept:
+        _one(file, run, content)
+    content.problems += _missing(kept)
+    if run.is_dir():
+        tools.folders(run, content)
+    if content.empty:
+        seen = "; ".join(content.problems) or f"{len(files)} files, none of a tool"
+        raise DeeplinkError(
+            f"{run} has nothing to show: {seen}.",
+            "`deeplink run --time train.py` or `--autocompare` writes op_tools_results.",
+        )
+    return content
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for file in sorted(root.rglob("*")):
+        inner = file.relative_to(root).parts
+        if file.is_file() and not SKIPPED & set(inner[:-1]) and not file.name.startswith("."):
+            yield file
+
+
+def _last(files: list[Path], content: Content) -> list[Path]:
+    """Of each tool the files of its last run: a folder of results collects those of many."""
+    newest: dict[str, datetime] = {}
+    for file in files:
+        stamp = _stamp(file)
+        if stamp is not None:
+            kind = file.name.split("_pid")[0]
+            newest[kind] = max(newest.get(kind, stamp), stamp)
+    kept, left = [], 0
+    for file in files:
+        stamp = _stamp(file)
+        last = newest.get(file.name.split("_pid")[0])
+        if stamp is not None and last is not None and last - stamp > TOGETHER:
+            left += 1
+        else:
+            kept.append(file)
+    if left:
+        text = f"{left} files of earlier runs in this folder are left out; name one to see it"
+        content.notes.append(text)
+    return kept
+
+
+def _missing(files: list[Path]) -> list[str]:
+    """The ranks of which there is no file, where there are some of others."""
+    found = [match for file in files if (match := RANK.search(file.name))]
+    world = max((int(match[2]) for match in found), default=0)
+    missing = sorted(set(range(world)) - {int(match[1]) for match in found})
+    names = ", ".join(map(str, missing))
+    return [f"rank {names} of {world} is missing; the rest is shown"] if missing else []
+
+
+def _stamp(file: Path) -> datetime | None:
+    found = STAMP.search(file.stem)
+    return datetime.strptime(found[0], "%Y-%m-%d-%H-%M-%S") if found else None
+
+
+def _one(file: Path, run: Path, content: Content) -> None:
+    found = next((row for row in READERS if file.match(row[0])), None)
+    if found is None:
+        return
+    pattern, what, reader = found
+    shown = str(file.relative_to(run)) if run.is_dir() else file.name
+    if pattern.endswith(".csv") and _has_details(file, pattern):
+        return
+    before = (len(content.rows), len(content.sources))
+    try:
+        reader(file, content)
+    except Exception as error:  # a file that was cut off, or is something else: told, not raised
+        content.problems.append(f"{shown} was not read: {type(error).__name__}: {error}")
+        return
+    if what and (len(content.rows) > before[0] or file.stat().st_size):
+        content.sources.append((shown, what))
+
+
+def _has_details(file: Path, pattern: str) -> bool:
+    return pattern.startswith("op_autocompare") and file.with_suffix(".jsonl").exists()

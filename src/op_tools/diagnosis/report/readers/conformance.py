@@ -1,0 +1,57 @@
+"""The conformance suite's results as a matrix of operators and types."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from op_tools.diagnosis.report.model import Cell, Content, Finding, Row
+from op_tools.diagnosis.report.readers.tools import lines_of
+
+BAD = ("failed", "crashed", "hung", "error")
+ORDER = {"A": 0, "B": 1, "F": 2}
+
+
+def results(file: Path, content: Content) -> None:
+    """results.jsonl: a row for each case that is wrong, a cell for each op in a type."""
+    cases: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    reasons: Counter[str] = Counter()
+    for found in lines_of(file):
+        if "case" not in found or "status" not in found:
+            return  # somebody else's
+        if found["status"] == "skipped":
+            reasons[str(found.get("reason") or "no reason given")] += 1
+            continue
+        words: list[str] = str(found["case"]).split("/")
+        op, dtype = words[0], words[1] if len(words) > 1 else ""
+        cases[op, dtype].append(found)
+    for (op, dtype), rows in sorted(cases.items()):
+        bad = [row for row in rows if row["status"] in BAD or row.get("grade") == "F"]
+        worst = max((float(row.get("error") or 0) for row in rows), default=-1.0)
+        grades = [row["grade"] for row in rows if row.get("grade")]
+        grade = max(grades, key=lambda word: ORDER.get(word, 3), default="")
+        content.cells.append(Cell(op, dtype, len(rows), len(bad), worst, grade))
+        content.rows += [_row(op, dtype, row) for row in bad]
+    wrong = sum(cell.wrong for cell in content.cells)
+    count = sum(cell.count for cell in content.cells)
+    skipped = f", {reasons.total()} skipped" if reasons else ""
+    why = tuple(f"{number} skipped: {reason}" for reason, number in reasons.most_common(3))
+    if wrong:
+        ops = sorted({cell.op for cell in content.cells if cell.wrong})
+        named = ", ".join(ops[:12]) + (f" and {len(ops) - 12} more" if len(ops) > 12 else "")
+        title = f"{wrong} of {count} conformance cases failed{skipped}"
+        content.findings.append(Finding("bad", title, (named, *why)))
+    elif count:
+        title = f"{count} conformance cases passed{skipped}"
+        content.findings.append(Finding("good", title, why))
+    elif reasons:
+        title = f"no conformance case ran{skipped}"
+        content.findings.append(Finding("warn", title, why))
+
+
+def _row(op: str, dtype: str, found: dict[str, Any]) -> Row:
+    said = found.get("findings") or [{}]
+    note = said[0].get("message") or found.get("reason") or found["status"]
+    error = float(found.get("error") or 0)
+    return Row(op, dtype=dtype, part=found["case"], state="wrong", error=error, note=str(note))

@@ -1,0 +1,210 @@
+"""What bisect, diff, determinism, one-iter and why-nan write, as findings, charts and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deeplink import flight, identity
+from op_tools.diagnosis.report.model import Chart, Content, Finding, Row, Series, Table
+from op_tools.diagnosis.report.readers.tools import trace
+
+Found = dict[str, Any]
+
+
+def any_json(file: Path, content: Content) -> None:
+    """A file by what it says of itself; others are left alone."""
+    found = _parsed(file)
+    if isinstance(found, list):
+        trace(found, content)
+    elif isinstance(found, dict) and "traceEvents" in found:
+        trace(found["traceEvents"], content)
+    elif isinstance(found, dict) and found.get("kind") in KINDS:
+        KINDS[found["kind"]](found, content)
+        content.sources.append((file.name, found["kind"]))
+    elif isinstance(found, dict) and {"layers", "first"} <= set(found):
+        one_iteration(found, content)
+        content.sources.append((file.name, "one-iter"))
+
+
+def _parsed(file: Path) -> Any:
+    text = file.read_text("utf-8")
+    try:
+        return json.loads(text)
+    except ValueError:
+        if text.startswith("["):  # a trace that was cut off: up to its last whole event
+            return json.loads(text[: text.rindex("}") + 1] + "]")
+        raise
+
+
+# The searches.
+
+
+def bisect(found: Found, content: Content) -> None:
+    guilty = found["guilty"]
+    level: Any = "bad" if guilty else "good" if found["status"] == "nothing" else "warn"
+    places = [place for each in guilty for place in each["places"]]
+    lines = [
+        f"{place['module'] or '(outside of modules)'}, {place['direction']}, {place['site']}"
+        for place in places[:6]
+    ]
+    lines += [f"reproduce it: deeplink run {each['script']}" for each in guilty if each["script"]]
+    site = next((place["site"] for place in places if place["site"]), "")
+    content.findings.append(Finding(level, found["verdict"], tuple(lines), site))
+    rows = [
+        (
+            *(run["number"], run["purpose"], len(run["ops"]), run["outcome"], run["reason"]),
+            *(f"{run['seconds']:.1f} s",),
+        )
+        for run in found["runs"]
+    ]
+    columns = ("run", "purpose", "operators elsewhere", "outcome", "reason", "time")
+    content.tables.append(Table("Runs of the bisection", columns, rows))
+
+
+def diff(found: Found, content: Content) -> None:
+    level: Any = {"diverges": "bad", "nothing in common": "warn"}.get(found["status"], "good")
+    first = found["first"] or {}
+    for side in ("a", "b"):
+        for device in found[side].get("devices", ()):
+            content.made_on(f"{side.upper()}: {device}")
+    lines = [found[side]["path"] for side in ("a", "b")]
+    lines += [text for side in ("a", "b") for text in found[side]["problems"]]
+    if first.get("message"):
+        lines.insert(0, first["message"])
+    content.findings.append(
+        Finding(level, found["verdict"], tuple(lines), first.get("site", "")),
+    )
+    growth = found["growth"]
+    if growth:
+        labels = [f"step {g['step']} {g['module'] or '-'} {g['direction']}" for g in growth]
+        series = [
+            Series("of the arguments", [g["error_in"] for g in growth]),
+            Series("of the results", [g["error"] for g in growth]),
+        ]
+        title = "How far the two runs drift apart"
+        axis = "modules, in the order of the run"
+        content.charts.append(Chart("growth", title, axis, "relative", labels, series, True))
+    # what the arguments brought along is nobody's fault
+    states = {"diverges": "wrong", "same": "right", "rounding": "right"}
+    for pair in found["pairs"]:
+        row = Row(pair["op"], pair["direction"], pair["step"], pair["module"], pair["site"])
+        state: Any = states.get(pair["status"], "unknown")
+        row.state, row.part, row.rank = state, pair["how"], pair["rank"]
+        row.note = f"{pair['status']}: {pair['message']}".rstrip(": ")
+        row.error = -1.0 if pair["error"] is None else pair["error"]
+        content.rows.append(row)
+    if found["collectives"]:
+        names = ("run", "op", "number", "step", "status", "rank", "message")
+        rows = [tuple(each[name] for name in names) for each in found["collectives"]]
+        content.tables.append(Table("Collectives", names, rows))
+
+
+def determinism(found: Found, content: Content) -> None:
+    level: Any = {"differs": "bad", "same": "good"}.get(found["status"], "warn")
+    first = found["first"] or {}
+    lines = [
+        f"{t['label']} {t['dtype']} {t['shape']}: {t['differing']} elements differ, "
+        f"by {t['max_abs']} at most"
+        for t in found["tensors"]
+    ]
+    lines += [f"kept: {path}" for path in found["kept"]]
+    content.findings.append(
+        Finding(level, found["verdict"], tuple(lines), first.get("site", "")),
+    )
+
+
+def one_iteration(found: Found, content: Content) -> None:
+    """Layers against a record: how the run drifts, and which of them is wrong alone."""
+    layers = found["layers"]
+    first = found["first"]
+    for key, what in (("record", "recorded on"), ("here", "compared on")):
+        made = identity.read(found.get(key) or {})
+        if made is not None:
+            content.made_on(f"{what} {made}")
+    if found.get("same_device"):
+        title = "The record is from the device under test: a fault of it is in the record too"
+        content.findings.append(Finding("warn", title))
+    if first is None:
+        content.findings.append(Finding("good", "Every layer is as it was recorded"))
+    else:
+        wanted = first["layer"], first["call"]
+        layer = next(each for each in layers if (each["layer"], each["call"]) == wanted)
+        lines = [
+            f"{item['what']}: {item['message']}"
+            for item in layer[first["direction"]]
+            if not item["passed"]
+        ]
+        title = f"{first['layer']} diverges first, {first['direction']}"
+        content.findings.append(Finding("bad", title, tuple(lines[:3]), layer["site"] or ""))
+    labels = [f"{each['layer'] or each['name']}" for each in layers]
+    series = [
+        Series("results", [_number(each["drift"]) for each in layers]),
+        Series("gradients", [_number(each["gradient_drift"]) for each in layers]),
+    ]
+    content.charts.append(
+        Chart("growth", "Drift from the record", "layers", "relative", labels, series, True)
+    )
+    for each in layers:
+        for word in ("forward", "backward"):
+            for item in each[word]:
+                row = Row(each["name"], word, module=each["layer"], site=each["site"] or "")
+                row.part, row.note = item["what"], "" if item["passed"] else item["message"]
+                row.state = "right" if item["passed"] else "wrong"
+                row.error = _number(item["ratio"]) or 0.0
+                content.rows.append(row)
+
+
+def why_nan(found: Found, content: Content) -> None:
+    """The origin of a NaN, and what led to it."""
+    origin = found["origin"]
+    level: Any = "bad" if origin else "good"
+    lines = tuple(found["lines"])
+    site = origin["site"] if origin else ""
+    content.findings.append(Finding(level, found["verdict"], lines, site))
+    if not found["chain"]:
+        return
+    columns = ("", "op", "direction", "step", "module", "line", "largest value", "state")
+    rows = [
+        (
+            *(place, each["op"], each["direction"], each["step"], each["module"], each["site"]),
+            *(each["largest"], each["state"]),
+        )
+        for place, each in enumerate(found["chain"])
+    ]
+    content.tables.append(Table("From the symptom up to the origin", columns, rows))
+
+
+def collectives(file: Path, content: Content) -> None:
+    """Flight records of the ranks: read together, once, with the first of them."""
+    if any(what == "collectives" for _, what in content.sources):
+        return
+    found = flight.read(file.parent)
+    said = flight.diagnose(found)
+    for line in said:
+        content.findings.append(Finding("bad", "A collective does not end", (line,)))
+    rows = [
+        (record.rank, e["group"], flight.name(e), e["state"], e["where"])
+        for record in found
+        for e in record.entries[-20:]
+    ]
+    columns = ("rank", "group", "collective", "state", "line")
+    content.tables.append(Table("The last collectives", columns, rows))
+
+
+KINDS: dict[str, Callable[[Found, Content], None]] = {
+    "bisect": bisect,
+    "diff": diff,
+    "determinism": determinism,
+    "why-nan": why_nan,
+}
+
+
+def _number(value: Any) -> float | None:
+    """As it is written where JSON has no word for it: "inf", "nan"."""
+    if value is None or value == "nan":
+        return None
+    found = float(value)
+    return found if abs(found) < 1e300 else 1e300

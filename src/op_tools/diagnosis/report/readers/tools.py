@@ -1,0 +1,274 @@
+"""What the operator tools write, as rows of a page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from op_tools.capture import folder_store as folder_store
+from op_tools.capture.packed_reader import Archive
+from op_tools.diagnosis.report.model import Chart, Content, Finding, Group, Row, Series
+
+_TENSOR = re.compile(r"(float|bfloat|int|uint|bool|complex)(\d*\w*)(\([\d, ]*\))")
+SIZES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+
+
+def lines_of(file: Path) -> Iterator[dict[str, Any]]:
+    """Lines of JSON; one that was cut off (kill -9) is left out."""
+    with file.open("rb") as opened:
+        for line in opened:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found
+
+
+# Comparisons.
+
+
+def comparisons(file: Path, content: Content) -> None:
+    """What OpAutoCompare judged, a row for each result and gradient."""
+    for found in lines_of(file):
+        if found["item"].startswith("input") and found["passed"]:
+            continue  # an argument that nothing wrote
+        ratio = float(found["ratio"])
+        content.rows.append(
+            Row(
+                found["op"],
+                found["direction"],
+                found["step"],
+                found["module"],
+                found["site"],
+                found["dtype"],
+                shape_text(found["shape"]),
+                found["item"],
+                "right" if found["passed"] else "wrong",
+                error=ratio if math.isfinite(ratio) else 1e30,
+                note=found["message"],
+            )
+        )
+
+
+def comparison_table(file: Path, content: Content) -> None:
+    """The classic table, of a run that wrote nothing else."""
+    with file.open(newline="", encoding="utf-8") as opened:
+        for found in csv.DictReader(opened):
+            op, _, item = found["name"].partition(" ")
+            if found["allclose"] is None or item.startswith("input"):
+                continue
+            passed = found["allclose"] == "True"
+            bound = float(found["atol"] or 0)
+            error = float(found["max_abs_diff"] or 0) / bound if bound else 0.0
+            state: Any = "right" if passed else "wrong"
+            row = Row(op, part=item, state=state, error=error, note=found["error_info"] or "")
+            row.direction = "backward" if item.startswith("grad") else "forward"
+            content.rows.append(row)
+
+
+# Times.
+
+
+def time_groups(file: Path, content: Content) -> None:
+    """OpTimeMeasure's groups: calls of one kind, forward and backward apart."""
+    found = json.loads(file.read_text("utf-8"))
+    for each in found["groups"]:
+        for word, prefix in (("forward", ""), ("backward", "backward_")):
+            times = each[word]
+            if times["calls"]:
+                content.groups.append(
+                    Group(
+                        *(each["op"], each["shape"], each["module"], each["site"], word),
+                        *(times["calls"], times["total"], times["p50"], times["p95"]),
+                        *(each[f"{prefix}flops"], each[f"{prefix}bytes"]),
+                    )
+                )
+
+
+def times(file: Path, content: Content) -> None:
+    """The classic table of times; on the timeline one after the other, unless there is a trace."""
+    if content.clock == "us":
+        return
+    content.clock = "ms in order"
+    with file.open(newline="", encoding="utf-8") as opened:
+        rows = [row for row in csv.DictReader(opened) if row["unit"]]
+    at = 0.0
+    for found in sorted(rows, key=lambda row: int(row["forward_id"])):
+        dtype, shape = first_tensor(found["output"])
+        for word in ("forward", "backward"):
+            text = found[f"{word}_elasped"]
+            if text in ("-", ""):
+                continue
+            ms = float(text)
+            row = Row(found["name"], word, dtype=dtype, shape=shape, ms=ms)
+            row.start, row.took = at, ms * 1e3
+            row.bytes = bytes_of(dtype, shape)
+            content.rows.append(row)
+            at += row.took
+
+
+def trace(events: list[dict[str, Any]], content: Content) -> None:
+    """A trace of OpTimeMeasure (or of another tool): calls and modules as they lay in time."""
+    slices = _within([event for event in events if event.get("ph") == "X"])
+    if not slices:
+        return
+    content.rows = [row for row in content.rows if row.ms < 0]  # the table of times says less
+    content.clock = "us"
+    zero = min(event["ts"] for event in slices)
+    for event in slices:
+        about, start = event.get("args") or {}, event["ts"] - zero
+        if event.get("cat") == "module":
+            content.modules.append((event["name"], start, event["dur"]))
+        elif event.get("cat") != "launch":
+            dtype, shape = first_tensor(str(about.get("arguments", "")))
+            row = Row(event["name"], event.get("cat", "forward"), int(about.get("step", 0)))
+            row.module, row.site = about.get("module", ""), site_of(about.get("line", ""))
+            row.dtype, row.shape = dtype, shape
+            row.start, row.took, row.ms = start, event["dur"], event["dur"] / 1e3
+            row.bytes = bytes_of(dtype, shape)
+            content.rows.append(row)
+
+
+def _within(slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the modules of steps whose calls were not watched."""
+    watched = [event for event in slices if event.get("cat") not in ("module", "launch")]
+    if not watched:
+        return slices
+    first = min(event["ts"] for event in watched)
+    last = max(event["ts"] + event["dur"] for event in watched)
+    return [
+        event for event in slices if first <= event["ts"] + event["dur"] and event["ts"] <= last
+    ]
+
+
+# Statistics and captures.
+
+
+def statistics(file: Path, content: Content) -> None:
+    """Statistics of each call's results; the timeline is the order of the calls."""
+    if not content.clock:
+        content.clock = "calls"
+    at = sum(row.start >= 0 for row in content.rows)
+    for place, found in enumerate(lines_of(file)):
+        made = found.get("outputs") or found.get("grad_inputs") or []
+        first: dict[str, Any] = next((each for each in made if each), {})
+        broken = any(each and each.get("nonfinite") for each in made)
+        row = Row(found["op"], found["direction"], found["step"], found["module"], found["site"])
+        row.dtype, row.shape = first.get("dtype", ""), shape_text(first.get("shape", ()))
+        row.state = "nonfinite" if broken else "unknown"
+        row.low, row.high, row.norm = (first.get(key) for key in ("min", "max", "norm"))
+        row.bytes = sum(bytes_of(e["dtype"], shape_text(e["shape"])) for e in made if e)
+        row.note = f"{first['nonfinite']} values are not finite" if broken and first else ""
+        if content.clock == "calls":
+            row.start, row.took = at + place, 1.0
+        content.rows.append(row)
+
+
+def archive(file: Path, content: Content) -> None:
+    """The calls of a packed archive, by their headers alone."""
+    found = Archive(file)
+    if not content.clock:
+        content.clock = "calls"
+    at = sum(row.start >= 0 for row in content.rows)
+    for place, number in enumerate(found):
+        row = captured(found.header(number))
+        made = found.results(number)
+        if made:
+            row.dtype, row.shape = made[0][0], shape_text(made[0][1])
+            row.bytes = sum(bytes_of(dtype, shape_text(shape)) for dtype, shape in made)
+        if content.clock == "calls":
+            row.start, row.took = at + place, 1.0
+        content.rows.append(row)
+    if found.problem:
+        content.problems.append(f"{file.name}: {found.problem}")
+
+
+def folders(run: Path, content: Content) -> None:
+    """The calls that lie in folders of their own."""
+    seen = 0
+    for folder in folder_store.find(run):
+        if {"autocompare", "cpu", "device"} & set(folder.relative_to(run).parts):
+            continue  # a comparison's, which is shown by itself
+        parts = folder.relative_to(run).parts
+        name = next((part for part in parts if part.startswith(("torch.", "aten."))), folder.name)
+        content.rows.append(Row(name, note=str(folder)))
+        seen += 1
+    if seen:
+        content.sources.append((f"{seen} folders", "captured calls"))
+
+
+def captured(header: Any) -> Row:
+    """A row of a captured call's header."""
+    site = header.get("site") or ""
+    return Row(
+        header["name"],
+        header.get("direction", "forward"),
+        int(header.get("step", 0)),
+        header.get("module", ""),
+        site if isinstance(site, str) else f"{site[0]}:{site[1]}",
+        note=f"call {header.get('id', '')}",
+    )
+
+
+def monitor(file: Path, content: Content) -> None:
+    """Memory of a process along its time."""
+    with file.open(newline="", encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    names = {"rss(MB)": "process", "device_memusage(MB)": "device"}
+    series = [
+        Series(name, [float(row[key] or 0) for row in rows])
+        for key, name in names.items()
+        if rows and key in rows[0]
+    ]
+    labels = [row["runningtime(Seconds)"] for row in rows]
+    content.charts.append(Chart("memory", "Memory of the process", "s", "MB", labels, series))
+
+
+# Words.
+
+
+def first_tensor(text: str) -> tuple[str, str]:
+    """Type and shape of the first tensor in `float32(16, 8), weight=…`."""
+    found = _TENSOR.search(text)
+    if found is None:
+        return "", ""
+    shape = found[3].strip("()").replace(" ", "").rstrip(",")
+    return found[1] + found[2], f"[{shape.replace(',', ', ')}]"
+
+
+def shape_text(shape: Any) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def bytes_of(dtype: str, shape: str) -> float:
+    sizes = [int(word) for word in shape.strip("[]").split(",") if word.strip()]
+    return math.prod(sizes) * SIZES.get(dtype, 1) if dtype else 0.0
+
+
+def site_of(text: str) -> str:
+    """`/a/b.py:12` of `/a/b.py:12 forward: y = f(x)`."""
+    found = re.match(r"(.+?:\d+)\b", text)
+    return found[1] if found else ""
+
+
+def worst_finding(content: Content) -> Finding | None:
+    """The comparison that is furthest off, in words."""
+    wrong = [row for row in content.rows if row.state == "wrong"]
+    if not wrong:
+        return None
+    first = max(wrong, key=lambda row: row.error)
+    ops = sorted({row.op for row in wrong})
+    lines = [f"worst: {first.part} {first.direction}, {first.error:.3g} times what is allowed"]
+    if first.note:
+        lines.append(first.note)
+    if len(ops) > 1:
+        lines.append(f"also wrong: {', '.join(op for op in ops if op != first.op)}")
+    title = f"{first.op} is wrong" + (f", in {first.module}" if first.module else "")
+    command = f"deeplink run --fallback {first.op} …"
+    return Finding("bad", title, tuple(lines), first.site, command)

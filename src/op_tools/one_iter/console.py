@@ -1,0 +1,147 @@
+"""What `one-iter` says: what was recorded, and which layer diverges first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+from deeplink.identity import Identity
+from deeplink.table import console, table
+from op_tools.capture.console import size
+from op_tools.one_iter.record_store import Writer
+from op_tools.one_iter.result import Direction, Finding
+
+SHOWN = 60  # rows of a table; of a larger model, what diverges and its neighbours
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+Found = tuple[Finding, Direction] | None
+
+
+def _tool() -> str:
+    """Who speaks; of several ranks, which one."""
+    return "one-iter" if settings.world() == 1 else f"one-iter: rank {settings.rank()}"
+
+
+def recorded(writer: Writer, step: int, count: int, device: Identity | None) -> None:
+    """Print what was recorded, on which device, and where the record is."""
+    console().print(
+        f"{_tool()}: iteration {step} recorded: {writer.calls} calls, {size(count)} in "
+        f"{writer.place}",
+        soft_wrap=True,
+    )
+    console().print(f"{_tool()}: recorded on {device}", soft_wrap=True)
+
+
+def problem(error: DeeplinkError) -> None:
+    """Why nothing could be compared."""
+    console(stderr=True).print(f"{_tool()}: {error}", style="red", soft_wrap=True)
+
+
+def compared(
+    findings: Sequence[Finding],
+    found: Found,
+    folder: str,
+    record: Identity | None,
+    here: Identity | None,
+) -> None:
+    """Print the layers in the order of the iteration, then the first that diverges."""
+    out = console()
+    unknown = "a device that the record does not name"
+    out.print(f"{_tool()}: recorded on {record or unknown}", soft_wrap=True)
+    out.print(f"{_tool()}: compared on {here}", soft_wrap=True)
+    shown = _shown(findings)
+    columns = ("layer", "is a", "status", "where", "x allowed", "drift", "of grads")
+    out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
+    if len(shown) < len(findings):
+        out.print(f"{len(findings) - len(shown)} more are as they should be")
+    bad = sum(finding.diverges for finding in findings)
+    skipped = sum(bool(finding.skipped) for finding in findings)
+    out.print(
+        f"{_tool()}: {len(findings)} calls: {bad} diverge, {skipped} were not judged alone",
+        soft_wrap=True,
+    )
+    for line in _verdict(found):
+        out.print(line, soft_wrap=True)
+    if _is_same(record, here):
+        out.print(
+            f"{_tool()}: WARNING: the record is from the device under test itself ({here}). "
+            "A fault of this device is in the record too, and no layer diverges by it.\n"
+            "Hint: record on a device that you trust: deeplink one-iter record --to DIR "
+            "--vendor cpu train.py",
+            style="bold red",
+            soft_wrap=True,
+        )
+
+
+def _is_same(record: Identity | None, here: Identity | None) -> bool:
+    return record is not None and here is not None and record.same_device(here)
+
+
+def _shown(findings: Sequence[Finding]) -> list[Finding]:
+    if len(findings) <= SHOWN:
+        return list(findings)
+    kept = {0, len(findings) - 1}
+    for place, finding in enumerate(findings):
+        if finding.diverges or finding.skipped:
+            kept.update((place - 1, place, place + 1))
+    return [finding for place, finding in enumerate(findings) if place in kept]
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    entry = finding.entry
+    kind = entry.name.rsplit(".", 1)[-1] if entry.kind == "module" else entry.kind
+    wrong = [word for word in DIRECTIONS if finding.wrong(word)]
+    state = "FAILED" if wrong else "skipped" if finding.skipped else "ok"
+    where = ", ".join(wrong) or finding.skipped
+    ratio = f"{finding.ratio:.3g}" if wrong else ""
+    drifts = _text(finding.drift), _text(finding.gradient_drift)
+    return finding.label, kind, state, where, ratio, *drifts
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def _verdict(found: Found) -> list[str]:
+    if found is None:
+        return [f"{_tool()}: every layer is as it should be"]
+    finding, direction = found
+    item = finding.wrong(direction)
+    assert item is not None  # that is how it was found
+    entry = finding.entry
+    lines = [
+        f"{_tool()}: the first that diverges: {finding.label} ({entry.name}), {direction}"
+        + (f", {entry.site}" if entry.site else ""),
+        f"  {item.label}: {item.verdict.message}",
+    ]
+    if entry.kind == "operator":
+        lines.append(f"  next: deeplink run --autocompare --ops {entry.path} …")
+    elif entry.parent:
+        lines.append(f"  next: deeplink run --autocompare --modules {entry.path} …")
+    return lines
+
+
+def write_json(
+    path: Path,
+    findings: Sequence[Finding],
+    found: Found,
+    record: Identity | None,
+    here: Identity | None,
+) -> None:
+    """Everything; `first` is null when no layer diverges. Several ranks have a file each."""
+    if settings.world() > 1:
+        path = path.with_stem(f"{path.stem}_rank{settings.rank()}")
+    first = None
+    if found is not None:
+        first = {"layer": found[0].entry.path, "call": found[0].entry.number, "direction": found[1]}
+    content = {
+        "rank": settings.rank(),
+        "record": record.as_dict() if record is not None else None,
+        "here": here.as_dict() if here is not None else None,
+        "same_device": _is_same(record, here),
+        "first": first,
+        "layers": [finding.as_dict() for finding in findings],
+    }
+    path.write_text(json.dumps(content, indent=1))

@@ -1,0 +1,150 @@
+"""The record of an iteration on disk: an archive of op_tools for each rank, and its calls by name.
+
+A call holds what went in (`inputs`; of a model also `parameters` and `buffers`), what came out, and
+the gradients of both. Nothing in the file can run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deeplink import identity, settings
+from deeplink.errors import DeeplinkError
+from op_tools.capture import encoding
+from op_tools.capture.encoding import Part, Recorded
+from op_tools.capture.packed_reader import SUFFIX, Archive
+from op_tools.capture.packed_store import PackedStore
+from op_tools.core.gradients import Gradients
+from op_tools.tensors.snapshot import once
+
+VERSION = 1
+Key = tuple[str, str, int]  # kind, path, number
+ABOUT = 0  # the id of what the record says of itself
+
+
+class OneIterError(DeeplinkError):
+    """A record that cannot be read, or that is of another program."""
+
+
+def file_of(folder: Path) -> Path:
+    """The archive of this rank."""
+    return folder / f"rank-{settings.rank()}{SUFFIX}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Which call it is. `children` are the ids of the modules that it called, in order."""
+
+    id: int
+    kind: str  # "module", "operator" or "optimizer"
+    path: str
+    number: int  # of the calls of this path, from 0
+    name: str  # of its class, or of the operator
+    parent: int = 0
+    children: tuple[int, ...] = ()
+    parameters: tuple[str, ...] = ()  # those whose gradients follow those of the inputs
+    site: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.path, self.number
+
+
+class Writer:
+    """Writes in the background. The file has its name only when it is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = file_of(folder)
+        self._partial = self.place.with_suffix(f".{os.getpid()}.partial")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._store = PackedStore(self._partial)
+        except OSError as error:
+            reason = error.strerror or error
+            raise OneIterError(
+                f"{folder} cannot be written: {reason}.", "name another folder with --to DIR."
+            ) from None
+        self.calls = 0
+
+    def about(self, facts: dict[str, Any]) -> None:
+        """What the record says of itself, before any call."""
+        header = {"id": ABOUT, "name": "one_iter", "version": VERSION}
+        self._write("input", header, (), facts)
+
+    def call(self, entry: Entry, given: dict[str, Any], made: dict[str, Any]) -> None:
+        """A call that is over; both hold snapshots already."""
+        header = {**vars(entry), "level": entry.kind, "module": entry.path}
+        self._store.write(Part("input", header, (), given))
+        self._store.write(Part("output", header, (made,), {}))
+        self.calls += 1
+
+    def gradients(self, entry: Entry, found: Gradients) -> None:
+        """Of a call's results and arguments, as the backward pass has told them."""
+        header = {"id": entry.id, "name": entry.name}
+        for kind, side in (("grad_inputs", found.inputs), ("grad_outputs", found.outputs)):
+            more = {"complete": found.complete}
+            self._store.write(Part(kind, header, tuple(side), {}, more))
+
+    def take(self, value: Any) -> Any:
+        """A value as it is now, with snapshots in the place of its tensors."""
+        return encoding.encode(value, once(self._store.take))
+
+    def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
+        self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))
+
+    def close(self, whole: bool) -> int:
+        """The bytes of the file; one that is not whole is taken away."""
+        self._store.close()
+        if self._store.failed:
+            raise OneIterError(f"{self.place} could not be written: {self._store.failed}.")
+        if whole:
+            os.replace(self._partial, self.place)
+        else:
+            self._partial.unlink()
+        return self._store.bytes
+
+
+class Book:
+    """A record for reading: which calls there are, and each of them with its tensors."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = file_of(folder)
+        if not self.place.is_file():
+            raise OneIterError(
+                f"no record of rank {settings.rank()} at {folder}.",
+                "make one first: deeplink one-iter record --to DIR train.py …",
+            )
+        try:
+            self._archive = Archive(self.place)
+            self.about = self._archive.load(ABOUT).kwargs
+        except (ValueError, KeyError) as error:
+            raise OneIterError(f"{self.place} is no record of an iteration: {error}.") from None
+        if self._archive.problem:
+            raise OneIterError(
+                f"{self.place} cannot be compared with: {self._archive.problem}.",
+                "record it once more: deeplink one-iter record --to DIR train.py …",
+            )
+        headers = (self._archive.header(call) for call in self._archive if call != ABOUT)
+        self.entries = {header["id"]: _entry(header) for header in headers}
+        self.by_key = {entry.key: entry for entry in self.entries.values()}
+
+    @property
+    def identity(self) -> identity.Identity | None:
+        """The device that the record was made on; None: the record is older than that line."""
+        return identity.read(self.about)
+
+    def load(self, entry: Entry) -> Recorded:
+        """The call with its tensors, on the CPU."""
+        return self._archive.load(entry.id)
+
+
+def _entry(header: dict[str, Any]) -> Entry:
+    plain: dict[str, Any] = {
+        name: header[name] for name in ("id", "kind", "path", "number", "name", "parent")
+    }
+    listed: dict[str, Any] = {name: tuple(header[name]) for name in ("children", "parameters")}
+    return Entry(**plain, **listed, site=header["site"])

@@ -1,0 +1,1 @@
+"""Values of tensors: copies, statistics, NaN and Inf, aliasing, and what a call writes."""

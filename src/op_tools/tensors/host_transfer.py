@@ -1,0 +1,525 @@
+"""A call's arguments on the host, and its results back where they belong."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from op_tools.core.call import Call
+from op_tools.tensors import mutation
+from op_tools.tensors.overlap import Overlap, overlaps
+
+_LEAVES = frozenset({Tensor, int, float, bool, str, type(None), torch.dtype, torch.device})
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with `change` applied to every leaf; types of containers are kept."""
+    if type(value) in _LEAVES or isinstance(value, Tensor):  # hot path
+        return change(value)
+    if isinstance(value, PackedSequence):  # its sizes have to be on the CPU
+        rest = [mapped(item, change) for item in (value.data, *value[2:])]
+        return PackedSequence(rest[0], value.batch_sizes, *rest[1:])
+    if isinstance(value, tuple):
+        items = [mapped(item, change) for item in value]
+        if type(value) is tuple or isinstance(value, torch.Size):
+            return tuple(items)
+        if hasattr(value, "_fields"):  # a namedtuple
+            return type(value)(*items)
+        return type(value)(items)  # torch.return_types
+    if isinstance(value, list):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, dict):
+        return _mapped_dict(value, change)
+    if isinstance(value, slice):
+        return slice(*(mapped(part, change) for part in (value.start, value.stop, value.step)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **{k: mapped(v, change) for k, v in parts.items()})
+    return change(value)
+
+
+def _mapped_dict(value: dict[Any, Any], change: Callable[[Any], Any]) -> Any:
+    items = {key: mapped(item, change) for key, item in value.items()}
+    if type(value) is dict:
+        return items
+    try:
+        return type(value)(items)
+    except TypeError:  # a kind of dict that is made in another way
+        return items
+
+
+@dataclass(eq=False, slots=True)
+class _Copy:
+    """A tensor and its stand-in, as they were before the call."""
+
+    original: Tensor
+    copy: Tensor
+    version: int | None  # autograd's count of writes; None: an inference tensor has none
+    node: Any  # of the copy in the graph
+    values: Tensor | None  # of the copy; None: they are not compared
+
+
+@dataclass(frozen=True)
+class Written:
+    """A stand-in that a call has written."""
+
+    original: Tensor
+    copy: Tensor
+    is_counted: bool  # autograd counts the write
+    is_recorded: bool  # the write is part of the graph
+
+    def write_back(self) -> None:
+        """Writes the values into the original, counted and recorded by autograd as in the copy."""
+        original, copy = self.original, self.copy
+        if original.shape != copy.shape:  # `out=`
+            with torch.no_grad():
+                original.resize_(copy.shape)
+                if _is_dense(copy):
+                    original.as_strided_(copy.shape, copy.stride())
+        if self.is_recorded:
+            original.copy_(copy)
+            return
+        with torch.no_grad():
+            # `data` has a count of its own
+            target = original if self.is_counted or original.is_inference() else original.data
+            target.copy_(copy)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements of a tensor fill a piece of memory, each once, in any order."""
+    steps = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    expected = 1
+    for stride, size in steps:
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Copies:
+    """Stand-ins of tensors, one for each: a tensor that is given twice is copied once.
+
+    With the call that is made on them, `written()` returns the stand-ins that it wrote. Arguments
+    that overlap in memory have stand-ins that overlap, where the call may write one of them.
+    """
+
+    def __init__(
+        self,
+        copy: Callable[[Tensor], Tensor],
+        made: Iterable[tuple[Tensor, Tensor]] = (),
+        call: Call | None = None,
+    ) -> None:
+        self._copy = copy
+        self._made: dict[int, _Copy] = {}
+        self._declared = mutation.declared(call) if call is not None else frozenset()
+        self._compares = call is not None and mutation.may_write_unseen(call)
+        for leaf, stand_in in made:  # already
+            self._add(leaf, stand_in)
+        self._together: list[list[Tensor]] = []  # stand-ins that overlap
+        if call is not None and (self._declared or mutation.may_write(call)):
+            for overlap in overlaps(call.given):
+                self._add_together([call.given[place] for place in overlap.places], overlap)
+
+    def of(self, value: Any) -> Any:
+        """`value` with its tensors replaced."""
+        return mapped(value, self._one)
+
+    def _one(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in self._made:
+            self._add(leaf, self._copy(leaf))
+        return self._made[id(leaf)].copy
+
+    def _add_together(self, members: list[Tensor], overlap: Overlap) -> None:
+        copies = [self._copy(member) for member in members]
+        if any(copy is member for copy, member in zip(copies, members, strict=True)):
+            return  # not copied: the arguments themselves overlap
+        for copy, view in zip(copies, overlap.together(copies), strict=True):
+            copy.data = view
+        self._together.append(copies)
+        for member, copy in zip(members, copies, strict=True):
+            self._add(member, copy)
+
+    def counting(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors whose versions count the writes to the memory of a tensor.
+
+        Stand-ins that overlap have a version each.
+        """
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return [tensor]
+        memory = tensor.untyped_storage().data_ptr()
+        for copies in self._together:
+            if copies[0].untyped_storage().data_ptr() == memory:
+                return [tensor, *copies]
+        return [tensor]
+
+    def _add(self, leaf: Tensor, copy: Tensor) -> None:
+        version = None if copy.is_inference() else copy._version
+        compares = self._compares and copy is not leaf
+        values = copy.detach().clone() if compares else None
+        self._made[id(leaf)] = _Copy(leaf, copy, version, copy.grad_fn, values)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pairs of original and stand-in."""
+        return ((one.original, one.copy) for one in self._made.values())
+
+    def written(self) -> list[Written]:
+        """The stand-ins that the call has written, for a call that was given to `__init__`."""
+        found = []
+        for one in self._made.values():
+            copy = one.copy
+            if copy is one.original:
+                continue
+            is_counted = one.version is not None and copy._version != one.version
+            if is_counted or id(one.original) in self._declared or _differ(one.values, copy):
+                is_recorded = copy.grad_fn is not one.node
+                found.append(Written(one.original, copy, is_counted, is_recorded))
+        return found
+
+    def original_of(self, tensor: Tensor) -> Tensor | None:
+        """The tensor that a stand-in was made of; None for another tensor."""
+        for one in self._made.values():
+            if one.copy is tensor:
+                return one.original
+        return None
+
+    def sharing(self, tensor: Tensor) -> Tensor | None:
+        """The original whose stand-in has the memory of a tensor, as that of a view has."""
+        if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+            return None
+        memory = tensor.untyped_storage().data_ptr()
+        for original, copy in self:
+            if copy is original or copy.layout != torch.strided or copy.is_nested:
+                continue
+            if copy.untyped_storage().data_ptr() == memory:
+                return original
+        return None
+
+    def shares(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in the memory of a stand-in, as a view of an argument does."""
+        return self.sharing(tensor) is not None
+
+
+def _differ(before: Tensor | None, after: Tensor) -> bool:
+    if before is None:
+        return False
+    return before.shape != after.shape or not torch.equal(before, after.detach())
+
+
+class Saved:
+    """Tensors that the graph of a call on stand-ins saves for the backward pass.
+
+    The program holds the originals and the results on the device. A write to an original or to a
+    result raises in the backward pass, as it does without stand-ins.
+
+    A call on stand-ins may contain another call on stand-ins: OpFallback inside of OpDtypeCast,
+    for example. What the graph of the inner call saves is handed on to the outer call, whose
+    originals the program holds.
+    """
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._saved: list[_Saved] = []
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Hooks on saved tensors, to be entered around the call."""
+        outer, _in_force.saved = _in_force.saved, self
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack):
+                yield
+        finally:
+            _in_force.saved = outer
+
+    def _pack(self, tensor: Tensor) -> _Saved:
+        counting = self._copies.counting(tensor)
+        made = _Saved(tensor, counting, _version_of(counting))
+        self._saved.append(made)
+        return made
+
+    def returned(self, results: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """After the call: `results` are pairs of a result and what the program gets for it."""
+        if not self._saved:
+            return
+        places = {
+            result.untyped_storage().data_ptr(): given
+            for result, given in results
+            if result.layout == torch.strided and not result.is_nested and result.numel()
+        }
+        for one in self._saved:
+            if not one.is_current():
+                continue  # written since then: the backward pass raises
+            tensor = one.tensor if one.held is None else one.held
+            if tensor.layout != torch.strided or tensor.is_nested or not tensor.numel():
+                continue
+            held = self._copies.sharing(tensor)
+            if held is None:
+                held = places.get(tensor.untyped_storage().data_ptr())
+            if held is not None and held is not tensor and not held.is_inference():
+                one.held = held.detach()  # it has the count of writes, and no graph
+                one.version_of_held = one.held._version
+        if _in_force.saved is not None:
+            _in_force.saved._saved += self._saved
+        self._saved = []
+
+
+class _InForce(threading.local):
+    saved: Saved | None = None  # of the innermost call on stand-ins that is running
+
+
+_in_force = _InForce()
+
+
+@dataclass(eq=False, slots=True)
+class _Saved:
+    tensor: Tensor
+    counting: list[Tensor]  # their versions count the writes to the tensor
+    version: int
+    held: Tensor | None = None  # what the program has of it
+    version_of_held: int = 0
+
+    def is_current(self) -> bool:
+        """Whether neither the tensor nor what the program has of it was written since the call."""
+        if self.held is not None and self.held._version != self.version_of_held:
+            return False
+        return _version_of(self.counting) == self.version
+
+
+def _version_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor._version for tensor in tensors)
+
+
+def _unpack(saved: _Saved) -> Tensor:
+    if not saved.is_current():
+        held = saved.tensor if saved.held is None else saved.held
+        found, expected = _version_of(saved.counting), saved.version
+        if found == expected:
+            found, expected = held._version, saved.version_of_held
+        shape = list(held.shape)
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{held.type()} {shape}] is at version {found}; expected version "
+            f"{expected} instead. Hint: enable anomaly detection to find the operation that failed "
+            "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+        )
+    return saved.tensor
+
+
+class _Converted(torch.autograd.Function):
+    """`tensor.to(device, dtype)` whose gradient may be sparse, as that of an embedding."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        ctx.own, ctx.other = (tensor.device, tensor.dtype), (device, dtype)
+        ctx.set_materialize_grads(False)
+        return tensor.to(device, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Any:
+        return None if gradient is None else gradient.to(*ctx.own), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return tangent.to(*ctx.other)
+
+
+def converted(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor on a device and of a type, followed by autograd; a leaf becomes a leaf."""
+    dtype = tensor.dtype if dtype is None else dtype
+    if tensor.device == device and tensor.dtype == dtype:
+        return tensor
+    if not tensor.requires_grad:
+        return tensor.to(device, dtype)
+    if torch.is_grad_enabled():
+        made: Tensor = _Converted.apply(tensor, device, dtype)  # type: ignore[no-untyped-call]
+        return made
+    return tensor.to(device, dtype)
+
+
+def placed(result: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`converted` of a result. Of a leaf, as of `torch.ones(…, requires_grad=True)`, a leaf."""
+    if result.requires_grad and result.is_leaf:
+        return converted(result.detach(), device, dtype).requires_grad_()
+    return converted(result, device, dtype)
+
+
+def kind_of(tensor: Tensor) -> str:
+    """The true name of its kind of device: a program may be shown another one."""
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.PrivateUse1):
+        return torch._C._get_privateuse1_backend_name()
+    return tensor.device.type
+
+
+def host_copy(tensor: Tensor) -> Tensor:
+    """The values now, on the CPU, in memory of its own, outside of the graph."""
+    flat = tensor.detach()
+    return flat.clone() if flat.device.type == "cpu" else flat.cpu()
+
+
+def dense(tensor: Any) -> Any:
+    """A sparse tensor, as the gradient of an embedding may be, with all its zeros."""
+    if isinstance(tensor, Tensor) and (tensor.is_sparse or tensor.is_sparse_csr):
+        return tensor.to_dense()
+    return tensor
+
+
+def is_undisturbed(device: torch.device) -> bool:
+    """Whether neither autocast nor hooks of the program on saved tensors are in force."""
+    is_on = torch.is_autocast_enabled
+    if is_on("cpu") or (device.type not in ("cpu", "meta") and is_on(device.type)):
+        return False
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+@contextmanager
+def random_state_kept(
+    device: torch.device | None = None, generators: Iterable[torch.Generator] = ()
+) -> Iterator[None]:
+    """Random numbers drawn inside the block are not missed outside it: of the CPU, of a device and
+    of generators.
+    """
+    cpu = torch.get_rng_state()
+    module = None
+    if device is not None and device.type not in ("cpu", "meta"):
+        module = getattr(torch, device.type, None)
+    if not hasattr(module, "get_rng_state"):
+        module = None
+    kept = module.get_rng_state(device) if module is not None else None
+    states = [(generator, generator.get_state()) for generator in generators]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if kept is not None and module is not None:
+            module.set_rng_state(kept, device)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+class Draws:
+    """What a call on the CPU draws in the place of a device."""
+
+    is_kept = True  # False: nothing was drawn, as far as the device and the generators know
+
+    def __init__(self) -> None:
+        # a device's generator, its state, the CPU's for it, and the state that one started in
+        self._generators: dict[int, tuple[torch.Generator, Tensor, torch.Generator, Tensor]] = {}
+
+    def stand_in(self, theirs: torch.Generator) -> torch.Generator:
+        """A generator of the CPU for a device's: with its numbers, or seeded by a number of it."""
+        if theirs.device.type == "cpu":
+            return theirs
+        if id(theirs) not in self._generators:
+            ours, state = torch.Generator("cpu"), theirs.get_state()
+            start = _host_state(theirs.device, theirs)
+            if start is not None:
+                ours.set_state(start)
+            else:
+                seed = torch.randint(2**62, (1,), generator=theirs, device=theirs.device)
+                ours.manual_seed(int(seed.item()))
+            self._generators[id(theirs)] = theirs, state, ours, ours.get_state()
+        return self._generators[id(theirs)][2]
+
+    def restart(self) -> None:
+        """Discards the numbers drawn so far: the call is rerun."""
+        for _, _, ours, start in self._generators.values():
+            ours.set_state(start)
+
+    def finish(self) -> None:
+        """Moves the generators on, or puts them back."""
+        for theirs, state, ours, start in self._generators.values():
+            if not self.is_kept:
+                theirs.set_state(state)
+            elif torch.equal(theirs.get_state(), state) and not torch.equal(
+                ours.get_state(), start
+            ):
+                _move_on(theirs)  # a seed that was drawn from it has moved it
+        self._generators.clear()
+
+
+@contextmanager
+def random_numbers_of(device: torch.device) -> Iterator[Draws]:
+    """The CPU draws what the device's next operator would draw, and the device's generator moves
+    on as by that operator. The CPU's own generator keeps its state.
+
+    A device whose numbers the CPU cannot draw keeps its state: the CPU draws from a stream of its
+    own that goes on from block to block. Where the block fails, nothing was drawn.
+    """
+    outside = torch.get_rng_state()
+    own = _host_state(device)
+    inside = own if own is not None else _streams.get(device)
+    if inside is None:
+        # of the CPU alone: torch.manual_seed would seed the device, too
+        torch.default_generator.manual_seed(torch.initial_seed() ^ 0x5DEECE66D)
+    else:
+        torch.set_rng_state(inside)
+    draws = Draws()
+    try:
+        yield draws
+    except BaseException:
+        draws.is_kept = False
+        raise
+    finally:
+        after = torch.get_rng_state()
+        torch.set_rng_state(outside)
+        draws.finish()
+        if draws.is_kept:
+            _streams[device] = after
+            if own is not None and not torch.equal(after, own):
+                module = torch.get_device_module(device)
+                _move_on(module.default_generators[device.index or 0])
+
+
+def draws_as_cpu(device: torch.device) -> bool:
+    """Whether the CPU can draw the numbers of a device: both draw the same numbers."""
+    return _host_state(device) is not None
+
+
+OFFSET_OF_CALL = 4  # the generator of CUDA, or of a device like it, moves by this with an operator
+
+
+def _move_on(generator: torch.Generator) -> None:
+    generator.set_offset(generator.get_offset() + OFFSET_OF_CALL)
+
+
+def _host_state(device: torch.device, generator: torch.Generator | None = None) -> Tensor | None:
+    """The state of a generator of the CPU that draws what a generator of the device, its default
+    one where none is given, would draw next; None where the CPU cannot draw it.
+    """
+    module = getattr(torch, device.type, None)
+    if not hasattr(module, "host_rng_state"):
+        return None
+    state: Tensor = module.host_rng_state(device if generator is None else generator)  # type: ignore[union-attr]
+    return state
+
+
+def stream_of(device: torch.device) -> Tensor | None:
+    """The state of the stream that the CPU draws from in the place of a device; None: not yet."""
+    return _streams.get(device)
+
+
+_streams: dict[torch.device, Tensor] = {}
+
+
+@contextmanager
+def no_autocast(device: torch.device) -> Iterator[None]:
+    """Autocast off, for the CPU and for the device."""
+    is_on = torch.is_autocast_enabled
+    if not is_on("cpu") and (device.type in ("cpu", "meta") or not is_on(device.type)):
+        yield  # hot path: to switch it off takes long
+        return
+    with torch.autocast("cpu", enabled=False):
+        if device.type in ("cpu", "meta"):
+            yield
+            return
+        with torch.autocast(device.type, enabled=False):
+            yield

@@ -1,0 +1,172 @@
+"""Which arguments a call writes: by its schema, `out=`, autograd's count, or their values."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
+
+from op_tools.core import op_names
+from op_tools.core.call import Call, tensors
+from op_tools.tensors.snapshot import sample
+
+# They write running statistics of which autograd counts no write.
+UNCOUNTED = frozenset(
+    """
+    batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
+    _native_batch_norm_legit _batch_norm_with_update _batch_norm_impl_index
+    """.split()
+)
+
+# Of torch.distributed: autograd counts no write of them, and looks would be at what waits.
+COLLECTIVES = frozenset(
+    f"torch.distributed.distributed_c10d.{word}" for word in ("all_reduce", "broadcast")
+)
+
+Mark = int | bytes | None  # by which a write is seen: a count of them, or a few elements
+
+
+def marks(call: Call, given: list[Tensor]) -> list[Mark]:
+    """To be taken before the call."""
+    if call.operator in UNCOUNTED:
+        return [sample(tensor) for tensor in given]
+    return [None if tensor.is_inference() else tensor._version for tensor in given]
+
+
+def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Tensor]:
+    """The arguments that the call has written, by their place."""
+    by_schema = declared(call)
+    found = {}
+    for at, (tensor, mark) in enumerate(zip(given, before, strict=True)):
+        if mark is None:  # nothing counts the writes of an inference tensor
+            changed = _writes(call)
+        else:
+            changed = (tensor._version if type(mark) is int else sample(tensor)) != mark
+        if call.name in COLLECTIVES:
+            changed = at == 0 and not _is_asynchronous(call)
+        if changed or (by_schema and id(tensor) in by_schema):
+            found[at] = tensor
+    return found
+
+
+def may_write(call: Call) -> bool:
+    """Whether a call may write its arguments. Hot path."""
+    if "out" in call.kwargs or may_write_by_name(call.name):
+        return True
+    # `inplace`, by place or by name
+    return any(value is True for value in (*call.args, *call.kwargs.values()))
+
+
+@cache
+def may_write_by_name(name: str) -> bool:
+    """The same, of a function; nothing is known of those that are not torch's own."""
+    ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
+    return (
+        not ours
+        or op_names.last(name) in UNCOUNTED
+        or bool(_IN_PLACE.fullmatch(op_names.last(name)))
+    )
+
+
+@cache
+def is_in_place(word: str) -> bool:
+    """Whether a name is that of an operator that writes what it is given first."""
+    return bool(_IN_PLACE.fullmatch(word))
+
+
+_IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
+
+
+def _is_asynchronous(call: Call) -> bool:
+    """Whether its result is there only later."""
+    return bool(call.kwargs.get("async_op") or call.args[3:4] == (True,))
+
+
+def _writes(call: Call) -> bool:
+    word = call.name.rsplit(".", 1)[-1]
+    return "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
+
+
+# What a tool that substitutes a call has to know before the call.
+
+
+def declared(call: Call) -> frozenset[int]:
+    """The ids of the arguments that a call declares as written: by its schema or as `out=`."""
+    found = written_by_schema(call)
+    if call.level == "api" and _is_native(call.func):
+        for overload in _overloads(op_names.last(call.name)):
+            found += _marked(overload, call)
+        if not found and is_in_place(op_names.last(call.name)):
+            found += tensors(call.args[:1])
+    found += tensors(call.kwargs.get("out"))
+    return frozenset(map(id, found))
+
+
+@cache
+def is_counted(word: str) -> bool:
+    """Whether autograd's count reports every argument that an operator of torch writes.
+
+    The count of a fused optimizer's tensors does not change.
+    """
+    marked = [a.is_write for one in _overloads(word) for a in one._schema.arguments[1:]]
+    return word not in UNCOUNTED and not any(marked)
+
+
+def may_write_unseen(call: Call) -> bool:
+    """Whether a call may write arguments that neither `declared` nor autograd's count reports. The
+    values of the arguments have to be compared.
+    """
+    if op_names.last(call.name) in UNCOUNTED:
+        return True
+    if isinstance(call.func, OpOverload):  # a library's own operator may declare too little
+        return call.func.namespace != "aten" and not call.func._schema.is_mutable
+    if call.level != "api" or not call.name.startswith("torch."):
+        return True
+    if _is_native(call.func):
+        return False
+    # Python code of torch, by way of operators that autograd counts, where it counts
+    return call.name.startswith("torch.distributed.") or any(t.is_inference() for t in call.given)
+
+
+def written_by_schema(call: Call) -> list[Tensor]:
+    """The arguments that an aten operator declares as written; none of any other function."""
+    return _marked(call.func, call) if isinstance(call.func, OpOverload) else []
+
+
+def _marked(overload: OpOverload, call: Call) -> list[Tensor]:
+    """The arguments of a call that an operator's schema marks as written."""
+    arguments = overload._schema.arguments
+    if not overload._schema.is_mutable:
+        return []
+    given = dict(zip((a.name for a in arguments), call.args, strict=False)) | call.kwargs
+    return list(tensors([given.get(a.name) for a in arguments if a.is_write]))
+
+
+@cache
+def _overloads(word: str) -> tuple[OpOverload, ...]:
+    """The aten operators of a name that write an argument other than `out=`."""
+    packet = getattr(torch.ops.aten, word, None)
+    if not isinstance(packet, OpOverloadPacket):  # also an attribute of the namespace: `__eq__`
+        return ()
+    found = [getattr(packet, name) for name in packet.overloads()]
+    lists = is_in_place(word)  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)
+    return tuple(one for one in found if _is_marked(one, lists))
+
+
+def _is_marked(overload: Any, lists: bool) -> bool:
+    if not isinstance(overload, OpOverload) or any(a.is_out for a in overload._schema.arguments):
+        return False
+    marked = [str(a.type) for a in overload._schema.arguments if a.is_write]
+    return any(kind in ("Tensor", "Optional[Tensor]") or lists for kind in marked)
+
+
+def _is_native(func: Any) -> bool:
+    """Whether a function is one of torch's own that is not written in Python."""
+    return isinstance(func, _NATIVE)
+
+
+_NATIVE = (type(torch.add), type(torch.Tensor.add_), type(torch.Tensor.__setitem__))

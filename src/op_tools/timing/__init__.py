@@ -1,0 +1,1 @@
+"""OpTimeMeasure: the time of each operator, forward and backward."""

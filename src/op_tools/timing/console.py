@@ -1,0 +1,177 @@
+"""What OpTimeMeasure writes and shows: a row for each call, and tables, the slowest first."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from deeplink.table import console, table
+from op_tools.core import output_paths, terminal, tool_errors
+from op_tools.timing.aggregate import VIEWS, Group, Line, Times, View, summed
+
+TIMES = ("name", "forward_id", "forward_elasped", "backward_elasped", "unit")
+COLUMNS = (*TIMES, "input", "output", "grad_inputs", "grad_outputs")
+_SHOWN: dict[View, int] = {"op": 15, "shape": 6, "module": 6, "line": 6}
+_TITLES: dict[View, str] = {
+    "op": "Operators, the slowest first",
+    "shape": "By the shapes of their arguments",
+    "module": "By module",
+    "line": "By line of the program",
+}
+
+
+def line_of(cells: Iterable[object]) -> str:
+    """Cells as the module csv writes them."""
+    out = io.StringIO()
+    csv.writer(out).writerow(cells)
+    return out.getvalue()
+
+
+class Csv:
+    """The classic file: one header, one row for each call. Made when there is a row to write."""
+
+    def __init__(self, folder: Path) -> None:
+        when = time.strftime("%Y-%m-%d-%H-%M-%S")
+        self.path = folder / f"op_elasped_info_pid{output_paths.owner(folder)}_{when}.csv"
+        self._begun = False
+        self._failed = False
+
+    def write(self, lines: bytes) -> None:
+        """Appends lines of `line_of`; a disk that is full costs the file, not the program."""
+        if not lines or self._failed:
+            return
+        try:
+            self._append(lines)
+        except OSError as error:
+            self._failed = True
+            tool_errors.add("OpTimeMeasure", str(self.path), error)
+
+    def _append(self, lines: bytes) -> None:
+        if not self._begun:
+            self._create()
+        with self.path.open("ab") as file:
+            file.write(lines)
+        self._begun = True
+
+    def _create(self) -> None:
+        number, plain = 1, self.path
+        while True:  # started twice in one second
+            try:
+                with self.path.open("x", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerow(COLUMNS)
+                return
+            except FileExistsError:
+                number += 1
+                self.path = plain.with_stem(f"{plain.stem}-{number}")
+
+
+def write_groups(path: Path, groups: Sequence[Group]) -> None:
+    """The times by operator, shapes, module and line, for `deeplink report`."""
+    found = [
+        {
+            "op": group.kind.op,
+            "shape": group.kind.shape,
+            "module": group.kind.module,
+            "site": f"{group.kind.site.file}:{group.kind.site.line}" if group.kind.site else "",
+            "forward": _figures(group.forward),
+            "backward": _figures(group.backward),
+            "flops": group.flops,
+            "backward_flops": group.backward_flops,
+            "bytes": group.bytes,
+            "backward_bytes": group.backward_bytes,
+            "collective": group.collective.kind if group.collective is not None else "",
+        }
+        for group in groups
+    ]
+    try:
+        path.write_text(json.dumps({"kind": "time", "version": 1, "groups": found}), "utf-8")
+    except OSError as error:  # a disk that is full costs the file, not the program
+        tool_errors.add("OpTimeMeasure", str(path), error)
+
+
+def _figures(times: Times) -> dict[str, float]:
+    names = ("p50", "p95")
+    parts = {name: times.percentile(int(name[1:]) / 100) for name in names}
+    return {"calls": times.count, "total": times.total, "least": times.warm, **parts}
+
+
+# What is shown.
+
+
+def show(groups: Sequence[Group], nested: bool) -> None:
+    """The summary: by operator, by shape, by module, by line, and the collectives."""
+    for by in VIEWS:
+        lines = summed(groups, by, nested)
+        if by == "op" or len(lines) > 1:
+            _show_lines(_TITLES[by], lines, _SHOWN[by], by)
+    _show_collectives([group for group in groups if group.collective is not None])
+
+
+# Of each column: its heading, its cell, and its rank: a narrow terminal shows the first ones only.
+_CELLS: tuple[tuple[str, int, Callable[[Line], str]], ...] = (
+    ("calls", 1, lambda line: str(line.calls)),
+    ("total ms", 0, lambda line: f"{line.total:.3f}"),
+    ("share", 0, lambda line: f"{line.share:.1%}"),
+    ("fwd mean", 5, lambda line: _ms(line.forward.mean)),
+    ("fwd p50", 1, lambda line: _ms(line.forward.percentile(0.5))),
+    ("fwd p95", 2, lambda line: _ms(line.forward.percentile(0.95))),
+    ("bwd mean", 5, lambda line: _ms(line.backward.mean)),
+    ("bwd p50", 1, lambda line: _ms(line.backward.percentile(0.5))),
+    ("bwd p95", 2, lambda line: _ms(line.backward.percentile(0.95))),
+    ("first", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).first)),
+    ("least", 4, lambda line: _ms((line.forward if line.forward.count else line.backward).warm)),
+    ("GFLOP/s", 3, lambda line: f"{line.gflops:.1f}" if line.gflops else ""),
+    ("GB/s", 3, lambda line: f"{line.gbytes:.1f}" if line.gbytes else ""),
+)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4f}" if value else ""
+
+
+def _show_lines(title: str, lines: Sequence[Line], limit: int, by: View) -> None:
+    chosen = [cell for cell in _CELLS if cell[1] <= (console().width - 60) // 16]
+    rows = [(line.name, *(show(line) for _, _, show in chosen)) for line in lines[:limit]]
+    if len(lines) > limit:
+        rest = Line("rest", share=sum(line.share for line in lines[limit:]))
+        rest.forward.total = sum(line.total for line in lines[limit:])
+        known = ("total ms", "share")
+        cells = [show(rest) if name in known else "" for name, _, show in chosen]
+        rows.append((f"({len(lines) - limit} more)", *cells))
+    _print(title + " (ms of the device)", (by, *(name for name, _, _ in chosen)), rows)
+
+
+def _show_collectives(groups: Sequence[Group]) -> None:
+    rows = []
+    for group in sorted(groups, key=lambda group: -group.forward.total):
+        what, times = group.collective, group.forward
+        if what is None or not times.count:
+            continue
+        speed = what.bytes * times.count / times.total / 1e6 if times.total else 0.0
+        rows.append(
+            (
+                what.kind + (" (async, until done)" if what.asynchronous else ""),
+                group.kind.site.short if group.kind.site else "",
+                *(str(times.count), str(what.size), str(what.bytes)),
+                *(f"{times.percentile(0.5):.4f}", f"{times.total:.3f}"),
+                *(f"{speed:.3f}", f"{speed * what.bus_factor:.3f}"),
+            )
+        )
+    if rows:
+        columns = ("collective", "line", "calls", "ranks", "bytes", "p50", "total ms")
+        _print("Collectives", (*columns, "alg GB/s", "bus GB/s"), rows)
+
+
+def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    console().print(table(title, columns, rows, numbers=True))
+
+
+def grid(name: str, identity: int, what: str, ms: float) -> str:
+    """The classic small table of one call."""
+    return terminal.grid(
+        ("name", "forward_id", what, "unit"), [(name, identity, f"{ms:.8f}", "ms")]
+    )

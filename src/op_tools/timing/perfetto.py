@@ -1,0 +1,202 @@
+"""A trace for Perfetto: operators and modules on the host, and their times on the device."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from deeplink import settings
+from deeplink.errors import SettingError
+from op_tools.core import module_stack, tool_errors
+from op_tools.timing.clock import Clock, HostClock, Mark
+
+if TYPE_CHECKING:
+    from op_tools.timing.aggregate import Group
+    from op_tools.timing.call_timer import Row
+
+_BUFFER = 4096  # events that wait to be written
+
+
+class Trace:
+    """Events of the trace format, written as they come; a file that is cut off still opens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = _own(path)
+        self._waiting: list[str] = []
+        self._tracks: dict[str, int] = {}
+        self._anchors: dict[int, tuple[Mark, float]] = {}  # of a clock: an event, its time in us
+        self._threads: set[int] = set()
+        self._handles: list[Any] = []
+        self._local = threading.local()
+        self._lock = threading.RLock()
+        self._failed = False
+        self._begun = False
+        self._process = os.getpid()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            there = self.path.exists()
+            self.path.open("ab").close()
+            if not there:
+                self.path.unlink()
+        except OSError as error:
+            raise SettingError(
+                f"the trace {path} cannot be written: {error.strerror or error}.",
+                "name a file in a folder that you may write (OP_TIME_MEASURE_TRACE).",
+            ) from None
+        self._name("process_name", f"rank {settings.rank()} (pid {self._process})")
+
+    # What is written.
+
+    def call(self, row: Row, spans: Sequence[tuple[Mark, float]], group: Group) -> None:
+        """One call: on its thread, on its device, and each part of its backward pass."""
+        about = {
+            "id": row.id,
+            "step": row.step,
+            "module": row.module,
+            "line": str(row.site) if row.site else "",
+            "arguments": group.kind.shape,
+        }
+        if group.flops:
+            about["flops"] = group.flops
+        if group.collective is not None:
+            about |= {"bytes": group.collective.bytes, "ranks": group.collective.size}
+        if row.device.type != "cpu":
+            self._thread(row.thread)
+            self._slice(
+                *(row.thread % 2**31, row.name, row.launched / 1e3),
+                *((row.returned - row.launched) / 1e3, "launch", {"id": row.id}),
+            )
+        kind = "collectives" if group.collective is not None else "operators"
+        track = self._track(f"{row.device} {kind}")
+        start = self._at(row.clock, row.start)
+        category = "backward" if row.backward else "forward"
+        self._slice(track, row.name, start, row.forward_ms * 1e3, category, about)
+        for i, (mark, ms) in enumerate(spans):
+            at = self._at(row.clock, mark)
+            self._slice(track, row.name, at, ms * 1e3, "backward", about)
+            if not i:  # an arrow from the call to its gradient
+                common = {"cat": "gradient", "name": "gradient", "id": row.id}
+                self._write(common | {"ph": "s", "tid": track, "ts": start})
+                self._write(common | {"ph": "f", "bp": "e", "tid": track, "ts": at})
+
+    def follow_modules(self) -> None:
+        """Calls of modules, as slices that lie within each other."""
+        self._handles += [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def close(self) -> Path:
+        """Ends the file; returns where it is."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        with self._lock:
+            end = {"ph": "M", "name": "process_sort_index", "args": {"sort_index": settings.rank()}}
+            self._write(end)
+            self._flush(last=True)
+        return self.path
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        self._stack().append((module, perf_counter_ns()))
+
+    def _leave(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        while stack:
+            known, start = stack.pop()
+            if known is module:
+                thread = threading.get_ident()
+                self._thread(thread)
+                name = module_stack.path() or type(module).__name__
+                took = (perf_counter_ns() - start) / 1e3
+                about = {"class": type(module).__name__}
+                self._slice(thread % 2**31, name, start / 1e3, took, "module", about)
+                return
+
+    def _stack(self) -> list[tuple[torch.nn.Module, int]]:
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[tuple[torch.nn.Module, int]] = self._local.stack
+        return stack
+
+    # Times: all on the host's clock, in microseconds.
+
+    def anchor(self, clock: Clock) -> None:
+        """Ties a device's clock to the host's: waits for the device, once."""
+        if not isinstance(clock, HostClock):
+            event = clock.mark()
+            clock.between(event, event)
+            event = clock.mark()
+            self._anchors[id(clock)] = (event, perf_counter_ns() / 1e3)
+
+    def _at(self, clock: Clock, mark: Mark) -> float:
+        if isinstance(clock, HostClock):
+            return float(mark) / 1e3
+        event, at = self._anchors[id(clock)]
+        return at + clock.between(event, mark) * 1e3
+
+    # The file.
+
+    def _track(self, name: str) -> int:
+        if name not in self._tracks:
+            self._tracks[name] = len(self._tracks) + 1
+            self._name("thread_name", name, self._tracks[name])
+        return self._tracks[name]
+
+    def _thread(self, ident: int) -> None:
+        if ident not in self._threads:
+            self._threads.add(ident)
+            self._name("thread_name", f"host thread {ident}", ident % 2**31)
+
+    def _name(self, what: str, name: str, track: int = 0) -> None:
+        self._write({"ph": "M", "name": what, "tid": track, "args": {"name": name}})
+
+    def _slice(
+        self, track: int, name: str, start: float, took: float, category: str, about: Any
+    ) -> None:
+        event = {"ph": "X", "name": name, "cat": category, "tid": track, "args": about}
+        self._write(event | {"ts": round(start, 3), "dur": round(max(0.0, took), 3)})
+
+    def _write(self, event: dict[str, Any]) -> None:
+        with self._lock:
+            self._waiting.append(json.dumps({"pid": self._process} | event))
+            if len(self._waiting) >= _BUFFER:
+                self._flush()
+
+    def _flush(self, last: bool = False) -> None:
+        text = ",\n".join(self._waiting) + ("\n]\n" if last else ",\n")
+        self._waiting.clear()
+        if self._failed:
+            return
+        try:
+            with self.path.open("a" if self._begun else "w", encoding="utf-8") as file:
+                file.write(text if self._begun else "[\n" + text)
+            self._begun = True
+        except OSError as error:  # a disk that is full costs the trace, not the program
+            self._failed = True
+            tool_errors.add("OpTimeMeasure", str(self.path), error)
+
+
+def _own(path: Path) -> Path:
+    """The path, with the name of this process in it when it is one of several."""
+    if settings.world() > 1:
+        return path.with_stem(f"{path.stem}_rank{settings.rank()}")
+    if multiprocessing.parent_process() is not None:
+        return path.with_stem(f"{path.stem}_pid{os.getpid()}")
+    return path

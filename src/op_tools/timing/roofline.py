@@ -1,0 +1,102 @@
+"""What a call has to do at the least: floating-point operations and bytes, where they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+from op_tools.core import op_names
+from op_tools.core.call import Call, tensors
+
+Formula = Callable[..., float]
+
+# They read the rows that they return, not the whole table.
+_GATHER = frozenset(
+    "embedding index index_select gather take take_along_dim __getitem__ masked_select".split()
+)
+_FREE = op_names.VIEWS | op_names.UNINITIALISED
+
+
+def _linear(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> float:
+    return 2.0 * x.numel() * (weight.shape[0] if weight.dim() > 1 else 1)
+
+
+def _matmul(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
+    return 2.0 * out.numel() * a.shape[-1]
+
+
+def _addmm(_add: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
+    return _matmul(a, b, out=out)
+
+
+def _convolution(x: Tensor, weight: Tensor, *_: Any, out: Tensor, **__: Any) -> float:
+    return 2.0 * out.numel() * prod(weight.shape[1:])
+
+
+def _transposed(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> float:
+    return 2.0 * x.numel() * prod(weight.shape[1:])
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> float:
+    keys = k.shape[-2]
+    return 2.0 * (q.numel() * keys + q.numel() // q.shape[-1] * keys * v.shape[-1])
+
+
+# An operator of the api level by its own word; the operands whose gradients cost as much again,
+# and how many times as much each.
+_FORMULAS: dict[str, tuple[Formula, tuple[int, ...], float]] = {
+    "linear": (_linear, (0, 1), 1.0),
+    **dict.fromkeys("matmul mm bmm mv dot __matmul__".split(), (_matmul, (0, 1), 1.0)),
+    **dict.fromkeys("addmm addmm_ baddbmm addmv".split(), (_addmm, (1, 2), 1.0)),
+    "__rmatmul__": (lambda b, a, *_, out, **__: _matmul(a, b, out=out), (0, 1), 1.0),
+    **dict.fromkeys("conv1d conv2d conv3d".split(), (_convolution, (0, 1), 1.0)),
+    **{f"conv_transpose{n}d": (_transposed, (0, 1), 1.0) for n in (1, 2, 3)},
+    "scaled_dot_product_attention": (_attention, (0, 1, 2), 2.5 / 3),
+}
+
+
+def flops(call: Call, result: Any) -> tuple[float, float]:
+    """Of the call and of its backward pass; 0 where nobody has counted them."""
+    if call.level == "aten":
+        return _kernel_flops(call, result), 0.0
+    known = _FORMULAS.get(op_names.last(call.name)) if call.level != "module" else None
+    out = next(tensors(result), None)
+    if known is None or out is None:
+        return 0.0, 0.0
+    formula, operands, times = known
+    args = (*call.args, *call.kwargs.values()) if len(call.args) <= max(operands) else call.args
+    count = formula(*args, out=out)
+    given = [a for i, a in enumerate(args) if i in operands and isinstance(a, Tensor)]
+    return count, count * times * sum(1 for tensor in given if tensor.requires_grad)
+
+
+def _kernel_flops(call: Call, result: Any) -> float:
+    packet = getattr(call.func, "overloadpacket", None)
+    formula = _registry().get(packet)
+    return float(formula(*call.args, **call.kwargs, out_val=result)) if formula else 0.0
+
+
+@cache
+def _registry() -> dict[Any, Any]:
+    from torch.utils.flop_counter import flop_registry  # long to import, and not always wanted
+
+    return flop_registry
+
+
+def bytes_moved(call: Call, result: Any) -> float:
+    """What is read and written when each operand crosses the memory once; 0 for a view."""
+    word = op_names.last(call.name)
+    if word in _FREE or call.level == "module":
+        return 0.0
+    written = sum(_size(tensor) for tensor in tensors(result))
+    if word in _GATHER:
+        return float(2 * written)
+    return float(written + sum(_size(tensor) for tensor in tensors(call.args, call.kwargs)))
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,1 @@
+"""Tools of one file each."""

@@ -1,0 +1,258 @@
+"""`apply_feature`: a tool on chosen functions of torch or of anyone else, under a condition."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from types import ClassMethodDescriptorType, MethodType, ModuleType, TracebackType
+from typing import Any, Self
+
+from torch.overrides import get_overridable_functions
+
+from op_tools.capture.tool import OpCapture
+from op_tools.compare.tool import OpAutoCompare
+from op_tools.core import op_names, terminal
+from op_tools.core.dispatch import Plan, run
+from op_tools.core.tool import Tool
+from op_tools.timing.tool import OpTimeMeasure
+from op_tools.tools.dtype_cast import OpDtypeCast
+from op_tools.tools.fallback import OpFallback
+from op_tools.tools.observe import OpObserve
+from op_tools.tools.overflow import OpOverflowCheck
+
+Op = str | Callable[..., Any]
+
+FEATURES: dict[str, type[Tool]] = {
+    "fallback": OpFallback,
+    "cast_dtype": OpDtypeCast,
+    "op_capture": OpCapture,
+    "autocompare": OpAutoCompare,
+    "dump_op_args": OpObserve,
+    "measure_op_time": OpTimeMeasure,
+    "overflow_check": OpOverflowCheck,
+}
+
+
+def apply_feature(
+    ops: Op | Sequence[Op],
+    feature: str,
+    condition_func: Callable[..., bool] = lambda *args, **kwargs: True,
+    **options: Any,
+) -> Applied:
+    """Apply a tool to functions, where `condition_func` of a call's arguments is true.
+
+    `undo()` of the result, or its `with` block, ends it. Of several features on one function the
+    last one applied is outermost.
+    """
+    if feature not in FEATURES:
+        near = difflib.get_close_matches(feature, FEATURES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(FEATURES)}"
+        raise ValueError(f"no feature {feature!r}; {hint}")
+    chosen = [ops] if isinstance(ops, str) or callable(ops) else list(ops)
+    if not chosen or any(op == "" for op in chosen):
+        raise ValueError(f"apply_feature needs the name of a function, found {ops!r}")
+    applied = Applied()
+    try:
+        for op in chosen:
+            applied.add(FEATURES[feature], op, condition_func, options)
+    except BaseException:
+        applied.undo()
+        raise
+    return applied
+
+
+class Applied:
+    """The tools and patches of one `apply_feature` call."""
+
+    def __init__(self) -> None:
+        self.tools: list[Tool] = []
+        self._patched: list[tuple[_Patch, Tool]] = []
+
+    def add(
+        self, kind: type[Tool], op: Op, condition: Callable[..., bool], options: dict[str, Any]
+    ) -> None:
+        """Start a tool for one function. The modes of torch intercept functions of torch, so
+        `apply_feature` replaces only functions of other libraries.
+        """
+        func, name = _function(op)
+        if func in _overridable():
+            self.tools.append(kind(ops=[name], condition=condition, **options).start())
+            return
+        owner, attribute = _owner(op, name)
+        tool = kind(ops=[name], condition=condition, level="function", **options).start()
+        self.tools.append(tool)
+        wanted = name in tool.started.ops and name not in tool.started.disabled
+        if not wanted:
+            terminal.announce(tool, name, False)
+        if wanted:
+            patch = _patch_of(owner, attribute, func, name)
+            self._patched.append((patch, tool))
+            patch.add(tool)
+
+    def undo(self) -> None:
+        """Stop the tools and restore what was patched."""
+        while self._patched:
+            patch, tool = self._patched.pop()
+            patch.remove(tool)
+        while self.tools:
+            self.tools.pop().stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+_ABSENT: Any = object()
+_patches: list[_Patch] = []  # that have a tool
+
+
+class _Patch:
+    """A replaced attribute of a module, a class or an instance, and the tools around its function.
+
+    All features on one function share one patch, so they can be undone in any order.
+    """
+
+    def __init__(self, owner: Any, attribute: str, func: Callable[..., Any], name: str) -> None:
+        self.plan = Plan("function", name, ())
+        self._saved: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, before, replacement
+        is_own = attribute in vars(owner)
+        self._set(owner, attribute, self._replacement(owner, attribute, func))
+        if is_own or getattr(func, "__self__", None) is owner:  # else the function is a parent's
+            self._set_aliases(owner, func, getattr(owner, attribute))
+
+    def holds(self, owner: Any, attribute: str) -> bool:
+        """Whether an attribute is replaced by this patch."""
+        return any(
+            entry[0] is owner and entry[1] == attribute and vars(owner).get(attribute) is entry[3]
+            for entry in self._saved
+        )
+
+    def add(self, tool: Tool) -> None:
+        """Put a tool around the function and the tools that are there."""
+        self.plan = Plan("function", self.plan.name, (tool, *self.plan.tools))
+        if self not in _patches:
+            _patches.append(self)
+
+    def remove(self, tool: Tool) -> None:
+        """Remove a tool. After the last one restore the attributes, except those that other code
+        has replaced since.
+        """
+        left = tuple(one for one in self.plan.tools if one is not tool)
+        self.plan = Plan("function", self.plan.name, left)
+        if left:
+            return
+        _patches.remove(self)
+        while self._saved:
+            owner, attribute, before, replacement = self._saved.pop()
+            if vars(owner).get(attribute) is not replacement:
+                continue
+            if before is _ABSENT:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, before)
+
+    def _replacement(self, owner: Any, attribute: str, func: Callable[..., Any]) -> Any:
+        """What binds as the attribute did. A class method's tools do not get the class, so that a
+        condition has the parameters that a caller gives.
+        """
+        if not isinstance(owner, type):
+            return self._around(func)
+        parents = (vars(kind) for kind in owner.__mro__)
+        plain = next((found[attribute] for found in parents if attribute in found), None)
+        if isinstance(plain, (classmethod, ClassMethodDescriptorType)):
+
+            @functools.wraps(func)
+            def call(cls: type, *args: Any, **kwargs: Any) -> Any:
+                return run(self.plan, plain.__get__(None, cls), args, kwargs)
+
+            return classmethod(call)
+        if isinstance(plain, staticmethod) or plain is None:  # None: a method of the metaclass
+            return staticmethod(self._around(func))
+        return self._around(func)
+
+    def _around(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run(self.plan, func, args, kwargs)
+
+        return call
+
+    def _set_aliases(self, owner: Any, func: Callable[..., Any], replacement: Any) -> None:
+        """Replace the function in every module that imported it by its name."""
+        bound = isinstance(func, MethodType)  # each access to a bound method makes a new object
+        for module in list(sys.modules.values()):
+            if isinstance(module, ModuleType) and module is not owner:
+                for key, value in list(vars(module).items()):
+                    if value is func or (bound and type(value) is MethodType and value == func):
+                        self._set(module, key, replacement)
+
+    def _set(self, owner: Any, attribute: str, replacement: Any) -> None:
+        before = vars(owner).get(attribute, _ABSENT)
+        try:
+            setattr(owner, attribute, replacement)
+        except (AttributeError, TypeError) as error:  # a type of C
+            raise AttributeError(f"{self.plan.name!r} cannot be replaced: {error}") from None
+        self._saved.append((owner, attribute, before, replacement))
+
+
+def _patch_of(owner: Any, attribute: str, func: Callable[..., Any], name: str) -> _Patch:
+    found = next((patch for patch in _patches if patch.holds(owner, attribute)), None)
+    return found or _Patch(owner, attribute, func, name)
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    return frozenset(f for found in get_overridable_functions().values() for f in found)
+
+
+def _function(op: Op) -> tuple[Callable[..., Any], str]:
+    """The function of an operator and its full name."""
+    if isinstance(op, str):
+        try:
+            return op_names.resolve(op), op
+        except LookupError as error:
+            raise AttributeError(str(error)) from None
+    if op in _overridable():
+        return op, op_names.name_of(op)
+    holder = _holder(op)
+    if holder is None:
+        return op, f"{op.__module__}.{getattr(op, '__qualname__', op)}"
+    kind = holder if isinstance(holder, type) else type(holder)
+    return op, f"{kind.__module__}.{kind.__qualname__}.{op.__name__}"
+
+
+def _holder(op: Op) -> Any:
+    """The class or the instance that a method is bound to; None: it is not bound."""
+    found = getattr(op, "__self__", None)
+    return None if isinstance(found, ModuleType) else found
+
+
+def _owner(op: Op, name: str) -> tuple[Any, str]:
+    """The module, class or instance whose attribute a function is, and the attribute."""
+    parts = name.split(".")
+    holder = None if isinstance(op, str) else _holder(op)
+    if holder is not None:
+        return holder, parts[-1]
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:-1]:
+            owner = getattr(owner, part, None)
+        if hasattr(owner, parts[-1]) and hasattr(owner, "__dict__"):
+            return owner, parts[-1]
+    raise AttributeError(
+        f"{name!r} is an attribute of no module, class or instance, so it cannot be replaced. "
+        "Hint: pass the full name, such as 'package.module.Class.method'."
+    )

@@ -1,0 +1,278 @@
+"""OpFallback: chosen operators run on the CPU, as if the device had done it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_tools.core import op_names, terminal, tool_errors
+from op_tools.core.call import Call, device_of, tensors
+from op_tools.core.filters import signature
+from op_tools.core.options import Options
+from op_tools.core.tool import Started, Substitute
+from op_tools.tensors.host_transfer import (
+    Copies,
+    Draws,
+    Saved,
+    converted,
+    mapped,
+    no_autocast,
+    placed,
+    random_numbers_of,
+    random_state_kept,
+)
+
+HALVES = (torch.float16, torch.bfloat16)
+# Autocast asks them for float32 by their `dtype` and leaves the arguments: so their gradients are
+# computed in the type of the arguments.
+TAKE_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
+
+
+class OpFallback(Substitute):
+    """Results, writes to arguments, aliases and gradients are those of the operator on the CPU,
+    on the device. Views and copies between devices are left to the device: they compute nothing.
+    """
+
+    key = "FALLBACK"
+    hook = "OpFallbackHook"
+    excluded = op_names.VIEWS | op_names.UNINITIALISED | frozenset({"cpu", "numpy", "pin_memory"})
+    excluded |= {"_efficientzerotensor"}  # zeros without memory
+
+    def begin(self, options: Options) -> None:
+        self.hits: Counter[str] = Counter()
+        self._dtypes: dict[Hashable, list[torch.dtype]] = {}
+        self._refused: dict[Hashable, bool] = {}
+
+    def substitute(self, call: Call) -> Any:
+        device = device_of(call.args, call.kwargs)
+        if device is None or device.type == "cpu" or moves(call) or not dense(call):
+            return NotImplemented
+        if call.level == "aten" and getattr(call.func, "is_view", False):
+            return NotImplemented
+        if self._refuses(call, device):  # the program gets the device's own error
+            return NotImplemented
+        with random_numbers_of(device) as draws:
+            done = self._on_host(call, device, draws)
+            copies = done.copies
+            if any(copies.shares(t) and copies.original_of(t) is None for t in done.results):
+                draws.is_kept = False  # a view of an argument: here it would be one of the copy
+                return NotImplemented
+        returned = give_back(call, done, device)
+        self.hits[call.name] += 1
+        if terminal.verbose():
+            _show(call, copies, done.result, returned)
+        return returned
+
+    def _refuses(self, call: Call, device: torch.device) -> bool:
+        """Whether the device raises because tensors of the call are on several devices."""
+        if call.level not in ("api", "aten") or not _is_mixed(call):
+            return False
+        key = (signature(call), *(tensor.device for tensor in call.given))
+        if key not in self._refused:
+            self._refused[key] = False
+            try:
+                dtypes_on_device(call, device)
+            except (RuntimeError, ValueError) as error:
+                is_missing = isinstance(error, NotImplementedError)  # a kernel, which the CPU has
+                self._refused[key] = not is_missing and bool(_ABOUT_DEVICES.search(str(error)))
+        return self._refused[key]
+
+    def _on_host(self, call: Call, device: torch.device, draws: Draws | None = None) -> Done:
+        draws = Draws() if draws is None else draws
+        if torch.is_autocast_enabled(device.type):
+            return self._under_autocast(call, device, draws)
+        state = torch.get_rng_state()
+        try:
+            return run_on_host(call, None, draws)
+        except (RuntimeError, NotImplementedError):
+            if not any(t.dtype in HALVES for t in tensors(call.args, call.kwargs)):
+                raise
+        torch.set_rng_state(state)
+        draws.restart()
+        done = run_on_host(call, torch.float32, draws)  # the CPU lacks some half kernels
+        lost = {t.dtype for t in tensors(call.args, call.kwargs) if t.is_floating_point()}
+        if len(lost) == 1:
+            wanted = lost.pop()
+            done.cast(lambda t: wanted if t.is_floating_point() else t.dtype)
+        return done
+
+    def _under_autocast(self, call: Call, device: torch.device, draws: Draws) -> Done:
+        """In the types that the device's autocast chooses, which the CPU's may not."""
+        chosen = torch.get_autocast_dtype(device.type)
+        key = (signature(call), chosen)
+        if key not in self._dtypes:
+            self._dtypes[key] = dtypes_on_device(call, device)
+        wanted = self._dtypes[key]
+        floating = [dtype for dtype in wanted if dtype.is_floating_point]
+        if chosen in floating:
+            with torch.autocast("cpu", dtype=chosen):
+                done = run_on_host(call, None, draws)
+        else:
+            raised = torch.float32 if torch.float32 in floating else None
+            if raised is not None and op_names.last(call.name) in TAKE_DTYPE:
+                call = call.given_others(call.args, {**call.kwargs, "dtype": raised})
+                raised = None
+            with no_autocast(device):
+                done = run_on_host(call, raised, draws)
+        expected = iter(wanted)
+        done.cast(lambda _: next(expected))
+        return done
+
+    def finish(self, started: Started) -> None:
+        total = sum(self.hits.values())
+        lines = [f"OpFallback: {total} calls of {len(self.hits)} operators ran on the CPU"]
+        if self.hits:
+            lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))
+        terminal.summary(self, started, lines)
+
+
+def moves(call: Call) -> bool:
+    """Whether a call moves a tensor to another device: that is not the CPU's to do."""
+    if (
+        op_names.last(call.name) not in op_names.TRANSFERS
+        and op_names.last(call.name) != "_to_copy"
+    ):
+        return False
+    if call.kwargs.get("device") is not None:
+        return True
+    others = call.args[1:]
+    return op_names.last(call.name) not in ("to", "_to_copy") or any(
+        isinstance(value, (str, int, torch.device, Tensor)) and not isinstance(value, bool)
+        for value in others
+    )
+
+
+def dense(call: Call) -> bool:
+    """Whether every tensor is a plain one; a call with another kind is left to the device."""
+    for tensor in tensors(call.args, call.kwargs):
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+            return tool_errors.refuse("sparse, nested or quantized tensors")
+    return True
+
+
+_ABOUT_DEVICES = re.compile(r"same device|two devices|should be the same|on cpu|for generator")
+
+
+def _is_mixed(call: Call) -> bool:
+    """Whether a tensor that is no scalar, or a generator, of a call on a device is on the CPU."""
+    if any(t.device.type == "cpu" and t.dim() for t in call.given):
+        return True
+    return any(g.device.type == "cpu" for g in generators_of(call))
+
+
+@dataclass
+class Done:
+    """A call made on copies of its arguments: its result, and what belongs to the copies."""
+
+    result: Any
+    copies: Copies
+    saved: Saved
+
+    @property
+    def results(self) -> list[Tensor]:
+        return list(tensors(self.result))
+
+    def cast(self, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
+        """Casts results. An argument that is a result stays one if the type is the argument's."""
+        self.result = mapped(self.result, lambda leaf: self._cast(leaf, dtype_of))
+
+    def _cast(self, leaf: Any, dtype_of: Callable[[Tensor], torch.dtype]) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        dtype = dtype_of(leaf)
+        original = self.copies.original_of(leaf)
+        if original is not None and original.dtype != dtype:
+            return leaf.to(dtype, copy=True)
+        return leaf if original is not None or leaf.dtype == dtype else leaf.to(dtype)
+
+
+def run_on_host(call: Call, halves_as: torch.dtype | None, draws: Draws) -> Done:
+    """The call on copies of its arguments, which autograd follows back to the device."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        raised = halves_as is not None and tensor.dtype in HALVES
+        return converted(tensor, _CPU, halves_as if raised else None)
+
+    return run_on_copies(call, copy, draws)
+
+
+def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) -> Done:
+    """The call on the CPU, on copies of its arguments; `draws` has the CPU's generators."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):
+            return draws.stand_in(leaf)
+        return _CPU if isinstance(leaf, torch.device) else leaf
+
+    copies = Copies(copy, call=call)
+    args = mapped(copies.of(call.args), change)
+    kwargs = {key: mapped(value, change) for key, value in copies.of(call.kwargs).items()}
+    if kwargs.get("device") is not None:
+        kwargs["device"] = _CPU
+    saved = Saved(copies)
+    with saved.hooks():
+        result = call.run_on(args, kwargs)
+    return Done(result, copies, saved)
+
+
+_CPU = torch.device("cpu")
+# Results that are on the CPU on every device, by their place.
+_STAY = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
+
+
+def give_back(call: Call, done: Done, device: torch.device) -> Any:
+    """Writes what the call wrote, and moves its results: an argument stays that argument."""
+    for one in done.copies.written():
+        one.write_back()
+    moved: list[tuple[Tensor, Tensor]] = []
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        given = done.copies.original_of(leaf)
+        if given is None:
+            given = placed(leaf, device)
+        moved.append((leaf, given))
+        return given
+
+    stays = _STAY.get(op_names.last(call.name))
+    if stays is None:
+        returned = mapped(done.result, place)
+    else:
+        returned = tuple(v if at == stays else place(v) for at, v in enumerate(done.result))
+    done.saved.returned(moved)
+    return returned
+
+
+def generators_of(call: Call) -> list[torch.Generator]:
+    """The generators among the arguments of a call."""
+    return [v for v in (*call.args, *call.kwargs.values()) if isinstance(v, torch.Generator)]
+
+
+def dtypes_on_device(call: Call, device: torch.device) -> list[torch.dtype]:
+    """The types of the results, by doing the call once on copies; nothing is left of it."""
+    copies = Copies(lambda tensor: tensor.detach().clone())
+    with random_state_kept(device, generators_of(call)), torch.no_grad():
+        result = call.func(*copies.of(call.args), **copies.of(call.kwargs))
+    return [tensor.dtype for tensor in tensors(result)]
+
+
+def _show(call: Call, copies: Copies, on_host: Any, on_device: Any) -> None:
+    name = call.name
+    args, kwargs = copies.of((call.args, call.kwargs))
+    terminal.show_call(
+        f"{name}    forward_id: {call.id}",
+        call,
+        [
+            *terminal.argument_rows(f"{name} input(device)", call.args, call.kwargs),
+            *terminal.argument_rows(f"{name} input(cpu)", args, kwargs),
+            *terminal.tensor_rows(f"{name} output(device)", on_device),
+            *terminal.tensor_rows(f"{name} output(cpu)", on_host),
+        ],
+    )

@@ -1,0 +1,517 @@
+"""Guard: always on, for the whole training, at about 1 % of the time; finds wrong results.
+
+It intercepts the kernels of some training steps, and nothing in the others. In such a step it
+checks a random part of the calls on the device, waiting for nothing: products by a random
+projection (`op_tools.compare.projection`), all others for NaN and Inf out of finite arguments. A
+finding is a suspect first. The next call of the same operator, shapes, module and line is judged on
+the host: only that makes it a confirmed finding.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError, SettingError
+from deeplink.table import console
+from op_tools.compare import eligibility, inputs, precision, projection
+from op_tools.compare.failure_store import Saver
+from op_tools.compare.host_verdicts import Taken
+from op_tools.compare.projection import Pending, Reading
+from op_tools.compare.rerun import again_of
+from op_tools.core import (
+    dispatch,
+    engine,
+    graph_capture,
+    op_names,
+    step_counter,
+    terminal,
+    tool_errors,
+)
+from op_tools.core.call import Call, Direction, tensor_list
+from op_tools.core.filters import Selection
+from op_tools.core.options import Options
+from op_tools.core.tool import Observer, Started
+from op_tools.tensors import host_transfer
+
+CHECKS = 64  # calls that are checked in a step: of products, and of other operators
+FIRST = 0.25  # share of the calls of the first step, in which their number is not known
+WARM = 4  # steps before the second one that is watched; those between say how long a step takes
+WAITS = 4  # steps in which the next call of a suspect is looked for
+LONGEST = 1 << 16  # steps without a check at most
+EACH = 3  # findings of an operator that are shown and saved; all are counted
+
+OnFinding = Literal["warn", "stop"] | Callable[["Finding"], None]
+
+
+class GuardError(DeeplinkError):
+    """Guard found a wrong result, and was asked to stop the run."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A call whose result is wrong."""
+
+    operator: str
+    device: str
+    rank: int
+    step: int
+    direction: Direction
+    module: str
+    where: str  # the line of the program
+    text: str  # what is wrong
+    confirmed: bool  # by the host, at another call of the same kind
+    saved: str = ""  # the folder of the call, for run_op_from_data
+
+    def __str__(self) -> str:
+        kind = "wrong result" if self.confirmed else "suspect, not confirmed by a later call"
+        place = f"rank {self.rank}, {self.device}, step {self.step}, {self.direction}"
+        module = f", module {self.module}" if self.module else ""
+        lines = [f"Guard: {kind}: {self.operator} ({place}{module}): {self.text}", self.where]
+        if self.saved:
+            lines.append(f"Rerun it: python -m op_tools.run_op_from_data {self.saved} --acc_check")
+        return "\n  ".join(lines)
+
+
+@dataclass
+class _Suspect:
+    """A check that failed on the device."""
+
+    finding: Finding
+    is_product: bool
+    until: int  # the last step in which the next call of the kind is looked for
+    taken: bool = False  # that call is under way
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A check that was launched. It holds no tensor of the call."""
+
+    key: Hashable
+    finding: Finding  # if it turns out so
+    pending: Pending | Reading
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is known of a call from before it."""
+
+    kept: Call | None = None  # with copies on the host: the call is judged there
+    finite: Tensor | None = None  # whether the arguments are, of a call that writes one
+
+
+class Guard(Observer):
+    """Checks a random share of the calls of some steps, for the whole training.
+
+    `budget`: the share of the time that it may cost, 0.01 unless given. `on_finding`: "warn",
+    "stop" (a GuardError from the optimizer's step) or a function of a Finding.
+    """
+
+    key = "GUARD"
+    hook = "OpGuardHook"
+    excluded = op_names.UNINITIALISED
+    wants_modules = True
+    only_looks = False  # it runs kernels of its own
+
+    findings: list[Finding]  # that were confirmed, the first EACH of each operator
+    suspects: list[Finding]  # whose next call was right, or did not come, as many
+
+    def __init__(
+        self,
+        ops: Sequence[str] | str | None = None,
+        disable: Sequence[str] | str | None = None,
+        *,
+        budget: float | None = None,
+        on_finding: OnFinding | None = None,
+        select: Selection | None = None,
+        devices: Sequence[str] | None = None,
+        config: str | None = None,
+    ) -> None:
+        own: dict[str, Any] = {"budget": budget, "on_finding": on_finding}
+        super().__init__(
+            ops,
+            disable,
+            level="aten",
+            select=select,
+            devices=devices,
+            config=config,
+            **{name: value for name, value in own.items() if value is not None},
+        )
+
+    def begin(self, options: Options) -> None:
+        self._budget, self._on_finding = _asked(options)
+        self.findings, self.suspects = [], []
+        self.products = self.others = self.cleared = 0
+        self.steps = self.watched = 0
+        self._random = random.Random(settings.rank())
+        self._counts: Counter[bool] = Counter()  # calls of this step: of products, of others
+        self._shares = {True: FIRST, False: FIRST}
+        self._checks: deque[_Check] = deque()
+        self._suspects: dict[Hashable, _Suspect] = {}
+        self._judged: set[Hashable] = set()
+        self._wrong: Counter[str] = Counter()  # calls that were confirmed, by operator
+        self._doubtful: Counter[str] = Counter()
+        self._unreported: list[Finding] = []
+        self._saver, self._lock = Saver(), threading.Lock()
+        self._clock = _Clock(self._budget)
+        self._engaged = True  # the first step is watched
+        self.selective = True
+
+    # Life. A step that is not watched costs a call of `_stepped`.
+
+    def start(self) -> Self:
+        if self._active is None:
+            super().start()
+            step_counter.count(True, self._stepped)
+            self._clock.start()
+        return self
+
+    def stop(self) -> None:
+        if self._active is not None:
+            step_counter.count(False, self._stepped)
+            with dispatch.unseen():
+                self._guarded(self._collect, True)
+            super().stop()
+
+    def _stepped(self, step: int) -> None:
+        """A step is over: read what is there, and decide whether the next one is watched."""
+        if self._active is None:
+            return
+        with dispatch.unseen():
+            self._guarded(self._next, step)
+        self._clock.start()
+        self._tell()
+
+    def _next(self, step: int) -> None:
+        self.steps += 1
+        self.watched += self._engaged
+        self._clock.stop(self._engaged)
+        if self._engaged:
+            for kind in (True, False):
+                seen = self._counts[kind]
+                self._shares[kind] = min(1.0, CHECKS / seen) if seen else FIRST
+            self._counts.clear()
+        self._collect(False)
+        for key, suspect in list(self._suspects.items()):
+            if step > suspect.until:
+                self._drop(key, suspect)
+        self._engage(bool(self._suspects) or self._clock.is_due(self.steps))
+
+    def _engage(self, on: bool) -> None:
+        if on != self._engaged:
+            self._engaged = on
+            (engine.start if on else engine.stop)(self)
+
+    def _guarded(self, action: Callable[..., None], *args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:  # a tool must not kill the program that it watches
+            tool_errors.add("Guard", action.__name__, error)
+
+    # Which calls.
+
+    def selects(self, call: Call) -> bool:
+        if getattr(call.func, "is_view", False) or not super().selects(call):
+            return False
+        kind = projection.covers(call)
+        with self._lock:
+            self._counts[kind] += 1
+            if self._suspects:
+                return _key(call) in self._suspects
+            return self._random.random() < self._shares[kind]
+
+    # Around a call.
+
+    def before(self, call: Call) -> _State | None:
+        if graph_capture.captures((call.device or eligibility.HOST).type)():
+            return None
+        with self._lock:
+            suspect = self._suspects.get(_key(call)) if self._suspects else None
+            if suspect is not None:
+                if suspect.taken:
+                    return None
+                suspect.taken = True
+        if suspect is not None:
+            return _State(kept=inputs.kept(call, host_transfer.host_copy)[0])
+        return _State(finite=_finite(call.given) if _writes(call) else None)
+
+    def after(self, call: Call, state: _State | None, result: Any) -> None:
+        if state is None:
+            return
+        with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
+            if state.kept is not None:
+                self._judge(call, state.kept, result)
+            else:
+                self._launch(call, state, result)
+
+    def _launch(self, call: Call, state: _State, result: Any) -> None:
+        pending: Pending | Reading | None = projection.start(call, result)
+        product = pending is not None
+        if pending is None:
+            if _meant(call):
+                return
+            made = _finite(tensor_list(result))
+            given = _finite(call.given) if state.finite is None else state.finite
+            if made is None:
+                return
+            pending = Reading(made.logical_not() if given is None else given & ~made)
+        finding = _finding(call, "NaN or Inf, of finite arguments")
+        self._checks.append(_Check(_key(call), finding, pending))
+        with self._lock:
+            self.products += product
+            self.others += not product
+
+    # Verdicts.
+
+    def _collect(self, wait: bool) -> None:
+        """Reads the checks that are done, in order; `wait`: all of them."""
+        while self._checks and (wait or self._checks[0].pending.done()):
+            check = self._checks.popleft()
+            if isinstance(check.pending, Reading):
+                text = check.finding.text if check.pending.read() else ""
+            else:
+                found = check.pending.verdict()
+                text = found.message if found is not None else ""
+            if text and self._wrong[check.finding.operator] >= EACH:
+                self._wrong[check.finding.operator] += 1
+            elif text and check.key not in self._judged:
+                finding = _with(check.finding, text=text)
+                suspect = _Suspect(
+                    finding, isinstance(check.pending, Pending), step_counter.current() + WAITS
+                )
+                self._suspects.setdefault(check.key, suspect)
+        if wait:
+            for key, suspect in list(self._suspects.items()):
+                self._drop(key, suspect)
+
+    def _drop(self, key: Hashable, suspect: _Suspect, is_reported: bool = True) -> None:
+        """The host has not found a suspect wrong."""
+        self._suspects.pop(key, None)
+        self._judged.add(key)
+        self.cleared += not is_reported
+        self._doubtful[suspect.finding.operator] += is_reported
+        if is_reported and self._doubtful[suspect.finding.operator] <= EACH:
+            self.suspects.append(suspect.finding)
+            self._unreported.append(suspect.finding)
+
+    def _judge(self, call: Call, kept: Call, result: Any) -> None:
+        """Judges a call of a suspect's kind on the host; waits for the device."""
+        key = _key(call)
+        ours = host_transfer.mapped(
+            result, lambda x: host_transfer.host_copy(x) if isinstance(x, Tensor) else x
+        )
+        made = tensor_list(ours)
+        types = [tensor.dtype for tensor in made]
+        again = again_of(kept, frozenset(), _writes(call), None, types)
+        again.precision = precision.now(call)
+        taken = Taken(again, ours, [None] * len(kept.given), False, str(call.device))
+        pending = projection.start(kept, ours)
+        if pending is not None:
+            found = pending.verdict()
+            text = found.message if found is not None else ""
+            right = not text
+        else:
+            text, right = _not_finite(taken, made)
+        with self._lock:
+            suspect = self._suspects.pop(key, None)
+            if suspect is None:
+                return
+            self._judged.add(key)
+        if text:
+            self._wrong[call.name] += 1
+            if self._wrong[call.name] <= EACH:
+                saved = self._saver.save(taken, None)
+                finding = _with(_finding(call, text), confirmed=True, saved=saved)
+                self.findings.append(finding)
+                self._unreported.append(finding)
+        elif right:  # NaN and Inf once may come of the program's own numbers
+            self._drop(key, suspect, suspect.is_product or not _all_finite(kept.given))
+        else:
+            self.cleared += 1
+
+    def _tell(self) -> None:
+        """Reports what was found, at the end of a step: not inside of a call."""
+        found, self._unreported = self._unreported, []
+        for finding in found:
+            if not finding.confirmed or not callable(self._on_finding):
+                console(stderr=True).print(str(finding), style="red", soft_wrap=True, markup=False)
+        for finding in found:
+            if finding.confirmed and callable(self._on_finding):
+                self._on_finding(finding)
+            elif finding.confirmed and self._on_finding == "stop":
+                hint = "OP_GUARD_ON_FINDING=warn goes on."
+                raise GuardError(f"{finding.operator}: {finding.text}.", hint)
+
+    @property
+    def confirmed(self) -> int:
+        """Calls with a wrong result."""
+        return self._wrong.total()
+
+    def so_far(self) -> str:
+        return f", {self.confirmed} wrong"
+
+    def finish(self, started: Started) -> None:
+        self._unreported = []  # the summary has them
+        lines = [
+            f"Guard: {self.watched} of {self.steps} steps watched, {self.products} products and "
+            f"{self.others} other calls checked, {self._clock.share:.1%} of the time; "
+            f"{self.confirmed} wrong results"
+        ]
+        lines += [f"  {finding}" for finding in self.findings]
+        for operator, count in self._wrong.items():
+            if count > EACH:
+                lines.append(f"  and {count - EACH} other calls of {operator}")
+        lines += [f"  {finding}" for finding in self.suspects]
+        if self.cleared:
+            lines.append(
+                f"  {self.cleared} calls have NaN or Inf of finite arguments on the CPU too"
+            )
+        terminal.summary(self, started, lines)
+
+
+class _Clock:
+    """How long steps take, and after how many the next one may be watched."""
+
+    def __init__(self, budget: float) -> None:
+        self._budget = budget
+        self._plain = self._watched = self._elapsed = 0.0  # seconds; of a plain step, its mean
+        self._plain_steps = self._watched_steps = 0
+        self._begin = time.perf_counter()
+
+    def start(self) -> None:
+        self._begin = time.perf_counter()
+
+    def stop(self, watched: bool) -> None:
+        """A step is over."""
+        took = time.perf_counter() - self._begin
+        self._elapsed += took
+        if not watched:
+            self._plain_steps += 1
+            self._plain += max(0.05, 1 / self._plain_steps) * (took - self._plain)
+        elif self._plain_steps:  # the first steps are like no others
+            self._watched_steps += 1
+            self._watched += took
+
+    @property
+    def _spent(self) -> float:
+        """Seconds that it took to watch steps."""
+        return max(0.0, self._watched - self._watched_steps * self._plain)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the next step is to be watched. The number of steps between two is a power of
+        two, so that ranks, which wait for each other, watch the same steps.
+        """
+        if not self._watched_steps:
+            return self._plain_steps >= WARM - 1 and step % WARM == 0
+        wanted = self._spent / self._watched_steps / (self._budget * max(self._plain, 1e-9))
+        gap = 1
+        while gap < wanted and gap < LONGEST:
+            gap *= 2
+        return step % gap == 0
+
+    @property
+    def share(self) -> float:
+        """Of the time since the first step."""
+        return self._spent / self._elapsed if self._elapsed else 0.0
+
+
+def _asked(options: Options) -> tuple[float, OnFinding]:
+    """The budget and what follows a finding; SettingError where they are not allowed."""
+    more = dict(options.more)
+    budget = more.pop("budget", None)
+    on_finding = more.pop("on_finding", None)
+    if more:
+        raise SettingError(
+            f"Guard takes no {', '.join(sorted(more))}.", "it takes budget, on_finding."
+        )
+    if budget is None:
+        budget = settings.OP_GUARD_BUDGET.get()
+    if on_finding is None:
+        on_finding = settings.OP_GUARD_ON_FINDING.get()
+    try:
+        share = settings.parse_share(str(budget))
+    except ValueError as error:
+        raise SettingError(f"Guard: budget {budget!r}: {error}.", "for example 0.01.") from None
+    if on_finding not in ("warn", "stop") and not callable(on_finding):
+        raise SettingError(
+            f"Guard: on_finding {on_finding!r} is not allowed.", '"warn", "stop" or a function.'
+        )
+    return share, on_finding
+
+
+def _key(call: Call) -> Hashable:
+    """What calls of the same kind have in common."""
+    shapes = tuple([(tuple(tensor.shape), tensor.dtype) for tensor in call.given])
+    site = call.site.short if call.site is not None else ""
+    return call.name, call.direction, call.module, site, shapes
+
+
+def _finding(call: Call, text: str) -> Finding:
+    device = str(call.device or eligibility.HOST)
+    place = settings.rank(), call.step, call.direction, call.module, call.where
+    return Finding(call.name, device, *place, text, False)
+
+
+def _with(finding: Finding, **changes: Any) -> Finding:
+    return Finding(**{**vars(finding), **changes})
+
+
+def _writes(call: Call) -> bool:
+    return bool(call.func._schema.is_mutable) if hasattr(call.func, "_schema") else False
+
+
+def _meant(call: Call) -> bool:
+    """Whether the program itself gives an Inf, as a plain value."""
+    values = (*call.args, *call.kwargs.values())
+    return any(isinstance(value, float) and math.isinf(value) for value in values)
+
+
+def _finite(tensors: list[Tensor]) -> Tensor | None:
+    """Whether all tensors of floating numbers are finite, on their device; None: there are none."""
+    some = [
+        tensor.detach()
+        for tensor in tensors
+        if tensor.is_floating_point()
+        and tensor.numel()
+        and tensor.element_size() > 1
+        and tensor.layout == torch.strided
+        and tensor.device == tensors[0].device
+    ]
+    if not some:
+        return None
+    greatest = torch._foreach_norm(some, float("inf"))
+    return torch.stack([one.to(torch.float32) for one in greatest]).isfinite().all()
+
+
+def _all_finite(tensors: list[Tensor]) -> bool:
+    return all(bool(one.isfinite().all()) for one in tensors if one.is_floating_point())
+
+
+def _not_finite(taken: Taken, made: list[Tensor]) -> tuple[str, bool]:
+    """What is wrong with a result that is compared with the CPU's, and whether nothing can be said:
+    it is finite, or its arguments are not.
+    """
+    given = taken.call.given
+    if _all_finite(made) or not _all_finite(given):
+        return "", True
+    if eligibility.unfit(taken.call):
+        return "", False
+    theirs = tensor_list(taken.reference().result)
+    for one, reference in zip(made, theirs, strict=False):
+        if one.is_floating_point() and one.shape == reference.shape:
+            fits = reference.abs() < torch.finfo(one.dtype).max
+            bad = int((~one.isfinite() & reference.isfinite() & fits).sum())
+            if bad:
+                return f"{bad} of {one.numel()} elements are not finite, but are on the CPU", False
+    return "", False

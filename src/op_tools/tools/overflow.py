@@ -1,0 +1,385 @@
+"""OpOverflowCheck: the operator that made the first NaN or Inf, and what it was made of."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deeplink import settings
+from op_tools.core import dispatch, gradients, op_names, terminal
+from op_tools.core.call import Call, Direction, Site, tensor_list, tensors
+from op_tools.core.dispatch import Plan
+from op_tools.core.options import Options
+from op_tools.core.tool import Observer, Started
+from op_tools.tensors.finite import Health, health
+from op_tools.tensors.host_transfer import mapped
+from op_tools.tensors.mutation import written_by_schema
+from op_tools.tensors.native_sink import native_sink
+
+KEPT = 100  # alarms that are kept in full; the rest are counted
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a report shows of a tensor: where its values lie."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    nans: int
+    infs: int
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A call that made NaN or Inf out of arguments that had none."""
+
+    id: int
+    op: str
+    kind: str  # "NaN" or "Inf"
+    direction: Direction
+    step: int
+    module: str
+    where: str
+    inputs: tuple[Extent, ...]
+    outputs: tuple[Extent, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """A call with NaN or Inf in a result."""
+
+    id: int
+    op: str
+    direction: Direction
+    step: int
+    module: str
+    where: str
+    inputs: tuple[Extent, ...]
+    outputs: tuple[Extent, ...]
+    of_gradient: bool  # the inputs and outputs are gradients of the call
+    infinite_argument: bool
+
+
+@dataclass(slots=True)
+class _State:
+    before: tuple[Extent, ...] | None  # of arguments that the call may write; None: read after it
+    arguments: gradients.Arguments = field(repr=False)
+
+
+class OpOverflowCheck(Observer):
+    """Alarms name a call whose result has NaN or Inf that its arguments had not.
+
+    An Inf that the program itself writes (a mask's `-inf`) is none, nor is what becomes of it.
+    The statistics of OpCapture are taken of each call, and the calls with NaN or Inf are kept.
+    """
+
+    key = "OVERFLOW_CHECK"
+    hook = "OpOverflowCheckHook"
+    excluded = op_names.UNINITIALISED
+    wants_modules = True
+
+    def begin(self, options: Options) -> None:
+        self._alarms: list[Alarm] = []
+        self._count = self._propagated = 0
+        self._lock = threading.RLock()
+        tool = weakref.proxy(self)  # the sink belongs to the tool: no reference cycle
+        self._native = native_sink(
+            "OpOverflowCheck",
+            settings.OP_TOOLS_MAX_CACHE_SIZE.get(),
+            lambda tensor: '{"skipped":"not read"}',
+            lambda: tool._read(everything=False),
+            nonfinite_only=True,
+        )
+        self._headers: Any = None
+
+    # Results.
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """What was found so far, the first KEPT of them."""
+        self._read()
+        return self._alarms
+
+    @property
+    def count(self) -> int:
+        """Calls that made NaN or Inf."""
+        self._read()
+        return self._count
+
+    @property
+    def propagated(self) -> int:
+        """Calls that passed it on."""
+        self._read()
+        return self._propagated
+
+    @property
+    def first(self) -> Alarm | None:
+        """The first alarm: where to look."""
+        return self.alarms[0] if self.alarms else None
+
+    # Calls that are recorded natively.
+
+    def direct(self, plan: Plan) -> Callable[..., Any] | None:
+        if self._is_natively(plan) and plan.level == "api" and not plan.places:
+            assert self._native is not None  # by `_is_natively`
+            return self._native.function(plan, self._head(), self)  # type: ignore[no-any-return]
+        return None
+
+    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
+        if self._is_natively(plan):
+            assert self._native is not None  # by `_is_natively`
+            return self._native.sink, self._head()
+        return None
+
+    def _is_natively(self, plan: Plan) -> bool:
+        if self._native is None or self.selective or terminal.verbose():
+            return False
+        return not plan.name.startswith("torch.distributed.")
+
+    def _head(self) -> Any:
+        if self._headers is None:
+            assert self._native is not None  # by the callers
+            tool = weakref.ref(self)
+            self._headers = self._native.headers(
+                lambda device: (own := tool()) is not None and own.works_on(device),
+                lambda code, line: json.dumps(str(Site(code.co_filename, line, code.co_name))),
+                json.dumps,
+            )
+        return self._headers
+
+    def _read(self, everything: bool = True) -> None:
+        """Judges the recorded calls with NaN or Inf; `everything`: waits for the device."""
+        if self._native is None:
+            return
+        with dispatch.unseen():
+            lines = self._native.sink.take(everything).splitlines()
+        with self._lock:
+            for line in lines:
+                self._judge(_bad(json.loads(line)))
+
+    def so_far(self) -> str:
+        self._add_counts(self.started)
+        return ""
+
+    def _add_counts(self, started: Started) -> None:
+        if self._headers is not None:
+            started.applied += sum(self._headers.take_counts().values())
+
+    # Calls that Python observes.
+
+    def before(self, call: Call) -> _State:
+        writes = call.name.endswith("_") or "out" in call.kwargs or call.level == "aten"
+        writes = writes or _in_place(call)
+        return _State(tuple(extents(call.given)) if writes else None, gradients.arguments(call))
+
+    def after(self, call: Call, state: _State, result: Any) -> None:
+        made = tensor_list(result) or written_by_schema(call)
+        if terminal.verbose():
+            self._show(call, result)
+        if not _is_healthy(made):
+            before = tuple(extents(call.given)) if state.before is None else state.before
+            self._found(call, before, tuple(extents(made)), of_gradient=False)
+        if state.arguments.wanted:
+            self._watch(call, state, result)
+
+    def _watch(self, call: Call, state: _State, result: Any) -> None:
+        bare = replace(call, args=(), kwargs={})  # the graph is not to hold its own tensors
+
+        def take(gradient: Tensor) -> Extent:
+            return next(extents([gradient.detach()]))
+
+        def done(seen: gradients.Gradients) -> None:
+            given, made = (
+                tuple(one for one in side if one is not None)
+                for side in (seen.outputs, seen.inputs)
+            )
+            if any(one.nans or one.infs for one in made):
+                self._found(bare, given, made, of_gradient=True)
+
+        guard = dispatch.guard(self, bare)
+        gradients.watch(call, state.arguments, result, take, guard(done), guard=guard)
+
+    def _found(
+        self,
+        call: Call,
+        before: tuple[Extent, ...],
+        after: tuple[Extent, ...],
+        of_gradient: bool,
+    ) -> None:
+        direction: Direction = "backward" if of_gradient else call.direction
+        more = (direction, call.step, call.module, call.where, before, after)
+        bad = _Bad(call.id, call.name, *more, of_gradient, not of_gradient and meant(call))
+        with self._lock:
+            self._judge(bad)
+
+    # Verdicts.
+
+    def _judge(self, bad: _Bad) -> None:
+        """Counts a call; an alarm where its arguments had no NaN or Inf."""
+        before, after = (_health(side) for side in (bad.inputs, bad.outputs))
+        new_nan = after.nan and not before.nan
+        new_inf = after.inf and not before.inf and not before.nan
+        if new_inf and not new_nan and bad.infinite_argument and not bad.of_gradient:
+            return
+        if not (new_nan or new_inf):
+            self._propagated += 1
+            return
+        self._count += 1
+        if len(self._alarms) < KEPT:
+            kind = "NaN" if new_nan else "Inf"
+            more = (bad.direction, bad.step, bad.module, bad.where, bad.inputs, bad.outputs)
+            self._alarms.append(Alarm(bad.id, bad.op, kind, *more, _note(bad)))
+
+    def _show(self, call: Call, result: Any) -> None:
+        columns = ("name", "inf_or_nan", "min", "max", "mean", "std", "norm")
+        given = tensors(call.args, call.kwargs)
+        rows = [(f"{call.name} inputs[{i}]", *_numbers(t)) for i, t in enumerate(given)]
+        rows += [(f"{call.name} outputs[{i}]", *_numbers(t)) for i, t in enumerate(tensors(result))]
+        terminal.say(f"{call.name}    forward_id: {call.id}\n{call.where}")
+        terminal.say(terminal.grid(columns, rows))
+
+    def finish(self, started: Started) -> None:
+        self._add_counts(started)
+        lines = [
+            f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
+            f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"
+        ]
+        if self.first is not None:
+            alarm = self.first
+            lines.append(
+                f"  first: {alarm.kind} by {alarm.op} ({alarm.direction}), step {alarm.step}, "
+                f"module {alarm.module or '-'}, {alarm.where}"
+            )
+            lines += [f"    {text_of(e)}" for e in (*alarm.inputs, *alarm.outputs)]
+            if alarm.note:
+                lines.append(f"    {alarm.note}")
+        terminal.summary(self, started, lines)
+
+
+def _bad(row: dict[str, Any]) -> _Bad:
+    """A call with NaN or Inf, from its line."""
+    of_gradient = "grad_inputs" in row
+    given = row["grad_outputs"] if of_gradient else row["inputs"]
+    made = row["grad_inputs"] if of_gradient else row["outputs"]
+    more = list(row.get("mutated", {}).values())
+    return _Bad(
+        row["id"],
+        row["op"],
+        "backward" if of_gradient else row["direction"],
+        row["step"],
+        row["module"],
+        row["site"] or "(unknown line)",
+        _extents_of(given),
+        _extents_of([*made, *more]),
+        of_gradient,
+        row.get("infinite_argument", False),
+    )
+
+
+def _extents_of(found: list[dict[str, Any] | None]) -> tuple[Extent, ...]:
+    """Of the tensors whose statistics are known."""
+    return tuple(
+        Extent(
+            f"[{at}]",
+            one["dtype"],
+            tuple(one["shape"]),
+            math.nan if one["min"] is None else one["min"],
+            math.nan if one["max"] is None else one["max"],
+            one["nans"],
+            one["nonfinite"] - one["nans"],
+        )
+        for at, one in enumerate(found)
+        if one is not None and "nans" in one
+    )
+
+
+def _health(side: tuple[Extent, ...]) -> Health:
+    return Health(any(one.nans for one in side), any(one.infs for one in side))
+
+
+def _is_healthy(found: list[Tensor]) -> bool:
+    state = health(found)
+    return not (state.nan or state.inf)
+
+
+def extent(name: str, tensor: Tensor) -> Extent:
+    """Where the values of a tensor lie, apart from those that are none."""
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    values = values.detach().to("cpu", torch.float64)
+    finite = values[torch.isfinite(values)]
+    bounds = finite.aminmax() if finite.numel() else None
+    return Extent(
+        name,
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        bounds.min.item() if bounds else math.nan,
+        bounds.max.item() if bounds else math.nan,
+        int(torch.isnan(values).sum()),
+        int(torch.isinf(values).sum()),
+    )
+
+
+def extents(tensors: list[Tensor]) -> Iterator[Extent]:
+    for at, tensor in enumerate(tensors):
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            yield extent(f"[{at}]", tensor)
+
+
+def _in_place(call: Call) -> bool:
+    return bool(call.kwargs.get("inplace")) or op_names.last(call.name) == "__setitem__"
+
+
+def meant(call: Call) -> bool:
+    """Whether the program itself gives an Inf: as a plain value among the arguments."""
+    found = False
+
+    def look(leaf: Any) -> Any:
+        nonlocal found
+        found = found or (isinstance(leaf, float) and math.isinf(leaf))
+        return leaf
+
+    mapped((call.args, dict(call.kwargs)), look)
+    return found
+
+
+def _note(bad: _Bad) -> str:
+    if bad.of_gradient and _scaling():
+        return "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
+    return ""
+
+
+def _scaling() -> bool:
+    kind = torch.amp.GradScaler
+    scalers = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+    return any(scaler.is_enabled() for scaler in scalers)
+
+
+def text_of(e: Extent) -> str:
+    return (
+        f"{e.name} {e.dtype} {list(e.shape)}: from {e.low:.4g} to {e.high:.4g}, "
+        f"{e.nans} NaN, {e.infs} Inf"
+    )
+
+
+def _numbers(tensor: Tensor) -> tuple[object, ...]:
+    state = health([tensor])
+    if not tensor.numel() or not tensor.is_floating_point():
+        return (state.nan or state.inf, *[""] * 5)
+    values = tensor.detach().double() if tensor.device.type == "cpu" else tensor.detach().float()
+    low, high = (value.item() for value in torch.aminmax(tensor.detach()))
+    deviation = values.std().item() if tensor.numel() > 1 else 0.0
+    middle = (values.mean().item(), deviation, values.norm().item())
+    return state.nan or state.inf, low, high, *(f"{value:.9f}" for value in middle)
