@@ -1,0 +1,168 @@
+"""What the wrong calls of an operator have in common and its correct calls do not have.
+
+A call is described by facts about its arguments: types, memory layout, sizes, options. The facts
+come from the call's signature alone; no value of a tensor is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KINDS_AT_MOST = 512  # kinds of calls that are kept for one operator
+ALIGNMENTS = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True, order=True)
+class Fact:
+    """One property of a call. Facts of a lower rank are the simpler explanation."""
+
+    rank: int
+    text: str  # completes "All wrong calls have …"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a call: its facts, and numbers whose limits may separate calls."""
+
+    facts: frozenset[Fact]
+    sizes: tuple[tuple[str, int], ...] = ()  # (what is counted, how many)
+
+
+def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
+    """Describe a call by its arguments."""
+    facts: set[Fact] = set()
+    sizes: list[tuple[str, int]] = []
+    tensors: list[tuple[str, Tensor]] = []
+    for label, value in _leaves(args, kwargs):
+        if isinstance(value, Tensor):
+            tensors.append((label, value))
+            facts.update(_of_tensor(label, value))
+            if value.layout is torch.strided and not value.is_nested:
+                sizes.append((f"elements in {label}", value.numel()))
+                sizes += [(f"elements in dimension {d} of {label}", n) for d, n in _dims(value)]
+        elif isinstance(value, (bool, int, str, torch.dtype)) or value is None:
+            facts.add(Fact(7, f"{label} = {value}"))
+    facts.update(_together(tensors))
+    return Description(frozenset(facts), tuple(sizes))
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for at, value in enumerate(args):
+        yield from _leaf(f"argument {at}", value)
+    for name, value in kwargs.items():
+        yield from _leaf(name, value)
+
+
+def _leaf(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        for at, item in enumerate(value[:4]):  # of a long list the first tell enough
+            yield from _leaf(f"{label}[{at}]", item)
+    else:
+        yield label, value
+
+
+def _dims(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    yield from enumerate(tensor.shape[:5])
+
+
+def _of_tensor(label: str, tensor: Tensor) -> Iterator[Fact]:
+    yield Fact(3, f"{label} of type {str(tensor.dtype).removeprefix('torch.')}")
+    yield Fact(5, f"{label} with {tensor.dim()} dimensions")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        yield Fact(0, f"{label} of layout {tensor.layout}")
+        return
+    if tensor.numel() == 0:
+        yield Fact(0, f"{label} without elements")
+        return
+    if not tensor.is_contiguous():
+        yield Fact(1, f"{label} that is {_layout(tensor)}")
+        yield Fact(2, f"{label} that is not contiguous")
+    if tensor.storage_offset():
+        yield Fact(4, f"{label} that does not start at the start of its storage")
+    for size in ALIGNMENTS if tensor.dim() else ():
+        if tensor.shape[-1] % size:
+            yield Fact(6, f"{label} whose last dimension is no multiple of {size}")
+
+
+def _layout(tensor: Tensor) -> str:
+    strides = [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    if 0 in strides:
+        return "expanded (a stride of 0)"
+    if sorted(strides, reverse=True) != strides:
+        return "transposed (not contiguous)"
+    return "a part of a larger tensor (not contiguous)"
+
+
+def _together(tensors: list[tuple[str, Tensor]]) -> Iterator[Fact]:
+    """Facts about several arguments of one call."""
+    if len({id(tensor) for _, tensor in tensors}) < len(tensors):
+        yield Fact(4, "the same tensor as two arguments")
+    if len({tensor.dtype for _, tensor in tensors if tensor.is_floating_point()}) > 1:
+        yield Fact(3, "arguments of different floating types")
+    if len(tensors) > 1 and len({tuple(tensor.shape) for _, tensor in tensors}) > 1:
+        yield Fact(6, "arguments of different shapes")
+
+
+@dataclass
+class Evidence:
+    """The described calls of one operator, wrong and correct, in bounded memory."""
+
+    wrong: Counter[Hashable] = field(default_factory=Counter)
+    correct: Counter[Hashable] = field(default_factory=Counter)
+
+    def add(self, call: Description, passed: bool) -> None:
+        """Count a judged call."""
+        calls = self.correct if passed else self.wrong
+        if call in calls or len(calls) < KINDS_AT_MOST:
+            calls[call] += 1
+
+    def pattern(self) -> str:
+        """One sentence on what separates the wrong calls from the correct ones; empty: nothing."""
+        return pattern(self.wrong, self.correct)
+
+
+def pattern(wrong: Counter[Any], correct: Counter[Any]) -> str:
+    """Find the simplest property that all wrong calls have and no correct call has."""
+    if not wrong:
+        return ""
+    if not correct:
+        return f"Every judged call is wrong ({wrong.total():,})."
+    common = sorted(frozenset.intersection(*(call.facts for call in wrong)))
+    others = [call.facts for call in correct]
+    texts = [fact.text for fact in common if not any(fact in facts for facts in others)]
+    texts = texts or [text for text in [_limit(wrong, correct)] if text]
+    texts = texts or [
+        f"{one.text}, and {other.text}"
+        for one, other in combinations(common, 2)
+        if not any(one in facts and other in facts for facts in others)
+    ]
+    if not texts:
+        return ""
+    many, right = wrong.total(), correct.total()
+    mine = "The wrong call has" if many == 1 else f"All {many:,} wrong calls have"
+    theirs = (
+        "the correct call does not" if right == 1 else f"none of the {right:,} correct calls does"
+    )
+    return f"{mine} {texts[0]}; {theirs}."
+
+
+def _limit(wrong: Iterable[Description], correct: Iterable[Description]) -> str:
+    """A size above or below which every call is wrong and no call is correct."""
+    mine, theirs = [dict(call.sizes) for call in wrong], [dict(call.sizes) for call in correct]
+    for what in mine[0]:
+        if not all(what in sizes for sizes in mine):
+            continue
+        low, high = min(sizes[what] for sizes in mine), max(sizes[what] for sizes in mine)
+        others = [sizes[what] for sizes in theirs if what in sizes]
+        if others and max(others) < low:
+            return f"at least {low:,} {what} (correct: at most {max(others):,})"
+        if others and min(others) > high:
+            return f"at most {high:,} {what} (correct: at least {min(others):,})"
+    return ""
