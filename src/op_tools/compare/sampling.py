@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from op_tools.compare import eligibility, precision, projection, slices
+from op_tools.compare import blocks, eligibility, precision, projection, slices
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.rerun import again_of
@@ -38,7 +38,19 @@ SHOWN = 5  # suspects in the summary
 CHECKS = 8  # calls of one suspect that are judged as a whole
 NEAR = 8  # elements of a row that are judged where its device sees the largest errors
 EACH = 8  # product that the host's kernels make is checked by a projection
+BLOCK_EACH = 16  # call of an operator of which a block is computed again
 LARGER = 16  # times as many elements, in a sample that confirms
+# Operators whose results have no NaN where all arguments are finite: NaN needs 0 / 0 or Inf - Inf.
+NEVER_NAN = frozenset(
+    """
+    linear mm matmul bmm addmm baddbmm conv1d conv2d conv3d convolution embedding silu gelu relu
+    sigmoid tanh softplus leaky_relu hardswish elu add sub mul neg abs clamp where cat stack
+    masked_fill softmax log_softmax _softmax _log_softmax layer_norm native_layer_norm rms_norm
+    _fused_rms_norm group_norm native_group_norm silu_backward gelu_backward threshold_backward
+    native_dropout_backward index_select gather reshape contiguous clone _to_copy to copy
+    """.split()
+)
+NAN = "NaN in the result, of arguments that are all finite"
 
 
 @dataclass(slots=True)
@@ -118,6 +130,16 @@ class Checks:
 
     product: projection.Pending | None = None
     greatest: Tensor | None = None  # magnitudes of results
+    given: Tensor | None = None  # magnitudes of all arguments, of operators of NEVER_NAN
+    block: Tensor | None = None  # how many elements of a block differ
+
+    @property
+    def has_nan(self) -> bool:
+        return self.greatest is not None and bool(self.greatest.isnan().any())
+
+    @property
+    def has_finite_arguments(self) -> bool:
+        return self.given is not None and bool(self.given.isfinite().all())
 
 
 @dataclass
@@ -136,9 +158,8 @@ class Sampled:
         self._tool = tool
         self._choose, self._choose_more = Chooser(), Chooser(scale=LARGER)
         self._lock = threading.Lock()
-        self._products: Counter[tuple[str, str]] = (
-            Counter()
-        )  # calls that might be checked by a projection
+        self._blocks = blocks.Block(blocks.ELEMENTS), blocks.Block(blocks.ON_HOST)
+        self._turns: Counter[tuple[str, str]] = Counter()  # calls that the device may check
         self.suspects = Suspects()
         self.counts = Counts()
 
@@ -222,15 +243,21 @@ class Sampled:
         finding = None if checks.product is None else checks.product.verdict()
         if not taken.sampled:
             return
-        if finding is not None:
+        call, key = taken.call, taken.key
+        by_projection = finding is not None and finding.non_finite > 0
+        if checks.has_nan and (by_projection or checks.has_finite_arguments):
+            self._tool.report_nan(taken, label, NAN)
+        elif finding is not None:
             text = f"by a projection, {finding.message}"
-            non_finite = finding.non_finite > 0
-            self.suspects.note(taken.call, taken.key, label, text, non_finite)
+            self.suspects.note(call, key, label, text, finding.non_finite > 0)
+        elif checks.block is not None and int(checks.block):
+            text = f"{int(checks.block):,} elements differ from a part of the call, computed alone"
+            self.suspects.note(call, key, label, text, non_finite=False)
         elif checks.greatest is not None and not _are_finite([checks.greatest]):
             if not _are_finite(taken.call.given):
                 return  # what is not finite in the arguments may be so in the result
             text = "the result is not finite; whether the arguments are was not checked"
-            self.suspects.note(taken.call, taken.key, label, text, non_finite=True)
+            self.suspects.note(call, key, label, text, non_finite=True)
 
     def _checks(
         self, state: Sampling, result: Any, made: list[Tensor], wrote: bool, transfer: Transfer
@@ -241,14 +268,22 @@ class Sampled:
         product = None
         if self._projects(state.call, "output"):
             product = projection.start(state.call, result)
+        block = None
+        if product is None and self._is_turn(state.call, "block", BLOCK_EACH):
+            block = blocks.differing(state.call, result, self._block(state.call))
+            block = None if block is None else transfer.copy(block)
+        call = state.call
+        never_nan = _is_never_nan(call)
+        large = [one for one in made if finite.has_numbers(one)] if never_nan else _large(made)
         # an argument may say that the result is not to be finite
-        if product is not None or any(map(_is_not_finite, state.call.args)):
-            return Checks(product)
-        large = _large_numbers(made)
-        if not large:
-            return Checks()
-        greatest = torch.stack([one.float() for one in finite.greatest(large)])
-        return Checks(None, transfer.copy(greatest))
+        if not large or any(map(_is_not_finite, call.args)):
+            return Checks(product, block=block)
+        given = _magnitudes(call.given, transfer) if product is None and never_nan else None
+        return Checks(product, _magnitudes(large, transfer), given, block)
+
+    def _block(self, call: Call) -> blocks.Block:
+        on_host = call.device is None or statistics.kind_is_seen(call.device.type)
+        return self._blocks[on_host]
 
     def _projects(self, call: Call, item: str) -> bool:
         """Whether a product is checked by a projection: each of a GPU, some of a host's kernels, of
@@ -256,19 +291,24 @@ class Sampled:
         """
         if call.device is None or not statistics.kind_is_seen(call.device.type):
             return True
+        return self._is_turn(call, item, EACH)
+
+    def _is_turn(self, call: Call, item: str, each: int) -> bool:
+        """Whether a call is one of `each` of its operator, the first of them included."""
         with self._lock:
-            self._products[call.name, item] += 1
-            return self._products[call.name, item] % EACH == 1
+            self._turns[call.name, item] += 1
+            return self._turns[call.name, item] % each == 1
 
     def _judge_place(self, state: Sampling, result: Any, made: list[Tensor]) -> None:
-        """Judges that element of a suspect's result which the device's own checks point to."""
+        """Judges the elements of a suspect's result which the device's own checks point to."""
         call = state.call
         aim = _not_finite(call, made) or _differing(call, result)
-        part = None if aim is None else slices.slice_of(call, aim)
-        if part is not None and part.is_result_judged:
-            transfer = self._transfer(state)
-            taken = self._taken(call, part, result, made, False, transfer)
-            self._tool.judge(taken.call, transfer, partial(self._tool.forward, taken, ""))
+        aims = [aim] if aim is not None else blocks.places(call, result, self._block(call))
+        for part in [slices.slice_of(call, aim) for aim in aims]:
+            if part is not None and part.is_result_judged:
+                transfer = self._transfer(state)
+                taken = self._taken(call, part, result, made, False, transfer)
+                self._tool.judge(taken.call, transfer, partial(self._tool.forward, taken, ""))
 
     def _taken(
         self,
@@ -369,10 +409,12 @@ class Sampled:
         if not taken.sampled:
             self.suspects.judged(taken, not wrong)
             return wrong
-        if wrong:
+        # a call with a NaN does not come again with finite arguments: its sample has to do
+        certain = [item for item in wrong if _is_nan_alone(item)]
+        if wrong and not certain:
             item, verdict = wrong[0].label, wrong[0].verdict
             self.suspects.note(taken.call, taken.key, item, verdict.message, non_finite=False)
-        return ()
+        return certain
 
     def summary(self) -> list[str]:
         """Lines for the end of the run."""
@@ -396,6 +438,16 @@ def key_of(call: Call) -> Hashable:
 
 def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_nan_alone(item: Item) -> bool:
+    """Whether a wrong result is NaN where the reference, of the same arguments, is finite."""
+    result, expected = item.verdict.result, item.verdict.expected
+    return _is_nan(result) and isinstance(expected, (int, float)) and math.isfinite(expected)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _shares_memory(call: Call, made: list[Tensor]) -> bool:
@@ -430,8 +482,22 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     return all(bool(torch.isfinite(one).all()) for one in tensors if one.is_floating_point())
 
 
-def _large_numbers(made: list[Tensor]) -> list[Tensor]:
+def _large(made: list[Tensor]) -> list[Tensor]:
     return [one for one in made if one.numel() > slices.LARGE and finite.has_numbers(one)]
+
+
+def _is_never_nan(call: Call) -> bool:
+    """Whether a call of finite arguments has no NaN in its result."""
+    if call.operator != "scaled_dot_product_attention":
+        return call.operator in NEVER_NAN
+    mask = call.args[3] if len(call.args) > 3 else call.kwargs.get("attn_mask")
+    return mask is None  # a mask may leave out all keys of a query
+
+
+def _magnitudes(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
+    """The magnitudes of the greatest values, on their way to the host."""
+    found = finite.greatest([one for one in tensors if finite.has_numbers(one)])
+    return transfer.copy(torch.stack([one.float() for one in found])) if found else torch.ones(1)
 
 
 def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
@@ -439,7 +505,7 @@ def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
 
     Whether it is wrong, as 1 / 0 is not, the reference says.
     """
-    found = next((one for one in _large_numbers(made) if not torch.isfinite(one).all()), None)
+    found = next((one for one in _large(made) if not torch.isfinite(one).all()), None)
     if found is None:
         return None
     given = finite.health(call.given)

@@ -46,7 +46,7 @@ class Slice:
 
 
 _PLASTIC = 1.32471795724  # its powers fill a plane evenly
-_STEPS = [_PLASTIC**-1, _PLASTIC**-2, *(math.sqrt(number) % 1.0 for number in (2, 7, 11, 13))]
+STEPS = [_PLASTIC**-1, _PLASTIC**-2, *(math.sqrt(number) % 1.0 for number in (2, 7, 11, 13))]
 _BETWEEN = (math.sqrt(5) - 1) / 2  # between the places in neighbouring regions
 
 
@@ -99,7 +99,7 @@ class Chooser:
 
     def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
         """`count` different indices below `size`, in order; `at`: the dimension of the result."""
-        step = _STEPS[self._dimension % len(_STEPS)]
+        step = STEPS[self._dimension % len(STEPS)]
         self._dimension += 1
         first = self._call * step + self._dimension / 7
         regions = np.arange(count + 1) * size // count

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
+from deeplink.judge import verdict
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
 from op_tools.compare.budget import Budget
 from op_tools.compare.console import (
@@ -356,6 +357,15 @@ class OpAutoCompare(Observer):
             self.items += len(items)
             self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
             self._rows.add(call, direction, items)
+
+    def report_nan(self, taken: Taken, label: str, message: str) -> None:
+        """Reports a NaN that cannot be right; only the first calls of a run have finite inputs."""
+        made = next(t for t in tensor_list(taken.result) if t.is_floating_point())
+        item = Item(label, verdict.refused("finite", message, made))
+        direction = "backward" if taken.label else taken.call.direction
+        with self._lock:
+            self.failures.append(Failure.of(taken.call, direction, item, ""))
+            self._rows.add(taken.call, direction, [item])
 
     def skip(self, call: Call, reason: str) -> None:
         with self._lock:
