@@ -1,0 +1,65 @@
+"""The form of every verdict that a tool shows: problem, where, evidence, workaround, next step."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WIDTH = len("Workaround: ")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and what to do about it. Empty fields are not shown."""
+
+    what: str
+    where: str = ""
+    evidence: tuple[str, ...] = ()
+    workaround: str = ""  # a command
+    next: str = ""  # a command, or the file to send
+
+    def lines(self) -> list[str]:
+        """The verdict as text, one field below the other."""
+        fields: list[tuple[str, Sequence[str]]] = [
+            ("Problem", (self.what,)),
+            ("Where", (self.where,)),
+            ("Evidence", self.evidence),
+            ("Workaround", (self.workaround,)),
+            ("Next", (self.next,)),
+        ]
+        return [
+            (f"{name}:" if not at else "").ljust(WIDTH) + text
+            for name, texts in fields
+            for at, text in enumerate(filter(None, texts))
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict for a JSON file."""
+        return {
+            "problem": self.what,
+            "where": self.where,
+            "evidence": list(self.evidence),
+            "workaround": self.workaround,
+            "next": self.next,
+        }
+
+
+def run_command(option: str) -> str:
+    """The command that runs this program again under `deeplink run` with an option."""
+    return f"deeplink run {option} {_program()}"
+
+
+def _program() -> str:
+    """The program and its arguments, as a user types them."""
+    given = [each for each in sys.argv if each]
+    if not given or Path(given[0]).suffix != ".py":
+        return "train.py"  # started by another way than a script: an example
+    script = Path(given[0])
+    with contextlib.suppress(ValueError):  # outside of the working directory
+        script = script.resolve().relative_to(Path.cwd())
+    return shlex.join([str(script), *given[1:]])
