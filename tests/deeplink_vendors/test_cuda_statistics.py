@@ -20,7 +20,7 @@ from op_tools.tensors.statistics import Statistics
 from op_tools.tensors.statistics_reference import MASK, hash_of_sums
 from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
-SOURCE = Path(device_reduction.__file__).parents[1] / "deeplink_vendors" / "cuda" / "statistics.cu"
+SOURCE = Path(device_reduction.__file__).parents[2] / "deeplink_vendors" / "cuda" / "statistics.cu"
 SHIM = """
 #include <atomic>
 #include <barrier>
