@@ -55,11 +55,3 @@ def _gradient_rows(label: str, found: list[Any]) -> Rows:
         for place, taken in enumerate(found)
         if isinstance(taken, Snapshot)
     ]
-
-
-def size(count: int) -> str:
-    """Format a number of bytes."""
-    for unit, each in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
-        if count >= each:
-            return f"{count / each:.1f} {unit}"
-    return f"{count} bytes"

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from deeplink import settings
 from op_tools.capture.async_collectives import Awaited
-from op_tools.capture.console import size
 from op_tools.capture.encoding import Header, Part, encode
 from op_tools.capture.folder_store import FolderStore
 from op_tools.capture.packed_store import PackedStore
 from op_tools.capture.statistics_store import StatisticsStore
 from op_tools.core import output_paths, terminal, tool_errors
 from op_tools.core.call import Call, held_bytes
+from op_tools.core.terminal import size
 from op_tools.tensors.snapshot import Snapshot, once
 
 TENSORS_SHARE = 0.9  # of the limit; the rest is for statistics

@@ -234,3 +234,11 @@ def why_nothing(tool: Tool, started: Started) -> str:
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table of the summary."""
     console().print(table(title, columns, rows))
+
+
+def size(count: int) -> str:
+    """Format a number of bytes."""
+    for unit, each in (("GB", 2**30), ("MB", 2**20), ("kB", 2**10)):
+        if count >= each:
+            return f"{count / each:.1f} {unit}"
+    return f"{count} bytes"

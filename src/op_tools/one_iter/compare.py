@@ -14,7 +14,7 @@ from deeplink import identity
 from deeplink.identity import Identity
 from deeplink.judge import Verdict, judge
 from deeplink.precision import Precision
-from op_tools.capture.encoding import Recorded
+from op_tools.capture import Recorded
 from op_tools.compare import eligibility, precision
 from op_tools.compare.host_verdicts import Item
 from op_tools.core import gradients

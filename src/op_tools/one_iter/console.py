@@ -10,7 +10,7 @@ from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.identity import Identity
 from deeplink.table import console, table
-from op_tools.capture.console import size
+from op_tools.core.terminal import size
 from op_tools.one_iter.record_store import Writer
 from op_tools.one_iter.result import Direction, Finding
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from deeplink.judge import judge
 from deeplink.judge.formats import FORMATS
-from op_tools.capture.encoding import Recorded
+from op_tools.capture import Recorded
 from op_tools.compare.host_verdicts import Item
 from op_tools.one_iter.record_store import OneIterError
 

@@ -14,10 +14,7 @@ from typing import Any
 
 from deeplink import identity, settings
 from deeplink.errors import DeeplinkError
-from op_tools.capture import encoding
-from op_tools.capture.encoding import Part, Recorded
-from op_tools.capture.packed_reader import SUFFIX, Archive
-from op_tools.capture.packed_store import PackedStore
+from op_tools.capture import SUFFIX, Archive, PackedStore, Part, Recorded, encode
 from op_tools.core.gradients import Gradients
 from op_tools.tensors.snapshot import once
 
@@ -91,7 +88,7 @@ class Writer:
 
     def take(self, value: Any) -> Any:
         """A value as it is now, with snapshots in the place of its tensors."""
-        return encoding.encode(value, once(self._store.take))
+        return encode(value, once(self._store.take))
 
     def _write(self, kind: str, header: dict[str, Any], args: Sequence[Any], kwargs: Any) -> None:
         self._store.write(Part(kind, header, self.take(tuple(args)), self.take(kwargs)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deeplink.losses import Loss
-from op_tools.capture.folder_store import read
+from op_tools.capture import read_folder
 from op_tools.diagnosis.bisect.runner import Command, Runner, Until, comparing
 from op_tools.diagnosis.result_files import Bisect, BisectRun
 from op_tools.replay.allowed_functions import ReplayError
@@ -43,8 +43,8 @@ def scripts(runner: Runner, folder: Path, found: Bisect, made: int) -> None:
         for call in sorted(_calls(place, guilty["op"])):
             script = folder / f"repro_{guilty['op'].replace('.', '_')}.py"
             try:
-                right = read(call.parents[1] / "cpu")
-                wrong = read(call.parent)
+                right = read_folder(call.parents[1] / "cpu")
+                wrong = read_folder(call.parent)
                 dtypes = replace(wrong, output=_as(right.output, wrong.output))
                 export(dtypes, script, right=True)
             except (ReplayError, ValueError, OSError):  # one that cannot be a script; the next may

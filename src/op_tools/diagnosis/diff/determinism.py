@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from op_tools.capture.packed_reader import SUFFIX
+from op_tools.capture import SUFFIX
 from op_tools.core import op_names
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect.health_checks import Seen

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from op_tools.capture.encoding import Recorded
+from op_tools.capture import Recorded
 from op_tools.compare import eligibility, host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Taken

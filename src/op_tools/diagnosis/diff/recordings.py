@@ -19,10 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink.errors import DeeplinkError
-from op_tools.capture import folder_store
-from op_tools.capture.async_collectives import Read
-from op_tools.capture.encoding import TAG, Recorded
-from op_tools.capture.packed_reader import SUFFIX, Archive
+from op_tools.capture import (
+    SUFFIX,
+    TAG,
+    Archive,
+    Read,
+    Recorded,
+    find_folders,
+    read_folder,
+)
 from op_tools.core import output_paths
 from op_tools.core.call import tensors
 from op_tools.tensors import snapshot
@@ -295,11 +300,11 @@ def _of_archive(archive: Archive, about: dict[str, Any]) -> Value:
 
 def _foldered(root: Path, made: Recording) -> list[tuple[int | None, list[Entry]]]:
     by_process: dict[str, list[Entry]] = {}
-    for folder in folder_store.find(root) if root.is_dir() else ():
+    for folder in find_folders(root) if root.is_dir() else ():
         if "autocompare" in folder.parts:
             continue  # both sides of a call that failed a comparison
         try:
-            recorded = folder_store.read(folder)
+            recorded = read_folder(folder)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             made.problems.append(f"{folder}: {error}")
             continue
@@ -317,7 +322,7 @@ def _foldered(root: Path, made: Recording) -> list[tuple[int | None, list[Entry]
 
 
 def _reader(folder: Path) -> Callable[[], Recorded]:
-    return lambda: folder_store.read(folder)
+    return lambda: read_folder(folder)
 
 
 def _held(tensor: Tensor) -> Value:

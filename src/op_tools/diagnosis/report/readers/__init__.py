@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from deeplink.errors import DeeplinkError
-from op_tools.capture.packed_reader import SUFFIX
+from op_tools.capture import SUFFIX
 from op_tools.core import output_paths
 from op_tools.diagnosis.report.model import Content
 from op_tools.diagnosis.report.readers import conformance, diagnosis, recorder, tools

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from op_tools.capture import folder_store as folder_store
-from op_tools.capture.packed_reader import Archive
+from op_tools.capture import Archive, find_folders
 from op_tools.diagnosis.report.model import Chart, Content, Finding, Group, Row, Series
 
 _TENSOR = re.compile(r"(float|bfloat|int|uint|bool|complex)(\d*\w*)(\([\d, ]*\))")
@@ -192,7 +191,7 @@ def archive(file: Path, content: Content) -> None:
 def folders(run: Path, content: Content) -> None:
     """The calls that lie in folders of their own."""
     seen = 0
-    for folder in folder_store.find(run):
+    for folder in find_folders(run):
         if {"autocompare", "cpu", "device"} & set(folder.relative_to(run).parts):
             continue  # a comparison's, which is shown by itself
         parts = folder.relative_to(run).parts
