@@ -1,15 +1,22 @@
-"""What every part shares: vendors, settings, errors; results are compared by `deeplink.compare`."""
+"""What every part shares: vendors, settings, errors; results are compared by `deeplink.compare`.
 
-from deeplink.errors import (
-    BuildError,
-    DeeplinkError,
-    NoVendorError,
-    SettingError,
-    VendorBrokenError,
-    VendorUnavailable,
-)
-from deeplink.losses import observe_loss
-from deeplink.vendor import Choice, Found, Vendor, choose, discover
+The names below are imported when they are used: `import torch` imports this package.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deeplink.errors import (
+        BuildError,
+        DeeplinkError,
+        NoVendorError,
+        SettingError,
+        VendorBrokenError,
+        VendorUnavailable,
+    )
+    from deeplink.losses import observe_loss
+    from deeplink.vendor import Choice, Found, Vendor, choose, discover
 
 __all__ = [
     "BuildError",
@@ -25,4 +32,17 @@ __all__ = [
     "discover",
     "observe_loss",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+_MODULES = ("deeplink.errors", "deeplink.losses", "deeplink.vendor")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(importlib.import_module, _MODULES):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,43 @@
+"""What the environment asks `import torch` to start, found by its entry point.
+
+DITORCH=1 asks for ditorch, OP_TOOLS_RUN for the operator tools, without a line in the program.
+"""
+
+import logging
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+from deeplink import settings
+
+GROUP = "deeplink.autoload"
+log = logging.getLogger("ditorch")
+
+
+def start() -> None:
+    """Loads and calls what is registered and asked for, ditorch before all that may use it. Never
+    raises: `import torch` must not fail by us.
+    """
+    if not (settings.DITORCH.is_set() or settings.OP_TOOLS_RUN.is_set()):
+        return
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name != "ditorch"):
+        setting = settings.OP_TOOLS_RUN if point.name == "op_tools" else settings.DITORCH
+        try:
+            if setting.get() and not _is_coming(point):
+                point.load()()
+        except Exception as error:  # whatever is wrong with us is not wrong with the user's torch
+            # a log line, not a warning: under `-W error` a warning would break `import torch`
+            text = "%s is set, but %s could not start: %s: %s"
+            log.error(text, setting.name, point.name, type(error).__name__, error)
+
+
+def _is_coming(point: EntryPoint) -> bool:
+    """Whether its import has begun: `import ditorch` imports torch, and starts by itself then."""
+    module = sys.modules.get(point.module)
+    return module is not None and not hasattr(module, point.attr)
+
+
+def cuda_names(vendor: str) -> None:
+    """Brings CUDA's names for the device of a vendor: what DIPU_MOCK_CUDA asks for."""
+    with settings.asking_for(vendor):
+        for point in entry_points(group=GROUP, name="ditorch"):
+            point.load()()
