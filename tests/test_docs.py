@@ -1,4 +1,4 @@
-"""What the pages say is so: the settings table, the snippets, the links."""
+"""What the pages say is so: the snippets, the links."""
 
 import json
 import os
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import settings
 from tests import warm
 
 ROOT = Path(__file__).parents[1]
@@ -34,16 +33,6 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**
 def snippets(page: Path) -> list[str]:
     """The python blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("page", READMES, ids=["en", "zh"])
-def test_the_settings_table_is_complete(page: Path) -> None:
-    rows = re.findall(
-        r"^\| `([A-Z0-9_]+)` \| (\S+) \| (.+) \|$", page.read_text("utf-8"), re.MULTILINE
-    )
-    assert [name for name, _, _ in rows] == [setting.name for setting in settings.table()]
-    if page is READMES[0]:
-        assert [doc for _, _, doc in rows] == [setting.doc for setting in settings.table()]
 
 
 # Runs every snippet of a page in one process, each in a namespace of its own.

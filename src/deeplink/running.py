@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[str, settings.Setting[Any], str]] = {
     "level": ("api|aten|module", settings.OP_TOOLS_LEVEL, "what counts as an operator"),
     "devices": ("KINDS", settings.OP_TOOLS_DEVICES, "watch these devices, as cpu"),
     "results": ("DIR", settings.OP_TOOLS_RESULTS, "where files go; default op_tools_results"),
-    "config": ("FILE", settings.OP_TOOLS_CONFIG, "a TOML file with a section for each tool"),
+    "config": ("FILE", settings.DEEPLINK_CONFIG, "a settings file in place of deeplink.toml"),
     "guard-budget": ("SHARE", settings.OP_GUARD_BUDGET, "with --guard, of the time; default 0.01"),
     "on-finding": ("warn|stop", settings.OP_GUARD_ON_FINDING, "with --guard, what follows"),
     "budget": ("25%", settings.OP_AUTOCOMPARE_BUDGET, "with --autocompare, of the step's time"),

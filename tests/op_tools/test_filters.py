@@ -11,10 +11,12 @@ import torch
 from torch.overrides import get_overridable_functions
 
 import op_tools
+from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.settings import split_list
 from op_tools.core import op_names
 from op_tools.core.filters import Names, Selection, Steps
+from op_tools.core.options import options_for
 from tests import warm
 from tests.op_tools.test_engine import Watcher, vector
 
@@ -87,6 +89,58 @@ def test_arguments_go_before_the_environment_and_that_before_the_file(
     assert seen.names == ["torch.exp"]
 
 
+def test_a_section_of_a_tool_goes_before_that_of_all_tools(tmp_path: Path) -> None:
+    a = vector()
+    file = tmp_path / "tools.toml"
+    file.write_text("[tools]\nevery = 4\n[observe]\nevery = 2\n")
+    with Watcher(config=str(file)) as seen:
+        for _ in range(4):
+            torch.sin(a)
+    assert seen.names == ["torch.sin"] * 2
+
+
+def test_options_of_one_tool_are_read_from_the_file_behind_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text('[time_measure]\nmode = "sync"\n[autocompare]\nsample = 3\nmode = "sample"\n')
+    assert options_for("TIME_MEASURE", config=str(file)).more == {"mode": "sync"}
+    assert options_for("AUTOCOMPARE", config=str(file)).more == {"mode": "sample", "sample": 3}
+    monkeypatch.setenv("OP_TIME_MEASURE_MODE", "events")
+    assert options_for("TIME_MEASURE", config=str(file)).more == {"mode": "events"}
+    monkeypatch.setenv("DEEPLINK_CONFIG", str(file))
+    assert settings.OP_AUTOCOMPARE_MODE.get() == "sample"
+    assert options_for("AUTOCOMPARE").more == {"sample": 3}
+
+
+@pytest.mark.parametrize(
+    ("settings_of_run", "first"),
+    [
+        ({}, 2),
+        ({"OP_CAPTURE_FIRST": "3"}, 3),
+        ({"OP_CAPTURE_FIRST": "3", "OP_TOOLS_FIRST": "4"}, 4),
+    ],
+)
+def test_how_many_calls_of_a_signature_are_captured(
+    settings_of_run: dict[str, str],
+    first: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text("[capture]\nfirst = 2\n[tools]\nfirst = 1\n")
+    for name, value in settings_of_run.items():
+        monkeypatch.setenv(name, value)
+    assert options_for("CAPTURE", config=str(file)).select.first == first
+
+
+def test_tolerances_in_the_file_of_one_tool_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tools.toml"
+    file.write_text("[autocompare]\ntolerance.float16 = [1e-3, 1e-3]\n")
+    with pytest.raises(SettingError, match=r"tolerance\.float16 is not read from the file of"):
+        options_for("AUTOCOMPARE", config=str(file))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -143,7 +197,9 @@ def test_a_bad_range_of_steps_is_refused(text: str) -> None:
 def test_an_empty_range_of_steps_in_a_file_is_refused_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "tools.toml"
     file.write_text('[all]\nsteps = "5-3"\n')
-    with pytest.raises(SettingError, match="steps = '5-3': the range '5-3' is empty"):
+    with pytest.raises(
+        SettingError, match=r"tools\.steps='5-3' is not allowed: the range '5-3' is empty"
+    ):
         op_tools.OpFallback(config=str(file)).start()
 
 

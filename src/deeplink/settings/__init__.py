@@ -1,5 +1,8 @@
 """The settings: `settings.NAME.get()`. Only the modules of this package touch `os.environ`."""
 
+from deeplink.settings import file as file
+from deeplink.settings.file import reload_file as reload_file
+from deeplink.settings.groups import *
 from deeplink.settings.kinds import *
 from deeplink.settings.process import *
 from deeplink.settings.rows import *

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from deeplink.errors import SettingError
+from deeplink.settings.file import File, as_text, current
+from deeplink.settings.groups import KEYS
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable: its name, how its text is read, its default and its meaning."""
+    """One environment variable: its name, how its text is read, its default and its meaning.
+
+    Its key in the settings file, if it has one, is in `groups.KEYS`.
+    """
 
     name: str
     parse: Callable[[str], T]  # raises ValueError, with a reason, for a text it does not allow
@@ -26,24 +31,56 @@ class Setting(Generic[T]):
     show: Callable[[T], str] = str
     empty_counts: bool = False  # set to nothing is a value of its own, as an empty list is
 
-    def get(self) -> T:
-        """The value in force now; SettingError for a text that is not allowed."""
-        text = os.environ.get(self.name, "").strip()
-        if not text and not (self.empty_counts and self.name in os.environ):
+    def get(self, section: str = "", source: File | None = None) -> T:
+        """The value in force now: of the environment, else of the settings file, else the default.
+
+        With `section`, the key of [section] goes before that of [tools]; `source` is read instead
+        of the settings file. SettingError for a value that is not allowed.
+        """
+        where, text = self._given(section, source)
+        if not where:
             return self.default()
         try:
             return self.parse(text)
         except ValueError as error:
             raise SettingError(
-                f"{self.name}={text!r} is not allowed: {error}; allowed: {self.allowed}.",
-                f"unset {self.name} for the default, {self.show(self.default()) or 'empty'!r}.",
+                f"{where}={text!r} is not allowed: {error}; allowed: {self.allowed}.",
+                f"{'remove' if ':' in where else 'unset'} {where} for the default, "
+                f"{self.show(self.default()) or 'empty'!r}.",
             ) from None
 
-    def is_set(self) -> bool:
-        """Whether the environment gives a value."""
-        if self.empty_counts:
-            return self.name in os.environ
-        return bool(os.environ.get(self.name, "").strip())
+    def is_set(self, section: str = "", source: File | None = None) -> bool:
+        """Whether the environment or the settings file gives a value."""
+        return bool(self._given(section, source)[0])
+
+    def text(self) -> str:
+        """The text that is given for the value in force, allowed or not; "" where none is."""
+        return self._given("", None)[1]
+
+    def origin(self) -> str:
+        """Where the value in force comes from: "environment", the path of a file, or "default"."""
+        where, _, _ = self._given("", None)[0].partition(": ")
+        return "environment" if where == self.name else where or "default"
+
+    def _given(self, section: str, source: File | None) -> tuple[str, str]:
+        """What gives the value ("": nothing), and its text. A variable set to nothing asks for
+        the default, whatever the file says.
+        """
+        text = os.environ.get(self.name)
+        if text is not None:
+            text = text.strip()
+            return (self.name, text) if text or self.empty_counts else ("", "")
+        key = KEYS.get(self.name)
+        if key is None:
+            return "", ""
+        file = current() if source is None else source
+        if section and key.startswith("tools."):
+            own = f"{section}.{key.removeprefix('tools.')}"
+            key = own if own in file.values else key
+        if key not in file.values:
+            return "", ""
+        text = as_text(file.values[key]).strip()
+        return (f"{file.path}: {key}", text) if text or self.empty_counts else ("", "")
 
 
 def text(name: str, default: str, doc: str, allowed: str = "any text") -> Setting[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from deeplink.settings.file import reload_file
 from deeplink.settings.kinds import Setting
 from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH
 
@@ -43,15 +44,17 @@ def watch_children(values: Mapping[str, str]) -> None:
 
 
 def environment(values: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of a process that is to have these settings, and not those `without`."""
-    kept = {name: value for name, value in os.environ.items() if name not in without}
-    return {**kept, **values}
+    """The environment of a process that is to have these settings, and the default of those
+    `without`, whatever the environment and the settings file say.
+    """
+    return {**os.environ, **dict.fromkeys(without, ""), **values}
 
 
 def become(values: Mapping[str, str]) -> None:
     """This process has the environment that another one was to have."""
     os.environ.clear()
     os.environ.update(values)
+    reload_file()
 
 
 _WATCHED: dict[str, list[Callable[[], None]]] = {}

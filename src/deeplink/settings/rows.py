@@ -1,14 +1,16 @@
 """Every environment variable that the project reads: typed, documented, read late.
 
 A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it
-counts as not set. Reading writes nothing; the functions that do write say so. A new one is a row
-here, at the place of its part.
+has its default. Reading writes nothing; the functions that do write say so. A new one is a row
+here, at the place of its part, and a line of `groups.py`: its task and its key in the file.
 """
 
 import os
 from pathlib import Path
 from typing import Any
 
+from deeplink.settings.file import current
+from deeplink.settings.groups import KEYS
 from deeplink.settings.kinds import (
     Setting,
     boolean,
@@ -40,11 +42,11 @@ def _user_cache() -> Path:
 
 
 def _build_dir() -> Path:
-    return _user_cache() / "torch_dipu"
+    return DEEPLINK_CACHE_DIR.get() / "torch_dipu"
 
 
 def _dicp_dir() -> Path:
-    return _user_cache() / "dicp"
+    return DEEPLINK_CACHE_DIR.get() / "dicp"
 
 
 DEEPLINK_VENDOR = text(
@@ -53,8 +55,21 @@ DEEPLINK_VENDOR = text(
     "The vendor to use; empty: the first available accelerator, else the reference device.",
     "the name of an installed vendor (`deeplink doctor` lists them)",
 )
+DEEPLINK_CONFIG = path(
+    "DEEPLINK_CONFIG",
+    lambda: Path(),
+    "The settings file; empty: deeplink.toml, else [tool.deeplink] of pyproject.toml, in the "
+    "working directory.",
+)
+DEEPLINK_CACHE_DIR = path(
+    "DEEPLINK_CACHE_DIR",
+    _user_cache,
+    "The folder of torch_dipu (built native parts) and dicp (compiled graphs).",
+)
 DEEPLINK_LOSS_FILE = path(
-    "DEEPLINK_LOSS_FILE", lambda: Path(), "Where `deeplink.observe_loss` writes; empty: nowhere."
+    "DEEPLINK_LOSS_FILE",
+    lambda: Path(),
+    "The file that `deeplink.observe_loss` writes; empty: none.",
 )
 DIPU_DEVICE_COUNT = integer(
     "DIPU_DEVICE_COUNT", 2, "How many reference devices there are.", minimum=1, maximum=16
@@ -62,9 +77,7 @@ DIPU_DEVICE_COUNT = integer(
 DIPU_DEVICE_MEMORY = size(
     "DIPU_DEVICE_MEMORY", 16 * 1024**3, "Memory capacity of each reference device.", minimum=1
 )
-DIPU_BUILD_DIR = path(
-    "DIPU_BUILD_DIR", _build_dir, "Where the built native part of the device is kept."
-)
+DIPU_BUILD_DIR = path("DIPU_BUILD_DIR", _build_dir, "The folder of the built native parts.")
 DIPU_BUILD_JOBS = integer(
     "DIPU_BUILD_JOBS",
     0,
@@ -74,127 +87,131 @@ DIPU_BUILD_JOBS = integer(
 DIPU_QUIRKS = text(
     "DIPU_QUIRKS",
     "",
-    "Faults of the reference device that are switched on; empty: none.",
+    "Faults to switch on in the reference device; empty: none.",
     "name[:op_pattern[:key=value…]], with ; between several",
 )
 DIPU_MEM_CHECK = integer(
     "DIPU_MEM_CHECK",
     0,
-    "1: device memory not freed at exit, freed twice or written past its end is reported; 2: "
-    "checked after each operator, which is then named.",
+    "1: report device memory that is not freed at exit, freed twice or written past its end; "
+    "2: check after each operator and name the operator.",
     minimum=0,
     maximum=2,
 )
 DIPU_MEM_CHECK_ENABLE_BACKTRACE = boolean(
     "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
     False,
-    "What DIPU_MEM_CHECK reports has the Python and C++ stack of its allocation.",
+    "DIPU_MEM_CHECK reports the Python and C++ stack of the allocation.",
 )
 DIPU_WITH_DIOPI_LIBRARY = choice(
     "DIPU_WITH_DIOPI_LIBRARY",
     "enable",
-    "Whether the vendor's kernels run the operators of the device; without, the host does.",
+    "Whether the vendor's kernels run the operators of the device; disable: the host runs them.",
     ("enable", "disable"),
 )
 DIPU_KERNELS = text(
     "DIPU_KERNELS",
     "",
-    "Kernels to run the device on in place of the vendor's own; empty: the vendor's.",
+    "A module of kernels that replace those of the vendor; empty: the vendor's.",
     "the name of a module with kernels of diopi ops",
 )
 DIPU_FORCE_FALLBACK_OPS_LIST = operators(
-    "DIPU_FORCE_FALLBACK_OPS_LIST", (), "Operators of the device that the CPU runs, on copies."
+    "DIPU_FORCE_FALLBACK_OPS_LIST", (), "Operators that the CPU runs, on copies of their arguments."
 )
 DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS = operators(
     "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS",
     (),
-    "Operators that torch's own composite or the host runs, whatever kernels the vendor has.",
+    "Operators that torch's composite or the host runs, also where the vendor has a kernel.",
 )
 DIPU_AUTOCOMPARE_OPS_LIST = operators(
-    "DIPU_AUTOCOMPARE_OPS_LIST", (), "Operators of the device whose results the CPU checks."
+    "DIPU_AUTOCOMPARE_OPS_LIST", (), "Operators whose results are compared with the CPU's."
 )
 DIPU_DUMP_OP_ARGS = integer(
     "DIPU_DUMP_OP_ARGS",
     0,
-    "Prints each operator call of the device: 1 its names, 2 its arguments, 3 their values, too.",
+    "Print each operator call of the device: 1: names; 2: also arguments; 3: also values.",
     minimum=0,
     maximum=3,
 )
 DIPU_MOCK_CUDA = boolean(
     "DIPU_MOCK_CUDA",
     True,
-    "CUDA's names for the device, as ditorch brings them: set to true with `import torch_dipu`, by "
-    "default with the first `x.cuda()`, set to false never.",
+    "CUDA names for the device `dipu`. True: from `import torch_dipu` on; not set: from the first "
+    "`x.cuda()` on; false: never.",
 )
 DIPU_COLLECTIVES = choice(
     "DIPU_COLLECTIVES",
     "chip",
-    "What moves the bytes of the reference device's collectives on one host; between hosts: gloo.",
+    "The transport of the reference device's collectives on one host; between hosts it is gloo.",
     ("chip", "gloo"),
 )
 DIPU_FLIGHT_RECORD = integer(
-    "DIPU_FLIGHT_RECORD", 256, "How many of the last collectives are remembered.", minimum=0
+    "DIPU_FLIGHT_RECORD", 256, "The number of recent collectives that are recorded.", minimum=0
 )
 DIPU_FLIGHT_RECORD_DIR = path(
     "DIPU_FLIGHT_RECORD_DIR",
     lambda: Path("flight_record"),
-    "Where they are written when one fails, or hangs.",
+    "The folder of the recorded collectives, written when one fails or hangs.",
 )
 DIPU_FLIGHT_RECORD_AFTER = integer(
     "DIPU_FLIGHT_RECORD_AFTER",
     300,
-    "Seconds after which a collective that is under way counts as hanging; 0: never.",
+    "Seconds after which a running collective counts as hanging; 0: never.",
     minimum=0,
 )
 DICP_CACHE = boolean("DICP_CACHE", True, "Keep compiled graphs on disk.")
-DICP_CACHE_DIR = path("DICP_CACHE_DIR", _dicp_dir, "Where compiled graphs and reports are kept.")
+DICP_CACHE_DIR = path("DICP_CACHE_DIR", _dicp_dir, "The folder of compiled graphs and reports.")
 DICP_VERIFY = boolean(
-    "DICP_VERIFY", False, "Compare what each compiled partition computes with eager."
+    "DICP_VERIFY", False, "Compare the results of each compiled partition with eager."
 )
 DICP_MEASURE = boolean(
-    "DICP_MEASURE", True, "Keep a small graph eager where, as measured, compiling it would lose."
+    "DICP_MEASURE", True, "Keep a graph eager where the compiled graph is measured as slower."
 )
 DICP_PREFERENCE = words(
     "DICP_PREFERENCE",
     ("onnxrtgraph", "openvinograph", "inductorgraph"),
-    'What backend="dicp" means: the first of these that is installed and serves the device; '
-    "not set: first what was measured as the fastest at most of the work.",
+    'The backends that backend="dicp" tries, in this order; not set: the backend that is measured '
+    "as the fastest for most of the graph comes first.",
 )
 DITORCH = boolean(
-    "DITORCH", False, "`import torch` alone activates ditorch, without a line in the program."
+    "DITORCH", False, "`import torch` activates ditorch; the program needs no change."
 )
 DITORCH_STRICT = boolean(
     "DITORCH_STRICT", False, "A CUDA call without an equivalent raises instead of warning once."
 )
 DITORCH_SHOW_DEVICE_AS_CUDA = boolean(
-    "DITORCH_SHOW_DEVICE_AS_CUDA", True, "User code hears `cuda` from a device that stands for it."
+    "DITORCH_SHOW_DEVICE_AS_CUDA", True, "Tensors and devices report `cuda` to user code."
 )
 DITORCH_NATIVE_HOOK = boolean(
-    "DITORCH_NATIVE_HOOK", True, "Use the native hook of ditorch; without it, wrappers."
+    "DITORCH_NATIVE_HOOK",
+    True,
+    "Use the native hook of ditorch; 0: Python wrappers, which are slower.",
 )
 DITORCH_FLOAT32_REDUCE = boolean(
     "DITORCH_FLOAT32_REDUCE",
     False,
-    "Reductions between ranks of float16 and bfloat16 add up in float32 and round once.",
+    "Collectives reduce float16 and bfloat16 in float32 and round once.",
 )
-DITORCH_QUIET = boolean("DITORCH_QUIET", False, "ditorch does not say its line.")
+DITORCH_QUIET = boolean("DITORCH_QUIET", False, "Do not print the start-up line.")
 DLINFER_VENDOR = text(
     "DLINFER_VENDOR",
     "",
-    "Whose fused kernels dlinfer runs; empty: the device's vendor's; reference: plain torch.",
+    "The vendor of the fused kernels; empty: the device's vendor; reference: plain torch.",
     "a vendor's name",
 )
 DLINFER_STRICT = boolean(
-    "DLINFER_STRICT", False, "An op without a kernel of the vendor raises, and does not fall back."
+    "DLINFER_STRICT",
+    False,
+    "An operator without a kernel of the vendor raises an error instead of falling back.",
 )
 DLINFER_GRAPH = text(
     "DLINFER_GRAPH",
     "eager",
-    "The back end of torch.compile for the steps of decoding that LMDeploy runs as graphs.",
+    "The torch.compile backend of the decoding steps that LMDeploy runs as graphs.",
     "a name for torch.compile(backend=…)",
 )
 DLINFER_VLLM = boolean(
-    "DLINFER_VLLM", False, "vLLM runs on dlinfer's ops, as far as its plugin goes."
+    "DLINFER_VLLM", False, "vLLM runs on dlinfer's operators, where its plugin interface allows it."
 )
 CXX = text("CXX", "c++", "The C++ compiler of the native build.", "a command or a path")
 
@@ -216,7 +233,7 @@ def _lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ...]
     done, left = _TOOLS[tool]
     return (
         operators(f"OP_{tool}_LIST", (".*",), f"Operators that are {done}; empty: none."),
-        operators(f"OP_{tool}_DISABLE_LIST", left, f"Operators that are not {done}, all the same."),
+        operators(f"OP_{tool}_DISABLE_LIST", left, f"Operators of the list that are not {done}."),
     )
 
 
@@ -228,100 +245,106 @@ OP_DTYPE_CAST_LIST, OP_DTYPE_CAST_DISABLE_LIST = _lists("DTYPE_CAST")
 OP_OBSERVE_LIST, OP_OBSERVE_DISABLE_LIST = _lists("OBSERVE")
 OP_OVERFLOW_CHECK_LIST, OP_OVERFLOW_CHECK_DISABLE_LIST = _lists("OVERFLOW_CHECK")
 OP_GUARD_LIST, OP_GUARD_DISABLE_LIST = _lists("GUARD")
-OP_GUARD_BUDGET = share("OP_GUARD_BUDGET", 0.01, "The share of the time that Guard may cost.")
+OP_GUARD_BUDGET = share("OP_GUARD_BUDGET", 0.01, "The share of the run time that Guard may use.")
 OP_GUARD_ON_FINDING = choice(
     "OP_GUARD_ON_FINDING",
     "warn",
-    "What Guard does when a wrong result is confirmed: a warning, or an error that ends the run.",
+    "The reaction to a confirmed wrong result: a warning, or an error that ends the run.",
     ("warn", "stop"),
 )
 OP_DTYPE_CAST_DICT = casts(
     "OP_DTYPE_CAST_DICT",
     "torch.float16->torch.float32,torch.bfloat16->torch.float32",
-    "Which type OpDtypeCast computes in, for each type of an argument.",
+    "The type that OpDtypeCast computes in, for each type of an argument.",
 )
 AUTOCOMPARE_ERROR_TOLERANCE = tolerance(
-    "AUTOCOMPARE_ERROR_TOLERANCE", "allclose for every type without a tolerance of its own."
+    "AUTOCOMPARE_ERROR_TOLERANCE", "`atol,rtol` for all types without a tolerance of their own."
 )
 AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16 = tolerance(
-    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16", "allclose for float16."
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16",
+    "`atol,rtol` for float16; with a tolerance set, allclose decides.",
 )
 AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16 = tolerance(
-    "AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16", "allclose for bfloat16."
+    "AUTOCOMPARE_ERROR_TOLERANCE_BFLOAT16",
+    "`atol,rtol` for bfloat16; with a tolerance set, allclose decides.",
 )
 AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32 = tolerance(
-    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32", "allclose for float32."
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT32",
+    "`atol,rtol` for float32; with a tolerance set, allclose decides.",
 )
 AUTOCOMPARE_ERROR_TOLERANCE_FLOAT64 = tolerance(
-    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT64", "allclose for float64."
+    "AUTOCOMPARE_ERROR_TOLERANCE_FLOAT64",
+    "`atol,rtol` for float64; with a tolerance set, allclose decides.",
 )
 OP_AUTOCOMPARE_STANDARD = choice(
     "OP_AUTOCOMPARE_STANDARD",
     "calibrated",
-    "The rule that OpAutoCompare judges by where no tolerance is set.",
+    "The rule that decides whether a result is correct, where no tolerance is set.",
     ("calibrated", "allclose", "torch", "ascend", "ulp"),
 )
 OP_AUTOCOMPARE_MODE = choice(
     "OP_AUTOCOMPARE_MODE",
     "every",
-    "Which calls OpAutoCompare compares: all, one of each signature, or a sample.",
+    "The calls that are compared: all, one of each signature, or a sample.",
     ("every", "signature", "sample"),
 )
 OP_AUTOCOMPARE_BACKGROUND = boolean(
     "OP_AUTOCOMPARE_BACKGROUND",
     False,
-    "OpAutoCompare judges small calls in another thread, too; 0, if set: none is.",
+    "1: compare small calls in another thread, too; 0: compare no call there; not set: large ones.",
 )
 OP_AUTOCOMPARE_BUDGET = share(
-    "OP_AUTOCOMPARE_BUDGET", None, "How much longer a step may take with OpAutoCompare, as 25%."
+    "OP_AUTOCOMPARE_BUDGET",
+    None,
+    "The time that comparison may add to a step, such as 25%; empty: no limit.",
 )
 OP_CAPTURE_FORMAT = choice(
     "OP_CAPTURE_FORMAT",
     "folders",
-    "How OpCapture writes: a folder for each call, or one archive for each process.",
+    "A folder for each call, or one archive for each process.",
     ("folders", "packed"),
 )
 OP_CAPTURE_MODE = choice(
     "OP_CAPTURE_MODE",
     "tensors",
-    "What OpCapture writes of a tensor: its values, its statistics, or a hash.",
+    "What is written of a tensor: values, statistics, or a hash.",
     ("tensors", "statistics", "hash"),
 )
 OP_CAPTURE_FIRST = integer(
     "OP_CAPTURE_FIRST",
     0,
-    "So many calls of each signature are captured, unless OP_TOOLS_FIRST is set; 0: all.",
+    "Capture the first N calls of each signature, unless OP_TOOLS_FIRST is set; 0: all.",
     minimum=0,
 )
 OP_CAPTURE_INPUTS = choice(
     "OP_CAPTURE_INPUTS",
     "new",
-    "Statistics of which inputs: of those that no recorded call has produced, or of all.",
+    "Inputs with statistics: those that no recorded call has produced, or all.",
     ("new", "all"),
 )
 OP_CAPTURE_MEMORY = size(
     "OP_CAPTURE_MEMORY",
     1024**3,
-    "Bytes that wait to be written at most; then the program waits.",
+    "Limit of the bytes that are pending to be written; above it the program waits.",
 )
 OP_TIME_MEASURE_MODE = choice(
     "OP_TIME_MEASURE_MODE",
     "events",
-    "How OpTimeMeasure times: by events of the device, or waiting for it after each operator.",
+    "Measure with events of the device, or synchronize after each operator.",
     ("events", "sync"),
 )
 OP_TIME_MEASURE_TRACE = path(
-    "OP_TIME_MEASURE_TRACE", lambda: Path(), "A trace of the calls for Perfetto; empty: none."
+    "OP_TIME_MEASURE_TRACE", lambda: Path(), "The file of a trace for Perfetto; empty: none."
 )
 OP_TOOLS_RESULTS = path(
     "OP_TOOLS_RESULTS",
     lambda: Path("op_tools_results"),
-    "The folder of all that is written.",
+    "The folder of all results.",
 )
 OP_ONE_ITER_MODE = choice(
     "OP_ONE_ITER_MODE",
     "record",
-    "What OneIteration does: record an iteration, or compare one with a record.",
+    "Record an iteration, or compare one with a recorded one.",
     ("record", "compare"),
 )
 OP_ONE_ITER_RECORD = path(
@@ -330,71 +353,76 @@ OP_ONE_ITER_RECORD = path(
     "The folder of the record of an iteration.",
 )
 OP_ONE_ITER_STEP = integer(
-    "OP_ONE_ITER_STEP", 0, "Which iteration OneIteration takes, from 0.", minimum=0
+    "OP_ONE_ITER_STEP", 0, "The iteration that is recorded or compared, from 0.", minimum=0
 )
 OP_ONE_ITER_JSON = path(
-    "OP_ONE_ITER_JSON", lambda: Path(), "Where OneIteration writes what it found; empty: nowhere."
+    "OP_ONE_ITER_JSON", lambda: Path(), "The file of the result as JSON; empty: none."
 )
 OP_RECORDER_LIMIT = size(
-    "OP_RECORDER_LIMIT", 64 << 20, "Bytes on disk of a process's flight recorder at most."
+    "OP_RECORDER_LIMIT", 64 << 20, "Limit of the flight recorder's bytes on disk, for each process."
 )
 OP_RECORDER_HANG = integer(
     "OP_RECORDER_HANG", 600, "Seconds without a step after which a run counts as hung.", minimum=1
 )
 OP_BISECT_PLAN = path(
-    "OP_BISECT_PLAN", lambda: Path(), "Which calls `deeplink bisect` wants elsewhere: a JSON file."
+    "OP_BISECT_PLAN",
+    lambda: Path(),
+    "The calls that `deeplink bisect` moves to the CPU: a JSON file.",
 )
 OP_TOOLS_DISK_BUDGET = size(
     "OP_TOOLS_DISK_BUDGET",
     0,
-    "Bytes that a process may write in all; 0: no limit. Unless set, OpCapture stops writing "
-    "tensors at 5 % of the free space.",
+    "Limit of the bytes that a process writes; 0: none. Not set: captured tensors take at most "
+    "5 % of the free space.",
 )
 OP_TOOLS_NATIVE = boolean(
-    "OP_TOOLS_NATIVE", True, "Use the native part of op_tools; without it, Python does its work."
+    "OP_TOOLS_NATIVE", True, "Use the native part of op_tools; 0: Python only, which is slower."
 )
 OP_TOOLS_LEVEL = choice(
     "OP_TOOLS_LEVEL",
     "api",
-    "What counts as an operator: a function of torch, a kernel (aten), or a module.",
+    "The operator level: functions of torch (api), kernels (aten), or modules.",
     ("api", "aten", "module"),
 )
 OP_TOOLS_DEVICES = words(
-    "OP_TOOLS_DEVICES", (), "Kinds of devices that are watched, such as cpu; empty: all but cpu."
+    "OP_TOOLS_DEVICES", (), "Device types to observe, such as cpu; empty: all but cpu."
 )
-OP_TOOLS_STEPS = steps("OP_TOOLS_STEPS", "Training steps that are watched.")
+OP_TOOLS_STEPS = steps("OP_TOOLS_STEPS", "Training steps to observe; empty: all.")
 OP_TOOLS_RANKS = Setting(
     "OP_TOOLS_RANKS",
     lambda value: tuple(int(word) for word in value.split(",") if word.strip()),
     lambda: (),
-    "Ranks that are watched; empty: all.",
+    "Ranks to observe; empty: all.",
     "whole numbers, with commas between",
     lambda ranks: ",".join(map(str, ranks)),
 )
 OP_TOOLS_MODULES = words(
-    "OP_TOOLS_MODULES", (), "Modules that are watched, by patterns of their paths; empty: all."
+    "OP_TOOLS_MODULES", (), "Modules to observe, as patterns of their paths; empty: all."
 )
 OP_TOOLS_SITES = words(
-    "OP_TOOLS_SITES", (), "Lines that are watched, by patterns of file.py:line; empty: all."
+    "OP_TOOLS_SITES", (), "Source lines to observe, as patterns of file.py:line; empty: all."
 )
 OP_TOOLS_FIRST = integer(
-    "OP_TOOLS_FIRST", 0, "So many calls of each signature are watched; 0: all.", minimum=0
+    "OP_TOOLS_FIRST", 0, "Observe the first N calls of each signature; 0: all.", minimum=0
 )
 OP_TOOLS_EVERY = integer(
-    "OP_TOOLS_EVERY", 1, "Of the calls of an operator every k-th is watched.", minimum=1
+    "OP_TOOLS_EVERY", 1, "Observe every k-th call of each operator.", minimum=1
 )
-OP_TOOLS_CONFIG = path(
-    "OP_TOOLS_CONFIG", lambda: Path(), "A TOML file with a section for each tool."
-)
+OP_TOOLS_CONFIG = path("OP_TOOLS_CONFIG", lambda: Path(), "The older name of DEEPLINK_CONFIG.")
 OP_TOOLS_RUN = words(
-    "OP_TOOLS_RUN", (), "Tools that `import torch` starts, without a line in the program."
+    "OP_TOOLS_RUN",
+    (),
+    "Tools that `import torch` starts, such as time,overflow; the program needs no change.",
 )
-OP_TOOLS_VERBOSE = boolean("OP_TOOLS_VERBOSE", False, "Show a table for each call.")
+OP_TOOLS_VERBOSE = boolean("OP_TOOLS_VERBOSE", False, "Print a table for each call.")
 OP_TOOLS_PRINT_STACK = boolean(
-    "OP_TOOLS_PRINT_STACK", False, "With each table, the stack that led to the call."
+    "OP_TOOLS_PRINT_STACK", False, "Print the Python stack with each table."
 )
 OP_TOOLS_MAX_CACHE_SIZE = integer(
-    "OP_TOOLS_MAX_CACHE_SIZE", 1000, "Rows that wait to be written to a CSV file.", minimum=1
+    "OP_TOOLS_MAX_CACHE_SIZE",
+    1000,
+    "Rows that are buffered before they are written to a CSV file.",
+    minimum=1,
 )
 
 
@@ -406,11 +434,12 @@ def op_lists(tool: str) -> tuple[Setting[tuple[str, ...]], Setting[tuple[str, ..
 def op_tolerance(operator: str, dtype: str) -> tuple[float, float] | None:
     """`atol,rtol` for an operator's results of a type: its own, else the type's, else for all."""
     own = f"AUTOCOMPARE_ERROR_TOLERANCE_{dtype.upper()}"
-    doc = "allclose for one operator."
+    values = current().values
     for name in (f"{operator.upper()}_{own}", own, AUTOCOMPARE_ERROR_TOLERANCE.name):
-        if name not in os.environ:  # hot path
+        if name not in os.environ and KEYS.get(name) not in values:  # hot path
             continue
-        found = tolerance(name, doc).get()
+        setting = globals().get(name) or tolerance(name, "allclose for one operator.")
+        found: tuple[float, float] | None = setting.get()
         if found is not None:
             return found
     return None

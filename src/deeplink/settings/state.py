@@ -3,13 +3,17 @@
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from deeplink.errors import SettingError
+from deeplink.settings import file
 from deeplink.settings.kinds import Setting
-from deeplink.settings.rows import PREFIXES, table
+from deeplink.settings.rows import DEEPLINK_CONFIG, PREFIXES, table
+
+_FILE = DEEPLINK_CONFIG.name
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class InForce:
 
     name: str
     value: str
-    source: str  # "default" or "environment"
+    source: str  # "default", "environment", or the path of the settings file
     default: str
     allowed: str
     doc: str
@@ -36,19 +40,30 @@ class Unknown:
     hint: str = ""
 
 
-# Variables that documents of DIPU and DICP set, and that nothing reads.
+# Variables of published documents that nothing reads.
 _ANSWERS: Mapping[str, str] = MappingProxyType(
     {
         "DIPU_DEVICE": "set DEEPLINK_VENDOR to the vendor's name: it is chosen when a program "
         "runs, not when torch_dipu is built.",
+        "DITORCH_DISABLE_MOCK": "remove it: ditorch is active only where `import ditorch`, "
+        "DITORCH=1 or `deeplink run` asks for it.",
         "DICP_TOPS_DIPU": "remove it: a compiled graph runs on the device of its tensors.",
     }
 )
 
 
 def in_force() -> list[InForce]:
-    """Each setting's value and where it comes from. Never raises: a bad value is a problem."""
-    return [_in_force(setting) for setting in table()]
+    """Each setting's value and where it comes from. Never raises: a bad value is a problem, and a
+    settings file that cannot be read is one of DEEPLINK_CONFIG.
+    """
+    try:
+        file.current()
+        problem = ""
+    except SettingError as error:
+        problem = str(error)
+    with file.ignored() if problem else nullcontext():
+        rows = [_in_force(setting) for setting in table()]
+    return [replace(r, problem=problem) if problem and r.name == _FILE else r for r in rows]
 
 
 def unknown() -> list[Unknown]:
@@ -66,11 +81,11 @@ def _unknown(name: str, known: list[str]) -> Unknown:
 
 def _in_force(setting: Setting[Any]) -> InForce:
     default = setting.show(setting.default())
-    source = "environment" if setting.is_set() else "default"
     problem = ""
     try:
         value = setting.show(setting.get())
     except SettingError as error:
-        value = os.environ.get(setting.name, "")
+        value = setting.text()
         problem = str(error)
-    return InForce(setting.name, value, source, default, setting.allowed, setting.doc, problem)
+    row = (setting.name, value, setting.origin(), default, setting.allowed, setting.doc, problem)
+    return InForce(*row)

@@ -1,9 +1,7 @@
-"""The options of a tool: from Python, from the environment, from a TOML file, else the default."""
+"""The options of a tool: arguments, else the environment, else the settings file, else defaults."""
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +9,15 @@ from typing import Any
 
 from deeplink import settings
 from deeplink.errors import SettingError
+from deeplink.settings import file
+from deeplink.settings.file import File
+from deeplink.settings.groups import KEYS, ONLY_IN_FILE
 from op_tools.core import spelling
 from op_tools.core.call import Level
 from op_tools.core.filters import Selection, Steps
 
-# The keys of a tool's section in the file, and the setting of each tool that overrides it.
-KEYS = tuple("ops disable level devices steps ranks modules sites first every".split())
-TOOLS = {
+# The section of each tool in the settings file.
+SECTIONS = {
     "CAPTURE": "capture",
     "AUTOCOMPARE": "autocompare",
     "TIME_MEASURE": "time_measure",
@@ -52,12 +52,15 @@ def options_for(
     config: str | None = None,
     more: dict[str, Any] | None = None,
 ) -> Options:
-    """The options in force for a tool now; SettingError when one of them cannot be."""
-    section = _section(TOOLS[key], config)
+    """The options in force for a tool now; SettingError for one that is not allowed.
+
+    `config` names a file that is read instead of the settings file.
+    """
+    given = _Given(SECTIONS[key], file.read(Path(config)) if config else None)
     own, disabled = settings.op_lists(key)
-    chosen = _first(_words(ops), _set(own), section.get("ops"), (".*",))
-    left_out = _first(_words(disable), _set(disabled), section.get("disable"), disabled.default())
-    asked = _first(level, _set(settings.OP_TOOLS_LEVEL), section.get("level"), "")
+    chosen = _first(_words(ops), own.get(source=given.source))
+    left_out = _first(_words(disable), disabled.get(source=given.source))
+    asked = _first(level, given.value(settings.OP_TOOLS_LEVEL), "")
     if asked not in ("module", "function"):  # their names are not torch's
         spelling.check(own.name, chosen)
         spelling.check(disabled.name, left_out)
@@ -67,36 +70,63 @@ def options_for(
         ops=chosen,
         disable=left_out,
         level=asked or spelling.level_of(key, chosen),
-        devices=_first(
-            _words(devices), _set(settings.OP_TOOLS_DEVICES), section.get("devices"), ()
-        ),
-        select=select if select is not None else _selection(section, key),
-        more={**section.get("more", {}), **(more or {})},
+        devices=_first(_words(devices), given.value(settings.OP_TOOLS_DEVICES), ()),
+        select=select if select is not None else _selection(given, key),
+        more={**given.own_options(), **(more or {})},
     )
 
 
-def _selection(section: dict[str, Any], key: str) -> Selection:
-    steps = _set(settings.OP_TOOLS_STEPS)
-    text = str(_first(steps, section.get("steps"), ""))
-    try:
-        chosen = Steps.parse(text)
-    except ValueError as error:
-        raise SettingError(
-            f"steps = {text!r}: {error}.", "write numbers and ranges, as 3,10-20,100-."
-        ) from None
-    first = settings.OP_CAPTURE_FIRST.get() if key == "CAPTURE" else 0
+@dataclass(frozen=True)
+class _Given:
+    """What the environment and a file give for a tool; `source` None: the settings file."""
+
+    section: str
+    source: File | None
+
+    def value(self, setting: settings.Setting[Any]) -> Any:
+        """The value that is given; None where none is."""
+        if not setting.is_set(self.section, self.source):
+            return None
+        return setting.get(self.section, self.source)
+
+    def own_options(self) -> dict[str, Any]:
+        """Options of this tool alone, by their keys: those without a setting, and those of the
+        file that is read instead of the settings file.
+        """
+        start = f"{self.section}."
+        values = (self.source or file.current()).values
+        found = {
+            key.removeprefix(start): values[key]
+            for key in ONLY_IN_FILE
+            if key.startswith(start) and key in values
+        }
+        if self.source is None:  # a setting of the tool is read where it is used
+            return found
+        for name, key in KEYS.items():
+            word = key.removeprefix(start)
+            if key not in values or word == key or word in ("ops", "disable", "first"):
+                continue
+            if word.startswith("tolerance."):
+                raise SettingError(
+                    f"{self.source.path}: {key} is not read from the file of config=.",
+                    "put it into deeplink.toml, or into the file of DEEPLINK_CONFIG.",
+                )
+            found[word] = getattr(settings, name).get(source=self.source)
+        return found
+
+
+def _selection(given: _Given, key: str) -> Selection:
+    first = given.value(settings.OP_TOOLS_FIRST)
+    if key == "CAPTURE" and settings.OP_TOOLS_FIRST.origin() != "environment":
+        first = _first(given.value(settings.OP_CAPTURE_FIRST), first, 0)
     return Selection(
-        steps=chosen,
-        ranks=_first(_set(settings.OP_TOOLS_RANKS), section.get("ranks"), ()),
-        modules=_first(_set(settings.OP_TOOLS_MODULES), section.get("modules"), ()),
-        sites=_first(_set(settings.OP_TOOLS_SITES), section.get("sites"), ()),
-        first=_first(_set(settings.OP_TOOLS_FIRST), section.get("first"), first),
-        every=_first(_set(settings.OP_TOOLS_EVERY), section.get("every"), 1),
+        steps=Steps.parse(_first(given.value(settings.OP_TOOLS_STEPS), "")),
+        ranks=_first(given.value(settings.OP_TOOLS_RANKS), ()),
+        modules=_first(given.value(settings.OP_TOOLS_MODULES), ()),
+        sites=_first(given.value(settings.OP_TOOLS_SITES), ()),
+        first=_first(first, 0),
+        every=_first(given.value(settings.OP_TOOLS_EVERY), 1),
     )
-
-
-def _set(setting: settings.Setting[Any]) -> Any:
-    return setting.get() if setting.is_set() else None
 
 
 def _first(*values: Any) -> Any:
@@ -109,39 +139,3 @@ def _words(given: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if isinstance(given, str):
         given = settings.split_list(given)
     return tuple(given)
-
-
-def _section(tool: str, config: str | None) -> dict[str, Any]:
-    """A tool's section over the [all] section of the file, checked."""
-    path = Path(config) if config else _set(settings.OP_TOOLS_CONFIG)
-    if path is None:
-        return {}
-    try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SettingError(
-            f"{path} cannot be read: {error.strerror or error}.",
-            "--config (OP_TOOLS_CONFIG) names a TOML file with a section for each tool.",
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{path} is not TOML: {error}.") from None
-    known = ("all", *TOOLS.values())
-    for name in data:
-        _check(name, known, f"{path}: no section [{name}]")
-    section = {**data.get("all", {}), **data.get(tool, {})}
-    found: dict[str, Any] = {"more": {}}
-    for name, value in section.items():
-        if name in KEYS:
-            found[name] = tuple(value) if isinstance(value, list) else value
-            if name in ("ops", "disable", "devices", "modules", "sites", "ranks"):
-                found[name] = _words(value) if isinstance(value, str) else tuple(value)
-        else:
-            found["more"][name] = value
-    return found
-
-
-def _check(name: str, known: Sequence[str], message: str) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}."
-        raise SettingError(message + ".", hint)

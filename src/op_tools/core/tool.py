@@ -40,7 +40,7 @@ class Started:
 class Tool:
     """Around each call that it wants: `with tool: …`, or `start()` and `stop()` (or `end()`).
 
-    Arguments go before the environment, and that before the file of OP_TOOLS_CONFIG.
+    Arguments go before the environment, and that before the settings file.
     """
 
     key: ClassVar[str]  # the word in OP_CAPTURE_LIST

@@ -27,7 +27,7 @@ from op_tools.diagnosis.bisect.reroute_tool import OpReroute, Plan, counted
 
 NOT_OURS = (
     "OP_TOOLS_RUN", "OP_TOOLS_STEPS", "OP_TOOLS_MODULES", "OP_TOOLS_SITES", "OP_TOOLS_FIRST",
-    "OP_TOOLS_EVERY", "OP_TOOLS_CONFIG", "OP_TOOLS_LEVEL", "OP_CAPTURE_FIRST",
+    "OP_TOOLS_EVERY", "OP_TOOLS_LEVEL", "OP_CAPTURE_FIRST",
 )  # fmt: skip
 LOOK = 0.25  # seconds between two looks at the losses of a run
 

@@ -1,0 +1,153 @@
+"""The settings file: deeplink.toml, or [tool.deeplink] of pyproject.toml, in the working directory.
+
+DEEPLINK_CONFIG names another file. It is found and read once, at the first setting that is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deeplink.errors import SettingError
+from deeplink.settings.groups import KEYS, ONLY_IN_FILE, SHARED, TOOL_SECTIONS
+
+NAME = "deeplink.toml"
+VARIABLES = ("DEEPLINK_CONFIG", "OP_TOOLS_CONFIG")  # the second is the older name
+_ALIASES = {"all": "tools"}  # sections by their older names
+_KNOWN = frozenset(
+    [*KEYS.values(), *ONLY_IN_FILE, *(f"{tool}.{key}" for tool in TOOL_SECTIONS for key in SHARED)]
+)
+_SECTIONS = sorted({key.split(".")[0] for key in _KNOWN if "." in key})
+
+
+@dataclass(frozen=True)
+class File:
+    """The values of a settings file by their dotted keys; empty where there is no file."""
+
+    path: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(path: Path, table: str = "") -> File:
+    """Read a file, or the table of it that `table` names; SettingError for what is not allowed."""
+    import tomllib  # most processes have no settings file
+
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            f"DEEPLINK_CONFIG (--config) names a TOML file such as {NAME}.",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is not TOML: {error}.") from None
+    for part in filter(None, table.split(".")):
+        data = data.get(part, {})
+    values = {}
+    for key, value in _flat(data, path):
+        _check(key, path)
+        values[key] = value
+    return File(str(path), values)
+
+
+def _flat(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        section = _ALIASES.get(name, name)
+        if isinstance(value, dict):
+            if section not in _SECTIONS:
+                raise SettingError(f"{path}: no section [{name}].", _hint(name, _SECTIONS))
+            yield from _leaves(section, value)
+        else:
+            yield section, value
+
+
+def _leaves(prefix: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        key = f"{prefix}.{name}"
+        if isinstance(value, dict) and key not in _KNOWN:  # a table of types is a value
+            yield from _leaves(key, value)
+        else:
+            yield key, value
+
+
+def _check(key: str, path: Path) -> None:
+    if key not in _KNOWN:
+        section = key.rpartition(".")[0]
+        near = [known for known in sorted(_KNOWN) if known.rpartition(".")[0] == section]
+        raise SettingError(f"{path}: no key {key!r}.", _hint(key, near or sorted(_KNOWN)))
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}."
+
+
+def current() -> File:
+    """The file in force; SettingError where it cannot be read or has an unknown key."""
+    asked = _asked()
+    if _state.file is None or _state.asked != asked:
+        found = _find(asked)  # may raise: then the next call reads it again
+        _state.asked, _state.file = asked, found
+    return _state.file
+
+
+def _asked() -> str:
+    return next((text for name in VARIABLES if (text := os.environ.get(name, "").strip())), "")
+
+
+def reload_file() -> None:
+    """Find and read the file again at the next setting that is read."""
+    _state.file = _state.folder = None
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """No file is in force inside the block."""
+    before = _state.file, _state.asked
+    _state.asked, _state.file = _asked(), File()
+    try:
+        yield
+    finally:
+        _state.file, _state.asked = before
+
+
+@dataclass
+class _State:
+    asked: str = ""
+    file: File | None = None
+    folder: Path | None = None  # the working directory when the first setting was read
+
+
+_state = _State()
+
+
+def _find(asked: str) -> File:
+    if asked:
+        return read(Path(asked).expanduser())
+    if _state.folder is None:
+        try:
+            _state.folder = Path.cwd()
+        except FileNotFoundError:  # the working directory was removed
+            return File()
+    own, project = _state.folder / NAME, _state.folder / "pyproject.toml"
+    if own.is_file():
+        return read(own)
+    if project.is_file() and b"deeplink" in project.read_bytes():  # most have no such table
+        return read(project, "tool.deeplink")
+    return File()
+
+
+def as_text(value: Any) -> str:
+    """The text that an environment variable would have for a value of the file."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, list):
+        return ",".join(map(as_text, value))
+    if isinstance(value, dict):
+        return ",".join(f"{name}->{as_text(item)}" for name, item in value.items())
+    return str(value)
