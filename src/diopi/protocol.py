@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels that a vendor may have. Written by `python -m diopi.codegen`; do not edit.
 
 A class with any subset of these methods is an implementation. To have what is there checked:

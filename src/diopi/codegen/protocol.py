@@ -24,6 +24,7 @@ PYTHON_TYPES = {
 }
 
 TOP = '''\
+# SPDX-License-Identifier: Apache-2.0
 """The kernels that a vendor may have. Written by `python -m diopi.codegen`; do not edit.
 
 A class with any subset of these methods is an implementation. To have what is there checked:

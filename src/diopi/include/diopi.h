@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operators. Written by `python -m diopi.codegen`; do not edit.
  *
  * Every symbol is weak: a library defines those that it has, and what is missing is null.

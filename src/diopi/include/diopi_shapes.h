@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How the functions of diopi.h take their parameters, each way once. Written by
  * `python -m diopi.codegen`; do not edit. P: a pointer, L: int64_t, I: int32_t or an enumeration,
  * B: bool, D: double, F: float, Z: diopiSize_t. */
