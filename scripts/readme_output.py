@@ -20,8 +20,8 @@ PROGRAM = ROOT / "examples/train_small.py"
 PAGES = {"en": ROOT / "README.md", "zh": ROOT / "docs/zh/README.md"}
 BEGIN, END = "<!-- python -m scripts.readme_output -->", "<!-- end -->"
 HEADS = {
-    "en": "| symptom | command | cost | it prints, with a fault in the reference device |",
-    "zh": "| 症状 | 命令 | 代价 | 输出（参考设备上打开了一个故障） |",
+    "en": "| symptom | command | cost | it prints |",
+    "zh": "| 症状 | 命令 | 代价 | 输出 |",
 }
 LONGEST = 110
 

@@ -193,7 +193,8 @@ def test_variables_of_older_documents_have_an_answer(monkeypatch: pytest.MonkeyP
 
 def test_a_path_that_is_not_set_is_shown_as_empty() -> None:
     shown = {row.name: row.value for row in settings.in_force() if row.source == "default"}
-    assert shown["DEEPLINK_LOSS_FILE"] == ""
+    assert shown["OP_TIME_MEASURE_TRACE"] == ""
+    assert "OP_BISECT_PLAN" not in shown  # internal
     assert "." not in shown.values()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from deeplink.errors import SettingError
 from deeplink.settings import file
+from deeplink.settings.groups import INTERNAL
 from deeplink.settings.kinds import Setting
 from deeplink.settings.rows import DEEPLINK_CONFIG, PREFIXES, table
 
@@ -53,8 +54,10 @@ _ANSWERS: Mapping[str, str] = MappingProxyType(
 
 
 def in_force() -> list[InForce]:
-    """Each setting's value and where it comes from. Never raises: a bad value is a problem, and a
-    settings file that cannot be read is one of DEEPLINK_CONFIG.
+    """Each setting that is not internal: its value and where it comes from.
+
+    Never raises: a bad value is a problem, and a settings file that cannot be read is a problem of
+    DEEPLINK_CONFIG.
     """
     try:
         file.current()
@@ -62,7 +65,7 @@ def in_force() -> list[InForce]:
     except SettingError as error:
         problem = str(error)
     with file.ignored() if problem else nullcontext():
-        rows = [_in_force(setting) for setting in table()]
+        rows = [_in_force(setting) for setting in table() if setting.name not in INTERNAL]
     return [replace(r, problem=problem) if problem and r.name == _FILE else r for r in rows]
 
 
