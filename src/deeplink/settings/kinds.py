@@ -58,9 +58,13 @@ class Setting(Generic[T]):
         return self._given("", None)[1]
 
     def origin(self) -> str:
-        """Where the value in force comes from: "environment", the path of a file, or "default"."""
+        """Where the value in force comes from: "environment", "default", or the path of the file,
+        without the working directory.
+        """
         where, _, _ = self._given("", None)[0].partition(": ")
-        return "environment" if where == self.name else where or "default"
+        if where in ("", self.name):
+            return "environment" if where else "default"
+        return where.removeprefix(f"{Path.cwd()}{os.sep}")
 
     def _given(self, section: str, source: File | None) -> tuple[str, str]:
         """What gives the value ("": nothing), and its text. A variable set to nothing asks for
