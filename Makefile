@@ -40,11 +40,13 @@ test: setup build lint ## Set up, build, lint, and run the tests
 	@echo "[test] pytest"
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
-lint: setup ## ruff check, ruff format --check, mypy --strict
+lint: setup ## ruff check, ruff format --check, mypy --strict, licence lines
 	@echo "[lint] ruff check"
 	@$(VENV)/bin/ruff check .
 	@echo "[lint] ruff format --check"
 	@$(VENV)/bin/ruff format --check .
+	@echo "[lint] scripts/spdx --check"
+	@$(PY) scripts/spdx --check
 	@echo "[lint] mypy --strict $(TYPED)"
 	@$(PY) -m mypy $(TYPED)
 
