@@ -1,8 +1,9 @@
 """The native part of op_tools (csrc/), loaded by `op_tools.core.native_library.helper()`."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # Values in host memory. `kind` is the number of a type of values in op_tools/statistics.py.
@@ -45,8 +46,8 @@ class CallHeaders:
 class ApiFunction:
     def __init__(
         self,
-        sink: StatisticsSink,
-        store: object,
+        sink: Sink,
+        owner: object,
         headers: CallHeaders,
         name: str,
         may_write: bool,
@@ -62,7 +63,9 @@ class SignatureFilter:
     def around(self, name: str, selected: Callable[..., Any]) -> Callable[..., Any]: ...
 
 # Sinks.
-class StatisticsSink:
+class Sink: ...
+
+class StatisticsSink(Sink):
     limit: int
     def __init__(
         self,
@@ -84,27 +87,25 @@ class StatisticsSink:
     def stop_work(self) -> None: ...
     def end_work(self) -> None: ...
 
-class Timer:
+class TimeSink(Sink):
     limit: int
-    def __init__(self, host: object, limit: int) -> None: ...
-    def timed(
+    def __init__(
         self,
-        name: str,
-        brief: bool,
-        view: bool,
-        admit: Callable[..., Hashable],
-        python: Callable[..., Any],
-    ) -> Callable[..., Any]: ...
-    def settle(self, everything: bool) -> None: ...
-    def stop_asking(self) -> None: ...
-    def lines(self, others: list[tuple[int, str]], cells: Callable[..., Any]) -> bytes: ...
+        limit: int,
+        has_clock: Callable[[torch.device], bool],
+        op: Callable[[str], tuple[bool, bool]],
+        kind: Callable[..., int],
+        flush: Callable[[], None],
+        problem: Callable[[str], None],
+    ) -> None: ...
+    def lines(
+        self,
+        everything: bool,
+        others: list[tuple[int, str]],
+        cells: Callable[[int, list[int] | None], tuple[str, str]],
+    ) -> bytes: ...
     def sums(self) -> dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]]: ...
-    def made(self, sequence: int) -> tuple[str, Any] | None: ...
-    def counted(self) -> int: ...
-    def group(self, number: int) -> tuple[Any, ...]: ...
-    def result(self, number: int) -> Any: ...
-    def grads(self, number: int) -> tuple[int, ...]: ...
+    @property
+    def pending(self) -> int: ...
     @property
     def spent(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from op_tools.core import engine, native_library, step_counter, tool_errors
-from op_tools.tensors import device_reduction, native_sink, statistics
+from op_tools.tensors import device_reduction, statistics, statistics_sink
 from tests.op_tools import small
 
 if small.CARD == "dipu":
@@ -52,7 +52,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(table))
         return own(table, device)
 
-    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(device_reduction, "starter", lambda kind: start)
     return seen

@@ -17,11 +17,11 @@ import torch
 import torch.utils.checkpoint
 
 from op_tools import OpCapture
-from op_tools.capture.statistics_store import StatisticsStore
+from op_tools.capture import statistics_store
 from op_tools.core import native_library, step_counter, tool_errors
 from op_tools.core.call import Level
 from op_tools.core.filters import Selection
-from op_tools.tensors import device_reduction, native_sink, statistics
+from op_tools.tensors import device_reduction, statistics, statistics_sink
 from op_tools.tensors.statistics_reference import hash_bytes
 
 DTYPES = (
@@ -264,7 +264,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
         pytest.skip("no compiler here")
     if seen == "by Python":  # each call has a record; the native recorder measures its tensors
         monkeypatch.setattr(OpCapture, "_looks", lambda self, plan=None: True)
-    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(statistics, "hosted", None)  # nothing is copied to the host
     x = torch.arange(6.0, device="dipu", requires_grad=True)
@@ -283,7 +283,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
 def test_a_device_without_the_kernels_is_read_by_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sink, "window", lambda kind, index: None)
+    monkeypatch.setattr(statistics_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
     monkeypatch.setattr(device_reduction, "starter", lambda kind: None)
     with OpCapture(mode="statistics"):
@@ -321,7 +321,7 @@ def test_what_is_written_natively_is_what_python_writes(
         return [{**line, "id": 0} for line in lines(tmp_path / name)]
 
     native = written("native")
-    monkeypatch.setattr(OpCapture, "recorded", lambda self, plan, func: None)
+    monkeypatch.setattr(OpCapture, "goes_natively", lambda self, plan: False)
     by_python = written("python")
     assert native == by_python
     assert {line["direction"] for line in native} == {"forward", "backward"}
@@ -418,7 +418,7 @@ def test_without_the_native_part_the_lines_are_the_native_ones(
     if level == "api":
         monkeypatch.setattr(native_library, "helper", lambda: None)
     else:  # a dispatch mode, without the native part, is told of other kernels than its observers
-        monkeypatch.setattr(StatisticsStore, "_native", lambda store, all_inputs: None)
+        monkeypatch.setattr(statistics_store, "statistics_sink", lambda *given, **more: None)
         monkeypatch.setattr(statistics, "native_library", SimpleNamespace(helper=lambda: None))
     reference = recorded("reference")
     assert [_without_sums(line) for line in native] == [_without_sums(line) for line in reference]

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from op_tools.core import dispatch, native_library, tool_errors
+from op_tools.core import native_library, tool_errors
 from op_tools.timing import console
 from op_tools.timing.tool import OpTimeMeasure
 from tests.op_tools.waiting import until
@@ -99,7 +99,7 @@ def test_most_calls_go_past_python(monkeypatch: pytest.MonkeyPatch) -> None:
     with OpTimeMeasure() as tool:
         for _ in range(10):
             torch.mul(a, 2).sum().backward()
-    assert seen == ["torch.mul", "torch.Tensor.sum"]
+    assert seen == []
     assert {(line.name, line.forward.count) for line in tool.summary()} == {
         ("torch.mul", 10),
         ("torch.Tensor.sum", 10),
@@ -230,7 +230,7 @@ def test_times_are_asked_for_before_the_file_is_written() -> None:
         native = tool._run.native if tool._run is not None else None
         assert native is not None
         until(  # a thread asks; their events are used again
-            lambda: native.waiting < len(made) - 100,
+            lambda: native.pending < len(made) - 100,
             lambda: made.extend(torch.add(a, a) for _ in range(60)),
         )
         assert tool.started.applied == len(made)
@@ -248,7 +248,7 @@ def test_a_gradient_that_is_only_given_on_takes_no_time() -> None:
     def least(start: str) -> float:
         (found,) = [line for line in tool.summary("shape") if line.name.startswith(start)]
         assert found.backward.count == 4
-        return found.backward.least  # of those after the first, which is Python's
+        return found.backward.least
 
     assert least("torch.add float32(4, 3)") == 0
     assert least("torch.add float32(12)") > 0  # it is summed over what it was repeated for
@@ -270,10 +270,10 @@ def test_what_is_over_is_written_while_the_program_runs(monkeypatch: pytest.Monk
     made: list[torch.Tensor] = []
     with OpTimeMeasure():
         until(
-            lambda: "op_tools" in writers,
+            lambda: "op_tools_rows" in writers,
             lambda: made.extend(torch.add(a, a) for _ in range(60)),
         )
-    assert writers == {"op_tools", threading.current_thread().name}
+    assert writers == {"op_tools_rows", threading.current_thread().name}
     assert len(rows()) == len(made)
 
 
@@ -295,25 +295,6 @@ def test_a_file_that_cannot_be_written_is_told_and_the_program_goes_on(
         until(lambda: failed, lambda: made.extend(torch.add(a, a) for _ in range(60)))
     assert [line.forward.count for line in tool.summary()] == [len(made)]
     assert any("no space" in str(problem) for problem in tool_errors.problems())
-
-
-def test_what_the_host_makes_by_name_does_not_go_through_python(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names: list[str] = []
-    plain = dispatch.run
-
-    def run(plan: dispatch.Plan, *rest: Any) -> Any:
-        names.append(plan.name)
-        return plain(plan, *rest)
-
-    monkeypatch.setattr(dispatch, "run", run)
-    for devices, seen in ((None, 0), (["cpu"], 3)):
-        names.clear()
-        with OpTimeMeasure(devices=devices):
-            for _ in range(3):
-                assert torch.tensor(1.0, device="cpu").item() == 1.0
-        assert names.count("torch.tensor") == seen
 
 
 def test_a_run_is_let_go_of() -> None:

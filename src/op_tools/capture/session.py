@@ -76,7 +76,6 @@ class Run:
     spent: int  # bytes that the process had written before the start
     every_call: bool  # not a few of each signature
     awaited: Awaited = field(default_factory=Awaited)
-    headers: Any = None  # makes the headers of calls that are recorded natively
     calls: int = 0
     quiet: str = ""  # why nothing more is written
     limits: list[str] = field(default_factory=list)

@@ -23,10 +23,10 @@ from torch import Tensor
 from deeplink import settings
 from op_tools.core import graph_capture, output_paths, tool_errors
 from op_tools.core.call import Call
-from op_tools.core.dispatch import Plan
+from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
-from op_tools.tensors.native_sink import NativeSink, native_sink
+from op_tools.tensors.statistics_sink import statistics_sink
 from op_tools.tensors.statistics_text import start_of, written
 
 
@@ -52,12 +52,8 @@ class StatisticsStore:
         self._in_background = background
         self._background: Background | None = None
         self._working = False
-        self.native = self._native(all_inputs)
-        self.sink: Any = None if self.native is None else self.native.sink
-
-    def _native(self, all_inputs: bool) -> NativeSink | None:
         store = weakref.proxy(self)  # the sink belongs to the store: no reference cycle
-        return native_sink(
+        self.sink: Any = statistics_sink(
             "OpCapture",
             self._limit,
             lambda tensor: store.described(tensor),
@@ -66,15 +62,11 @@ class StatisticsStore:
             all_inputs=all_inputs,
         )
 
-    def function(self, plan: Plan, headers: Any) -> Any:
-        """What makes the calls of one of torch's functions and records them natively."""
-        assert self.native is not None  # by the caller
-        return self.native.function(plan, headers, self)
-
-    def headers(self, works_on: Callable[[torch.device], bool]) -> Any:
-        """Makes the headers of the calls that are recorded natively."""
-        assert self.native is not None  # by the caller
-        return self.native.headers(works_on, _site, json.dumps)
+    def native(self, works_on: Callable[[torch.device], bool]) -> NativeSink | None:
+        """What records calls on some devices; None without the native part."""
+        if self.sink is None:
+            return None
+        return NativeSink(self.sink, call_headers(works_on, _site, json.dumps), self)
 
     def texts(self, tensors: list[Tensor]) -> list[str]:
         """The statistics of tensors in JSON, read now."""

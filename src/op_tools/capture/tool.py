@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import time
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -21,7 +19,7 @@ from op_tools.capture import session
 from op_tools.capture.console import input_rows, show, show_gradients
 from op_tools.capture.encoding import Header, Part
 from op_tools.capture.session import Run
-from op_tools.capture.statistics_store import StatisticsStore, head
+from op_tools.capture.statistics_store import head
 from op_tools.core import collectives, dispatch, gradients, op_names, terminal
 from op_tools.core.call import Call, tensor_list
 from op_tools.core.dispatch import Plan
@@ -77,6 +75,8 @@ class OpCapture(Observer):
         self._run = session.begun(
             chosen["format"], chosen["mode"], options.select.first == 0, chosen["inputs"] == "all"
         )
+        statistics = self._run.statistics
+        self.native = None if statistics is None else statistics.native(self.device_filter())
 
     # A call.
 
@@ -87,39 +87,13 @@ class OpCapture(Observer):
         counted = plan is None or is_counted(op_names.last(plan.name))
         return asked or self._run.limited or not counted
 
-    def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        if self.selective or self._looks(plan) or plan.places:
-            return None
-        statistics = self._run.statistics
-        if statistics is None or statistics.sink is None or plan.level != "api":
-            return None
-        if plan.name.startswith("torch.distributed."):
-            return None
-        return statistics.function(plan, self._headers(statistics))  # type: ignore[no-any-return]
+    def goes_natively(self, plan: Plan) -> bool:
+        return not self._looks(plan)
 
-    def _headers(self, statistics: StatisticsStore) -> Any:
-        if self._run.headers is None:
-            tool = weakref.ref(self)  # the headers belong to the run: no reference cycle
-            self._run.headers = statistics.headers(lambda device: _works_on(tool(), device))
-        return self._run.headers
-
-    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        statistics = self._run.statistics
-        if statistics is None or statistics.sink is None or self.selective or self._looks(plan):
-            return None
-        return statistics.sink, self._headers(statistics)
-
-    def so_far(self) -> str:
-        self._count(self.started)
-        return ""
-
-    def _count(self, started: Started) -> None:
-        """Counts the calls that were recorded natively since the last time."""
-        run = self._run
-        for name, count in run.headers.take_counts().items() if run.headers is not None else ():
-            started.applied += count
-            run.calls += count
-            run.operators.add(name)
+    def counted_natively(self, started: Started, name: str, count: int) -> None:
+        super().counted_natively(started, name, count)
+        self._run.calls += count
+        self._run.operators.add(name)
 
     def before(self, call: Call) -> _State | None:
         run = self._run
@@ -198,15 +172,8 @@ class OpCapture(Observer):
 
     def finish(self, started: Started) -> None:
         run = self._run
-        try:
-            self._count(started)
-        finally:
-            run.close()
+        run.close()
         terminal.summary(self, started, run.summary())
-
-
-def _works_on(tool: OpCapture | None, device: torch.device) -> bool:
-    return tool is not None and tool.works_on(device)
 
 
 def _choice(name: str, given: Any) -> str:

@@ -97,8 +97,7 @@ class OpAutoCompare(Observer):
         """Natively, where a call of a signature that has been seen is none of our business."""
         if self._known is None or self._how.recheck or self.picks:
             return None
-        python = partial(dispatch.run, plan.again())
-        return self._known.around(plan.name, python)  # type: ignore[no-any-return]
+        return self._known.around(plan.name, partial(dispatch.run, plan))  # type: ignore[no-any-return]
 
     def selects(self, call: Call) -> bool:
         return super().selects(call) and self._chosen(call)

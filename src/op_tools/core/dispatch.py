@@ -48,9 +48,7 @@ local = _Local()
 class Plan:
     """The tools that want an operator, outermost first, and of them those that work on a device."""
 
-    __slots__ = (
-        "_on", "announces", "direct", "level", "name", "native", "places", "skips", "tools",
-    )  # fmt: skip
+    __slots__ = ("_on", "announces", "level", "name", "native", "places", "skips", "tools")
 
     def __init__(
         self, level: Level, name: str, tools: tuple[Tool, ...], native: bool = False
@@ -60,7 +58,6 @@ class Plan:
         self.tools = tools
         self.native = native  # the call is seen before autograd makes its node
         self.places = op_names.last(name) in op_names.PLACING
-        self.direct: Callable[..., Any] | None = None  # what does a call, with its one tool
         self._on: dict[_Device, tuple[Tool, ...]] = {}
         self.announces = terminal.verbose()
         self.skips: tuple[Tool, ...] = ()  # tools whose lists leave the operator out, to announce
@@ -72,10 +69,6 @@ class Plan:
             found = tuple(tool for tool in self.tools if tool.works_on(device))
             self._on[device] = found
         return found
-
-    def again(self) -> Plan:
-        """The same without `direct`: for what will be that, and is held by this one."""
-        return Plan(self.level, self.name, self.tools, self.native)
 
     def begin(
         self,

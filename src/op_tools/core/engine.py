@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ from torch._C._dynamo.eval_frame import (
 )
 from torch._compile import _disable_dynamo
 from torch._ops import OpOverload
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -56,22 +57,22 @@ if TYPE_CHECKING:
     from op_tools.core.tool import Tool
 
 _tools: list[Tool] = []  # in the order of their starts; the last is the outermost
-_decided: dict[str, dict[Any, Plan | None]] = {  # None: nobody wants it
-    "api": {},  # by the function mode
-    "aten": {},  # by the dispatch mode
-    "kernel": {},  # by torch's own observers, for tools that only look
-    "module": {},
-}
+_Made = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]  # makes a call
+_api: dict[Any, _Made | None] = {}  # by function; None: no tool wants it
+_aten: dict[Any, _Made | None] = {}  # by operator, in the dispatch mode
+_kernels: dict[Any, Plan | None] = {}  # by operator, for torch's own observers
+_modules: dict[type, Plan | None] = {}  # by class
 _native = False  # kernels are observed natively
 _forked = False  # this process is a child that has started no tool of its own
 _lock = threading.RLock()
 
 
-# Interception. Hot path: a call that no tool wants costs a look-up and the mode itself.
+# Interception: a call that no tool wants costs a look-up and the mode itself.
 
-_api = _decided["api"]
-_aten = _decided["aten"]
-_UNDECIDED = Plan("api", "", ())
+
+def _undecided(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Stands for a decision that is not made yet; never called."""
+    raise AssertionError
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -82,23 +83,14 @@ class _FunctionMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if is_dynamo_compiling():  # a graph is being made: its kernels are seen at the aten level
+        if is_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        return _called(func, args, kwargs)
-
-
-def _called(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """A call that the function mode sees."""
-    if is_compiling():
-        return func(*args, **(kwargs or {}))
-    plan = _api.get(func, _UNDECIDED)
-    if plan is _UNDECIDED:
-        plan = decide("api", func)
-    if plan is None:
-        return func(*args) if kwargs is None else func(*args, **kwargs)
-    if plan.direct is not None:
-        return plan.direct(func, args, kwargs or {})
-    return run(plan, func, args, kwargs or {})
+        made = _api.get(func, _undecided)
+        if made is _undecided:
+            made = decide("api", func)
+        if made is None:
+            return func(*args) if kwargs is None else func(*args, **kwargs)
+        return made(func, args, kwargs or {})
 
 
 class _DispatchMode(TorchDispatchMode):
@@ -123,14 +115,12 @@ def _dispatched(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Any:
     """A call that the dispatch mode sees."""
-    plan = _aten.get(func, _UNDECIDED)
-    if plan is _UNDECIDED:
-        plan = decide("aten", func)
-    if plan is None:
+    made = _aten.get(func, _undecided)
+    if made is _undecided:
+        made = decide("aten", func)
+    if made is None:
         return func(*args) if kwargs is None else func(*args, **kwargs)
-    if plan.direct is not None:
-        return plan.direct(func, args, kwargs or {})
-    return run(plan, func, args, kwargs or {})
+    return made(func, args, kwargs or {})
 
 
 _undisturbed = _disable_dynamo(_dispatched, recursive=True)
@@ -150,8 +140,8 @@ _ALONE = _holders()  # this module
 _mode_of, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 
 
-def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
-    """The tools that want an operator; remembered until a tool comes or goes."""
+def decide(level: Level, func: Callable[..., Any]) -> _Made | None:
+    """What makes the calls of an operator; decided once, until a tool comes or goes."""
     if local.busy:  # a tool's own call, not the program's
         return None
     name = op_names.name_of(func)
@@ -165,10 +155,11 @@ def decide(level: Level, func: Callable[..., Any]) -> Plan | None:
         elif name and not twice and terminal.verbose():
             at = [tool for tool in reversed(_tools) if tool.level == level and _has_lists(tool)]
             plan = _plan(level, name, at, leaves_out=True)
-        if plan is not None and len(plan.tools) == 1:
-            plan.direct = plan.tools[0].direct(plan)
-        _decided[level][func] = plan
-    return plan
+        made: _Made | None = None if plan is None else partial(run, plan)
+        if plan is not None and level == "api" and len(plan.tools) == 1:
+            made = plan.tools[0].direct(plan) or made
+        (_api if level == "api" else _aten)[func] = made
+    return made
 
 
 def _plan(
@@ -205,15 +196,15 @@ def _decide_kernel(name: str) -> Any:
     with _lock:
         at = [tool for tool in reversed(_tools) if tool.level == "aten" and not _by_mode(tool)]
         plan = _plan("aten", op_names.name_of(func), at, native=True)
-        _decided["kernel"][func] = plan
+        _kernels[func] = plan
     if plan is None:
         return None
-    recorded = plan.tools[0].recorded(plan, func) if len(plan.tools) == 1 else None
-    return func if recorded is None else (func, *recorded, plan.name)
+    native = plan.tools[0].native_for(plan) if len(plan.tools) == 1 else None
+    return func if native is None else (func, native.sink, native.headers, plan.name)
 
 
 def _before_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    plan = _decided["kernel"].get(func)
+    plan = _kernels.get(func)
     if local.busy or plan is None or _is_traced():
         return None
     if plan.skips:
@@ -283,7 +274,7 @@ def changed() -> None:
 
 
 def _undecide() -> None:
-    for decided in _decided.values():
+    for decided in (_api, _aten, _kernels, _modules):
         decided.clear()
 
 
@@ -369,15 +360,14 @@ def _module_call(module: torch.nn.Module, path: str, plain: Callable[..., Any]) 
     """What stands around a module's call at the module level; see `modules.follow`."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    found = _decided["module"].get(kind, _UNDECIDED)
-    if found is _UNDECIDED:
-        with _lock:
+    with _lock:
+        if kind not in _modules:
             at = [tool for tool in reversed(_tools) if tool.level == "module"]
             wanted = tuple(tool for tool in at if tool.wants(name))
-            found = _decided["module"][kind] = Plan("module", name, wanted) if wanted else None
-    if found is None:
+            _modules[kind] = Plan("module", name, wanted) if wanted else None
+        plan = _modules[kind]
+    if plan is None:
         return NotImplemented
-    plan = found  # to mypy, a lambda may run when it is another
     return lambda args, kwargs: run(
         plan, module_stack.function_of(module, plain), args, kwargs, module=path
     )

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -17,7 +17,6 @@ from torch.compiler import is_dynamo_compiling
 from op_tools.core.call import Site
 
 Around = Callable[[nn.Module, str, Callable[..., Any]], Any]
-Remembered = Callable[[int], tuple[str, Site | None] | None]
 Answer = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 LIMIT = 50_000  # forward calls remembered for their backward
@@ -29,8 +28,6 @@ _paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
 # one of each for all steps: what is remembered is visited by each full run of the collector
 _pairs: dict[tuple[str, int], tuple[str, Site | None]] = {}
-# who remembers calls besides, natively; None: does not know that one
-elsewhere: list[Remembered] = []
 
 
 class _Local(threading.local):
@@ -141,14 +138,10 @@ def forward_of(node: Any) -> tuple[str, Site | None]:
     """Module and line of the forward call whose gradient is being computed."""
     if node is None:
         return "", None
-    number, places = node._sequence_nr(), (cast(Remembered, _forward.get), *elsewhere)
+    number = node._sequence_nr()
     # a function makes several nodes: the nearest call at or before this one
-    for sequence in range(number, number - 8, -1):
-        for known in places:
-            found = known(sequence)
-            if found is not None:
-                return found
-    return "", None
+    near = (_forward.get(sequence) for sequence in range(number, number - 8, -1))
+    return next(filter(None, near), ("", None))
 
 
 # The module level.

@@ -1,7 +1,8 @@
-"""The native part of op_tools: built at first use, and the observer of aten kernels in it.
+"""The native part of op_tools: built at first use, with the frontends that hand calls to a sink.
 
-Torch's RecordFunction observers see every kernel in every thread, and put nothing in its way. A
-dispatch mode serves where the native part cannot be built, and for tools that replace a call.
+A sink is what a tool is natively. Calls come to it from torch's RecordFunction observers (level
+aten), which see every kernel in every thread and put nothing in its way, or from an ApiFunction in
+the place of one of torch's functions. Tools observe in Python where there is no native part.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable
-from functools import cache
-from types import ModuleType
+from dataclasses import dataclass
+from functools import cache, partial
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
 
 from deeplink import native, settings
 from deeplink.errors import BuildError
-from op_tools.core import dispatch, step_counter
+from op_tools.core import call, dispatch, module_stack, op_names, step_counter
 
 log = logging.getLogger("op_tools")
 _watching = False
@@ -30,18 +32,14 @@ def helper() -> ModuleType | None:
     if not settings.OP_TOOLS_NATIVE.get():
         return None
     try:
-        return _with_counts(native.load_extension("op_tools", say=log.warning))
+        module = native.load_extension("op_tools", say=log.warning)
     except (BuildError, ImportError) as error:  # no compiler, or one that cannot build it
         log.warning(
             "op_tools: native part unavailable, using the slow Python implementation: %s",
             str(error).splitlines()[0],
         )
         return None
-
-
-def _with_counts(module: ModuleType) -> ModuleType:
-    """Counts calls and steps natively from now on."""
-    if isinstance(dispatch.ids, itertools.count):
+    if isinstance(dispatch.ids, itertools.count):  # calls and steps are counted natively from now
         dispatch.ids = module.Ids(next(dispatch.ids))
     step_counter.keep(module.set_step)
     return module
@@ -50,6 +48,51 @@ def _with_counts(module: ModuleType) -> ModuleType:
 def loaded() -> ModuleType | None:
     """The native part if it is in use already; nothing is built."""
     return helper() if "op_tools._C" in sys.modules else None
+
+
+@dataclass(frozen=True)
+class NativeSink:
+    """What a tool is natively: `sink` takes calls, `headers` makes the header of each."""
+
+    sink: Any
+    headers: Any
+    owner: object  # kept alive while gradients of the calls may come
+
+    def function(self, plan: dispatch.Plan) -> Any:
+        """Makes the calls of one of torch's functions and hands them to the sink."""
+        module = helper()
+        assert module is not None  # it made the sink
+        word = op_names.last(plan.name)
+        in_place = op_names.sounds_in_place(word)
+        return module.ApiFunction(
+            self.sink,
+            self.owner,
+            self.headers,
+            plan.name,
+            op_names.may_write(plan.name),
+            not (in_place and word.startswith("_foreach_")),  # its version counters tell of writes
+            partial(dispatch.run, plan),
+        )
+
+
+def call_headers(
+    works_on: Callable[[torch.device], bool],
+    site: Callable[[CodeType, int], str],
+    quote: Callable[[str], str],
+) -> Any:
+    """Makes the headers of calls on the devices that `works_on` accepts, with the texts that `site`
+    makes of a line and `quote` of a module's path.
+    """
+    module = helper()
+    assert module is not None  # by the caller
+    return module.CallHeaders(
+        module_stack.local,
+        dispatch.local,
+        lambda kind: works_on(torch.device(kind)),
+        lambda code: call.places_of(code) is not None,
+        site,
+        quote,
+    )
 
 
 def watch(

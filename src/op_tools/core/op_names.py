@@ -111,6 +111,14 @@ UNINITIALISED = frozenset(
     """.split()
 )
 
+# They write running statistics of which autograd counts no write.
+UNCOUNTED = frozenset(
+    """
+    batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
+    _native_batch_norm_legit _batch_norm_with_update _batch_norm_impl_index
+    """.split()
+)
+
 # Names that a user may write for what torch calls torch.functional.split …
 SHORT = tuple(f"torch.{name}" for name in torch.functional.__all__)
 
@@ -166,6 +174,13 @@ def sounds_in_place(name: str) -> bool:
     if word.endswith("__"):
         return word == "__setitem__" or word.startswith("__i")
     return word.endswith("_")
+
+
+@cache
+def may_write(name: str) -> bool:
+    """Whether a function may write its arguments, by its name; any may that is not torch's own."""
+    ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
+    return not ours or last(name) in UNCOUNTED or sounds_in_place(name)
 
 
 def is_random(name: str) -> bool:

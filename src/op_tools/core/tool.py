@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ import torch
 
 from op_tools.core import engine, lifecycle, op_names, terminal, tool_errors
 from op_tools.core.call import Call, Level
+from op_tools.core.collectives import is_collective
 from op_tools.core.dispatch import Plan
 from op_tools.core.filters import Names, Selection, Selector
+from op_tools.core.native_library import NativeSink
 from op_tools.core.options import Options, options_for
 
 # Why a tool left a call out.
@@ -77,6 +80,7 @@ class Tool:
             more=more,
         )
         self._active: Started | None = None
+        self.native: NativeSink | None = None  # for `begin` to set
         self.picks = True  # whether it was asked to take some calls and leave others
         self.selective = True  # whether `selects` has to be asked
 
@@ -105,9 +109,12 @@ class Tool:
         """End, and report; a second stop changes nothing. Tools may be stopped in any order."""
         if self._active is not None:
             engine.stop(self)
-            started, self._active = self._active, None
+            started, self._active = self.started, None
             lifecycle.over(self)
-            self.finish(started)
+            try:
+                self.finish(started)
+            finally:
+                self.native = None
 
     end = stop  # the classic other word
 
@@ -140,7 +147,14 @@ class Tool:
     def started(self) -> Started:
         if self._active is None:
             raise RuntimeError(f"{type(self).__name__} is not started")
+        if self.native is not None:
+            for name, count in self.native.headers.take_counts().items():
+                self.counted_natively(self._active, name, count)
         return self._active
+
+    def counted_natively(self, started: Started, name: str, count: int) -> None:
+        """So many more calls of an operator came to the native sink."""
+        started.applied += count
 
     # Decisions. The first two are asked once for each function, and remembered.
 
@@ -166,6 +180,11 @@ class Tool:
             started.elsewhere.add(device.type)
         return found
 
+    def device_filter(self) -> Callable[[torch.device], bool]:
+        """`works_on`, without a reference to the tool; False once the tool is gone."""
+        tool = weakref.ref(self)
+        return lambda device: (own := tool()) is not None and own.works_on(device)
+
     def selects(self, call: Call) -> bool:
         """Whether this call, of an operator that it wants, is one to work on."""
         started = self.started
@@ -184,15 +203,20 @@ class Tool:
             started.refused[NOT_SELECTED] += 1
         return selected
 
-    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        """The native sink that records a kernel's calls, and what makes their headers; None: the
-        tool observes each call in Python.
-        """
-        return None
+    def native_for(self, plan: Plan) -> NativeSink | None:
+        """The sink that gets the calls of this plan; None: the tool observes each in Python."""
+        goes = self.native is not None and not self.selective and self.goes_natively(plan)
+        return self.native if goes else None
+
+    def goes_natively(self, plan: Plan) -> bool:
+        """Whether the native sink takes the calls of an operator."""
+        return True
 
     def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        """What does a call of this plan without asking: `direct(func, args, kwargs)`."""
-        return None
+        """What makes the calls of an api plan in the place of `dispatch.run`, which it may call."""
+        # natively a call with tensors of the host alone is left out
+        native = None if plan.places or is_collective(plan.name) else self.native_for(plan)
+        return None if native is None else native.function(plan)
 
     # What a tool does; each may raise, and the program goes on.
 

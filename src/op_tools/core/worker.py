@@ -64,19 +64,27 @@ class Background:
 
 
 class Periodic:
-    """Calls `write`, which must not raise, every PERIOD seconds until it is closed."""
+    """Calls `write`, which must not raise, every PERIOD seconds and when it is woken, until it is
+    closed.
+    """
 
     def __init__(self, write: Callable[[], object]) -> None:
         self._write = write
-        self._ended = threading.Event()
+        self._ended = False
+        self._woken = threading.Event()
         self._gone = False
         self._thread = threading.Thread(target=self._work, name="op_tools_rows", daemon=True)
         self._thread.start()
         lifecycle.begun(self, beneath=True)
 
+    def wake(self) -> None:
+        """Write soon; the caller does not wait for it."""
+        self._woken.set()
+
     def close(self) -> None:
         """Wait for a write that is going on; there is none after it."""
-        self._ended.set()
+        self._ended = True
+        self._woken.set()
         if not self._gone:
             self._thread.join()
         lifecycle.over(self)
@@ -87,5 +95,8 @@ class Periodic:
 
     def _work(self) -> None:
         with dispatch.unseen():
-            while not self._ended.wait(PERIOD):
-                self._write()
+            while not self._ended:
+                if self._woken.wait(PERIOD):
+                    self._woken.clear()
+                if not self._ended:
+                    self._write()

@@ -11,10 +11,10 @@ namespace op_tools {
 void bind_api_function(py::module_& m);
 void bind_aten_observer(py::module_& m);
 void bind_call_headers(py::module_& m);
-void bind_call_timer(py::module_& m);
 void bind_ids(py::module_& m);
 void bind_signature_filter(py::module_& m);
 void bind_statistics_sink(py::module_& m);
+void bind_time_sink(py::module_& m);
 void bind_value_differences(py::module_& m);
 
 static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
@@ -40,7 +40,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_api_function(m);
   op_tools::bind_aten_observer(m);
   op_tools::bind_call_headers(m);
-  op_tools::bind_call_timer(m);
+  op_tools::bind_time_sink(m);
   op_tools::bind_ids(m);
   op_tools::bind_signature_filter(m);
   op_tools::bind_statistics_sink(m);

@@ -1,3 +1,2 @@
 // OpTimeMeasure.
-#include "timing/call_timer.cpp"
-#include "timing/ledger.cpp"
+#include "timing/time_sink.cpp"

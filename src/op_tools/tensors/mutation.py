@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any
 
@@ -14,14 +13,6 @@ from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
 from op_tools.tensors.snapshot import sample
 
-# They write running statistics of which autograd counts no write.
-UNCOUNTED = frozenset(
-    """
-    batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
-    _native_batch_norm_legit _batch_norm_with_update _batch_norm_impl_index
-    """.split()
-)
-
 # Of torch.distributed: autograd counts no write of them, and looks would be at what waits.
 COLLECTIVES = frozenset(
     f"torch.distributed.distributed_c10d.{word}" for word in ("all_reduce", "broadcast")
@@ -32,7 +23,7 @@ Mark = int | bytes | None  # by which a write is seen: a count of them, or a few
 
 def marks(call: Call, given: list[Tensor]) -> list[Mark]:
     """To be taken before the call."""
-    if call.operator in UNCOUNTED:
+    if call.operator in op_names.UNCOUNTED:
         return [sample(tensor) for tensor in given]
     return [None if tensor.is_inference() else tensor._version for tensor in given]
 
@@ -43,7 +34,7 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
     found = {}
     for at, (tensor, mark) in enumerate(zip(given, before, strict=True)):
         if mark is None:  # nothing counts the writes of an inference tensor
-            changed = _writes(call)
+            changed = "out" in call.kwargs or op_names.sounds_in_place(call.name)
         else:
             changed = (tensor._version if type(mark) is int else sample(tensor)) != mark
         if call.name in COLLECTIVES:
@@ -55,40 +46,15 @@ def written(call: Call, given: list[Tensor], before: list[Mark]) -> dict[int, Te
 
 def may_write(call: Call) -> bool:
     """Whether a call may write its arguments. Hot path."""
-    if "out" in call.kwargs or may_write_by_name(call.name):
+    if "out" in call.kwargs or op_names.may_write(call.name):
         return True
     # `inplace`, by place or by name
     return any(value is True for value in (*call.args, *call.kwargs.values()))
 
 
-@cache
-def may_write_by_name(name: str) -> bool:
-    """The same, of a function; nothing is known of those that are not torch's own."""
-    ours = name.startswith("torch.") and not name.startswith(("torch.ops.", "torch.distributed."))
-    return (
-        not ours
-        or op_names.last(name) in UNCOUNTED
-        or bool(_IN_PLACE.fullmatch(op_names.last(name)))
-    )
-
-
-@cache
-def is_in_place(word: str) -> bool:
-    """Whether a name is that of an operator that writes what it is given first."""
-    return bool(_IN_PLACE.fullmatch(word))
-
-
-_IN_PLACE = re.compile(r"\w*[^_]_|__setitem__|__i\w+__")
-
-
 def _is_asynchronous(call: Call) -> bool:
     """Whether its result is there only later."""
     return bool(call.kwargs.get("async_op") or call.args[3:4] == (True,))
-
-
-def _writes(call: Call) -> bool:
-    word = call.name.rsplit(".", 1)[-1]
-    return "out" in call.kwargs or word == "__setitem__" or (word[-1:] == "_" != word[-2:-1])
 
 
 # What a tool that substitutes a call has to know before the call.
@@ -100,7 +66,7 @@ def declared(call: Call) -> frozenset[int]:
     if call.level == "api" and _is_native(call.func):
         for overload in _overloads(op_names.last(call.name)):
             found += _marked(overload, call)
-        if not found and is_in_place(op_names.last(call.name)):
+        if not found and op_names.sounds_in_place(call.name):
             found += tensors(call.args[:1])
     found += tensors(call.kwargs.get("out"))
     return frozenset(map(id, found))
@@ -113,14 +79,14 @@ def is_counted(word: str) -> bool:
     The count of a fused optimizer's tensors does not change.
     """
     marked = [a.is_write for one in _overloads(word) for a in one._schema.arguments[1:]]
-    return word not in UNCOUNTED and not any(marked)
+    return word not in op_names.UNCOUNTED and not any(marked)
 
 
 def may_write_unseen(call: Call) -> bool:
     """Whether a call may write arguments that neither `declared` nor autograd's count reports. The
     values of the arguments have to be compared.
     """
-    if op_names.last(call.name) in UNCOUNTED:
+    if op_names.last(call.name) in op_names.UNCOUNTED:
         return True
     if isinstance(call.func, OpOverload):  # a library's own operator may declare too little
         return call.func.namespace != "aten" and not call.func._schema.is_mutable
@@ -153,7 +119,9 @@ def _overloads(word: str) -> tuple[OpOverload, ...]:
     if not isinstance(packet, OpOverloadPacket):  # also an attribute of the namespace: `__eq__`
         return ()
     found = [getattr(packet, name) for name in packet.overloads()]
-    lists = is_in_place(word)  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)
+    lists = op_names.sounds_in_place(
+        word
+    )  # else they are TorchScript's lists: aten::sort.int(int[](a!) self)
     return tuple(one for one in found if _is_marked(one, lists))
 
 

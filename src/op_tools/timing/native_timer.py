@@ -1,143 +1,114 @@
-"""The native part of OpTimeMeasure: it times the calls that are like one that Python has timed.
-
-A filtered or a strange call, the first of its kind, one on a device without events and one inside
-a backward pass goes through Python as before; so does everything for a trace or for tables.
-"""
+"""The calls that OpTimeMeasure times natively: what they have in common, and their lines."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable
-from functools import partial
-from types import SimpleNamespace
+from types import CodeType
 from typing import Any
 
 import torch
 
 from deeplink import settings
-from op_tools.core import call, dispatch, module_stack, native_library, op_names, tool_errors
-from op_tools.core.dispatch import Plan
-from op_tools.core.worker import Background
+from op_tools.core import dispatch, native_library, op_names, tool_errors
+from op_tools.core.call import Call, Site
+from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.timing.aggregate import Group
 from op_tools.timing.call_shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
 from op_tools.timing.console import line_of
 
-Admits = Callable[[Hashable], bool]
-GroupOf = Callable[[Hashable, str, Any], Group]  # of shapes, in a module, on a line
+GroupOf = Callable[[Call, Hashable, Any], Group]  # of a call, its shapes and its result
 
 
 class NativeTimer:
-    """One run of the tool, as far as it is native."""
+    """One run of the tool, as far as it is native; only with the native part."""
 
-    # `works_on`: None where the tool does not, False where it does and has to do so by Python
+    # `has_clock`: whether torch's own events time a device
     def __init__(
         self,
-        works_on: Callable[[torch.device], bool | None],
-        admits: Admits,
-        collect: Callable[[], None],
-        limit: int,
+        works_on: Callable[[torch.device], bool],
+        has_clock: Callable[[torch.device], bool],
+        group_of: GroupOf,
+        flush: Callable[[], None],
     ) -> None:
         helper = native_library.helper()
         assert helper is not None  # by the caller
-        self._collecting = _Aside(collect)
-        host = SimpleNamespace(
-            works_on=works_on,
-            places_of=call.places_of,
-            new_site=call.new_site,
-            shape_of=shape_of,
-            collect=self._collecting,
-            problem=_problem,
-            local=dispatch.local,
-            paths=module_stack.local,
+        self._group_of = group_of
+        self._kinds: list[tuple[Group, Hashable, str]] = []  # shapes of arguments; text of a result
+        self._sites: dict[str, Site] = {}
+        weak = weakref.proxy(self)  # the sink belongs to this object: no reference cycle
+        self._sink = helper.TimeSink(
+            settings.OP_TOOLS_MAX_CACHE_SIZE.get(),
+            has_clock,
+            _properties,
+            lambda *call: weak._kind(*call),
+            flush,
+            _problem,
         )
-        self._admits = admits
-        self._timer = helper.Timer(host, limit)
-        self._groups: dict[int, Group] = {}
-        module_stack.elsewhere.append(self._timer.made)
+        headers = call_headers(works_on, lambda code, line: weak._site(code, line), str)
+        self.native = NativeSink(self._sink, headers, None)
 
-    def close(self) -> None:
-        """After it, nobody asks it."""
-        self._collecting.close()
-        module_stack.elsewhere.remove(self._timer.made)
-        self._timer.stop_asking()
+    def _site(self, code: CodeType, line: int) -> str:
+        site = Site(code.co_filename, line, code.co_name)
+        self._sites[repr(site)] = site
+        return repr(site)
 
-    def timed(self, plan: Plan) -> Callable[..., Any]:
-        """What stands for the plan: `timed(func, args, kwargs)`."""
-        # a plan of its own: one that holds what it is held by would stay for ever
-        python = partial(dispatch.run, plan.again())
-        admit = partial(self._admit, plan.name)
-        view = plan.name.startswith("torch.") and op_names.last(plan.name) in op_names.NEVER_COPY
-        return self._timer.timed(plan.name, is_brief(plan.name), view, admit, python)  # type: ignore[no-any-return]
-
-    def _admit(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        """The key of a call's kind; None when Python has to do all of them."""
-        key = call_shapes(name, args, kwargs)
-        return key if self._admits(key) else None
+    def _kind(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+        site: str,
+    ) -> int:
+        """The number of what a call has in common with others, in the order of `_kinds`."""
+        with dispatch.unseen():
+            record = Call(0, name, func, args, kwargs, module=module, site=self._sites.get(site))
+            shapes = call_shapes(name, args, kwargs)
+            group = self._group_of(record, shapes, result)
+            self._kinds.append((group, shapes, text_of(shape_of(result))))
+        return len(self._kinds) - 1
 
     @property
     def spent(self) -> int:
         """Nanoseconds of its own."""
-        return int(self._timer.spent)
+        return int(self._sink.spent)
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Calls that are not over."""
-        return int(self._timer.waiting)
+        return int(self._sink.pending)
 
-    @property
-    def counted(self) -> int:
-        """Calls since this was asked last."""
-        return int(self._timer.counted())
-
-    def lines(self, others: list[tuple[int, str]], everything: bool, group_of: GroupOf) -> bytes:
-        """Those of the calls that are over, for the file, with those of others by their ids."""
-
-        def cells(number: int, result: int, grads: int | None) -> tuple[str, str]:
-            """Its name; the shapes of arguments, results, and the gradients of both."""
-            name, given = self._timer.group(number)[:2]
-            made = text_of(self._timer.result(result))
-            texts = [self._group(number, group_of).kind.shape, made, "-", "-"]
-            if grads is not None:
-                texts[2:] = [tensor_texts(given, tuple(self._timer.grads(grads))), made]
-            return _cells(name), _cells(*texts)
-
-        self._timer.limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
-        self._timer.settle(everything)
-        return bytes(self._timer.lines(sorted(others), cells))
-
-    def sum_up(self, group_of: GroupOf) -> None:
-        """Adds the times of the calls that are over to those of their groups."""
-        for number, (forward, backward) in self._timer.sums().items():
-            group = self._group(number, group_of)
+    def lines(self, others: list[tuple[int, str]], everything: bool) -> bytes:
+        """Those of the calls that are over, for the file, with those of others by their ids; their
+        times are added to those of their groups.
+        """
+        self._sink.limit = settings.OP_TOOLS_MAX_CACHE_SIZE.get()
+        lines = bytes(self._sink.lines(everything, others, self._cells))
+        for number, (forward, backward) in self._sink.sums().items():
+            group = self._kinds[number][0]
             group.forward.add_sums(*forward)
             group.backward.add_sums(*backward)
+        return lines
 
-    def _group(self, number: int, group_of: GroupOf) -> Group:
-        if number not in self._groups:
-            _, key, module, site = self._timer.group(number)
-            self._groups[number] = group_of(key, module, site)
-        return self._groups[number]
-
-
-class _Aside:
-    """Something that a thread does, for which the program does not wait."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._thread: Background | None = None
-
-    def __call__(self) -> None:
-        if self._thread is None:
-            self._thread = Background()
-        self._thread.put(self._work)
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.close()
+    def _cells(self, kind: int, places: list[int] | None) -> tuple[str, str]:
+        """Its name; the shapes of arguments, results, and the gradients of both."""
+        group, shapes, made = self._kinds[kind]
+        grads = ("-", "-") if places is None else (tensor_texts(shapes, tuple(places)), made)
+        return _line(group.kind.op), _line(group.kind.shape, made, *grads)
 
 
-def _cells(*texts: str) -> str:
+def _properties(name: str) -> tuple[bool, bool]:
+    """Whether an operator's lists are told by their ends, and whether it is a view."""
+    view = name.startswith("torch.") and op_names.last(name) in op_names.NEVER_COPY
+    return is_brief(name), view
+
+
+def _line(*texts: str) -> str:
     return line_of(texts).removesuffix("\r\n")
 
 
-def _problem(name: str, what: str) -> None:
-    tool_errors.add("OpTimeMeasure", name, RuntimeError(what))
+def _problem(what: str) -> None:
+    tool_errors.add("OpTimeMeasure", "its native part", RuntimeError(what))

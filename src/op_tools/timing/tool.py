@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,6 @@ from op_tools.core import (
     torch_patches,
 )
 from op_tools.core.call import Call, Site
-from op_tools.core.dispatch import Plan
 from op_tools.core.options import Options
 from op_tools.core.tool import Observer, Started
 from op_tools.core.worker import Periodic
@@ -95,19 +95,16 @@ class OpTimeMeasure(Observer):
         if trace is not None:
             trace.follow_modules()
         plain = mode == "events" and trace is None and not run.verbose and options.level == "api"
-        if plain and native_library.helper() is not None:
-            run.native = self._native(run)
         run.periodic = Periodic(partial(self._write, run))
-
-    def _native(self, run: _Run) -> NativeTimer:
-        def works_on(device: torch.device) -> bool | None:
-            return run.clock(device).by_marks if self.works_on(device) else None
-
-        def admits(key: Hashable) -> bool:
-            together = run.together.get(key)
-            return key in run.work and (together is None or not together.asynchronous)
-
-        return NativeTimer(works_on, admits, partial(self._write, run), run.limit)
+        if plain and native_library.helper() is not None:
+            weak = weakref.proxy(run)  # what is native belongs to the run: no reference cycle
+            run.native = NativeTimer(
+                self.device_filter(),
+                lambda device: device.type != "meta" and weak.clock(device).by_marks,
+                lambda call, given, result: _native_group(weak, call, given, result),
+                lambda: weak.periodic.wake(),
+            )
+            self.native = run.native.native
 
     def _write(self, run: _Run) -> None:
         """Write the rows of the calls that are over; from a thread that is not the program's."""
@@ -117,14 +114,6 @@ class OpTimeMeasure(Observer):
                     self._collect(run)
         except Exception as error:  # a tool must not end the program
             tool_errors.add("OpTimeMeasure", "its file", error)
-
-    def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        run = self._run
-        if run is None or run.native is None or self.selective or plan.level != "api":
-            return None
-        if plan.places:  # natively a call with tensors of the host alone is left out
-            return None
-        return run.native.timed(plan)
 
     # Around a call. Hot path: what can wait is done for many calls at once, in `_collect`.
 
@@ -170,7 +159,7 @@ class OpTimeMeasure(Observer):
         row.returned = perf_counter_ns()
         row.result = shape_of(result)
         if row.given not in run.work:
-            self._size_up(run, row.given, call, result)
+            _size_up(run, row.given, call, result)
         if given is not None and given.wanted:
             call_timer.follow(call, given, result, row, run.spend)
         together = run.together[row.given]
@@ -182,12 +171,6 @@ class OpTimeMeasure(Observer):
         if len(run.rows) >= run.limit:
             self._collect(run)
         run.cost += perf_counter_ns() - row.returned
-
-    def _size_up(self, run: _Run, given: Hashable, call: Call, result: Any) -> None:
-        """Once for each signature: what a call like this has to do."""
-        run.work[given] = (0.0, 0.0, 0.0)
-        run.together[given] = collectives.collective(call, result)
-        run.work[given] = (*roofline.flops(call, result), roofline.bytes_moved(call, result))
 
     # From marks to milliseconds.
 
@@ -205,45 +188,24 @@ class OpTimeMeasure(Observer):
             if run.native is None:
                 run.table.write("".join(line for _, line in sorted(lines)).encode())
             else:
-                run.table.write(run.native.lines(lines, everything, partial(_group, run)))
+                run.table.write(run.native.lines(lines, everything))
 
     def _sum_up(self, run: _Run, everything: bool = False) -> None:
         """All that is over is in its groups from now on."""
         with dispatch.unseen():
             self._collect(run, everything)
-            if run.native is not None:
-                with run.lock:
-                    run.native.sum_up(partial(_group, run))
-
-    @property
-    def started(self) -> Started:
-        found = super().started
-        if self._run is not None:
-            self._count(self._run, found)
-        return found
-
-    def _count(self, run: _Run, started: Started) -> None:
-        """The calls that the native part has counted are the tool's."""
-        if run.native is not None:
-            started.applied += run.native.counted
 
     def finish(self, started: Started) -> None:
         run, self._run = self._run, None
         if run is None:
             return
-        try:
-            self._tell(run, started)
-        finally:
-            if run.native is not None:
-                run.native.close()
-            run.native = None  # it holds us
+        self._tell(run, started)
 
     def _tell(self, run: _Run, started: Started) -> None:
         if run.periodic is not None:
             run.periodic.close()
         run.ended = perf_counter_ns()
         self._sum_up(run, everything=True)
-        self._count(run, started)
         run.cost += perf_counter_ns() - run.ended
         groups, nested = list(run.groups.values()), started.options.level == "module"
         self._last = (groups, nested)
@@ -349,6 +311,20 @@ def _resolve(run: _Run, row: Row) -> Group:
     for mark in (row.start, row.end, *(mark for span in row.spans for mark in span)):
         clock.free(mark)
     return group
+
+
+def _size_up(run: _Run, given: Hashable, call: Call, result: Any) -> None:
+    """Once for each signature: what a call like this has to do."""
+    run.work[given] = (0.0, 0.0, 0.0)
+    run.together[given] = collectives.collective(call, result)
+    run.work[given] = (*roofline.flops(call, result), roofline.bytes_moved(call, result))
+
+
+def _native_group(run: _Run, call: Call, given: Hashable, result: Any) -> Group:
+    """The group of a call that is timed natively."""
+    if given not in run.work:
+        _size_up(run, given, call, result)
+    return _group(run, given, call.module, call.site)
 
 
 def _group(run: _Run, given: Hashable, module: str, site: Site | None) -> Group:

@@ -7,8 +7,9 @@ import json
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -17,13 +18,15 @@ from torch import Tensor
 from deeplink import settings
 from op_tools.core import dispatch, gradients, op_names, terminal
 from op_tools.core.call import Call, Direction, Site, tensor_list, tensors
+from op_tools.core.collectives import is_collective
 from op_tools.core.dispatch import Plan
+from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.options import Options
 from op_tools.core.tool import Observer, Started
 from op_tools.tensors.finite import Health, health
 from op_tools.tensors.host_transfer import mapped
 from op_tools.tensors.mutation import written_by_schema
-from op_tools.tensors.native_sink import native_sink
+from op_tools.tensors.statistics_sink import statistics_sink
 
 KEPT = 100  # alarms that are kept in full; the rest are counted
 
@@ -96,14 +99,16 @@ class OpOverflowCheck(Observer):
         self._count = self._propagated = 0
         self._lock = threading.RLock()
         tool = weakref.proxy(self)  # the sink belongs to the tool: no reference cycle
-        self._native = native_sink(
+        self._sink = statistics_sink(
             "OpOverflowCheck",
             settings.OP_TOOLS_MAX_CACHE_SIZE.get(),
             lambda tensor: '{"skipped":"not read"}',
             lambda: tool._read(everything=False),
             nonfinite_only=True,
         )
-        self._headers: Any = None
+        if self._sink is not None:
+            headers = call_headers(self.device_filter(), _site, json.dumps)
+            self.native = NativeSink(self._sink, headers, self)
 
     # Results.
 
@@ -132,51 +137,18 @@ class OpOverflowCheck(Observer):
 
     # Calls that are recorded natively.
 
-    def direct(self, plan: Plan) -> Callable[..., Any] | None:
-        if self._is_natively(plan) and plan.level == "api" and not plan.places:
-            assert self._native is not None  # by `_is_natively`
-            return self._native.function(plan, self._head(), self)  # type: ignore[no-any-return]
-        return None
-
-    def recorded(self, plan: Plan, func: Any) -> tuple[Any, Any] | None:
-        if self._is_natively(plan):
-            assert self._native is not None  # by `_is_natively`
-            return self._native.sink, self._head()
-        return None
-
-    def _is_natively(self, plan: Plan) -> bool:
-        if self._native is None or self.selective or terminal.verbose():
-            return False
-        return not plan.name.startswith("torch.distributed.")
-
-    def _head(self) -> Any:
-        if self._headers is None:
-            assert self._native is not None  # by the callers
-            tool = weakref.ref(self)
-            self._headers = self._native.headers(
-                lambda device: (own := tool()) is not None and own.works_on(device),
-                lambda code, line: json.dumps(str(Site(code.co_filename, line, code.co_name))),
-                json.dumps,
-            )
-        return self._headers
+    def goes_natively(self, plan: Plan) -> bool:
+        return not terminal.verbose() and not is_collective(plan.name)
 
     def _read(self, everything: bool = True) -> None:
         """Judges the recorded calls with NaN or Inf; `everything`: waits for the device."""
-        if self._native is None:
+        if self._sink is None:
             return
         with dispatch.unseen():
-            lines = self._native.sink.take(everything).splitlines()
+            lines = self._sink.take(everything).splitlines()
         with self._lock:
             for line in lines:
                 self._judge(_bad(json.loads(line)))
-
-    def so_far(self) -> str:
-        self._add_counts(self.started)
-        return ""
-
-    def _add_counts(self, started: Started) -> None:
-        if self._headers is not None:
-            started.applied += sum(self._headers.take_counts().values())
 
     # Calls that Python observes.
 
@@ -252,7 +224,6 @@ class OpOverflowCheck(Observer):
         terminal.say(terminal.grid(columns, rows))
 
     def finish(self, started: Started) -> None:
-        self._add_counts(started)
         lines = [
             f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
             f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"
@@ -267,6 +238,11 @@ class OpOverflowCheck(Observer):
             if alarm.note:
                 lines.append(f"    {alarm.note}")
         terminal.summary(self, started, lines)
+
+
+def _site(code: CodeType, line: int) -> str:
+    """A line of the program, in JSON."""
+    return json.dumps(str(Site(code.co_filename, line, code.co_name)))
 
 
 def _bad(row: dict[str, Any]) -> _Bad:

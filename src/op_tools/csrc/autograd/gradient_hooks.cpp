@@ -106,11 +106,8 @@ bool keeps_gradients(const Node& node) { return dynamic_cast<const torch::autogr
 
 }  // namespace
 
-void watch_gradients(ArgumentEdges& arguments, size_t count, const TensorList& results, uint64_t sequence, std::shared_ptr<GradientSink> sink) {
-  arguments.find_leaves();
-  CallRegion region(arguments, results, sequence);
-  if (region.members.empty()) return;
-  const auto group = std::make_shared<Group>(std::move(sink), count);
+void watch_gradients(CallRegion& region, size_t inputs, std::shared_ptr<GradientSink> sink) {
+  const auto group = std::make_shared<Group>(std::move(sink), inputs);
   for (const auto& member : region.members) {
     for (const auto& link : member.arguments) group->paths[link.place]++;
     group->pending += !member.results.empty() || !member.arguments.empty();

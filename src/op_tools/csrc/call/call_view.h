@@ -5,11 +5,12 @@
 
 #include <memory>
 
-#include "../statistics/call_log.h"
 #include "call_headers.h"
 #include "python_tensors.h"
 
 namespace op_tools {
+
+struct CallRegion;  // autograd/call_region.h
 
 // Made once for a call by its frontend.
 struct CallView {
@@ -23,7 +24,8 @@ struct CallView {
   c10::SmallVector<Input, 8> inputs;
   bool may_write = false;                 // some input may be written: its values are read before the call
   c10::SmallVector<uint32_t, 4> written;  // places of the inputs that were written; known after the call
-  CallLog log;                            // scratch space of the sink
+  PyObject *function = nullptr, *args = nullptr, *kwargs = nullptr, *result = nullptr;  // borrowed; null: not called by Python
+  std::shared_ptr<void> state;  // of the sink
 
   void add(const at::Tensor& tensor, bool declared) { inputs.push_back({tensor, declared, version_of(tensor)}); }
   void find_written() {
@@ -38,32 +40,18 @@ struct CallView {
   }
 };
 
-// One gradient that flows through a call.
-struct Gradient {
-  bool of_output;
-  int place;  // among the inputs or the outputs
-  const at::Tensor* tensor;
-};
-
-// Receives the gradients of one call. It must hold no tensor of the graph.
-class GradientSink {
- public:
-  virtual ~GradientSink() = default;
-  virtual void take(c10::ArrayRef<Gradient> gradients) = 0;  // to be read at once: they may be changed in place later
-  virtual void end() = 0;                                    // no more gradients come
-  virtual void report(const char* error) = 0;
-};
-
 // A tool, as far as it is native. Methods may raise; frontends catch and report.
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual bool marks_infinite_arguments() const { return false; }
-  virtual bool accepts(const at::Tensor& tensor) = 0;      // false: the call is left to Python
-  virtual bool reads_on_host(const at::Tensor& tensor) = 0;  // reading takes long: the GIL is released for it
-  virtual void enter(CallView& call) = 0;                  // before the call
+  virtual bool accepts(const at::Tensor& tensor) = 0;                        // false: the call is left to Python
+  virtual bool reads_on_host(const at::Tensor& tensor) { return false; }  // reading takes long: the GIL is released for it
+  virtual void enter(CallView& call) = 0;                                    // right before the call
+  virtual void returned(CallView& call) {}                                   // right after it
+  // The nodes that the call made. The owner is to be held while gradients may come.
+  virtual void follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) = 0;
   virtual void exit(CallView& call, const TensorList& outputs) = 0;
-  virtual std::shared_ptr<GradientSink> gradients(const CallView& call, size_t outputs) = 0;  // null: not wanted
   virtual void report(PyObject* op, const char* error) = 0;
 };
 

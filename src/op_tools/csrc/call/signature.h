@@ -95,4 +95,11 @@ inline void read(PyObject* value, Signature& to) {
   to.plain = false;  // a device, a dict, a tensor subclass, …
 }
 
+// The arguments of a call.
+inline void read_arguments(PyObject* args, PyObject* kwargs, Signature& to) {
+  read(args, to);
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0; to.plain && PyDict_Next(kwargs, &at, &key, &value);) read_hash(key, 10, to), read(value, to);
+}
+
 }  // namespace op_tools

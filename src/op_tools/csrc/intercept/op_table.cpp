@@ -6,8 +6,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "../statistics/statistics_sink.h"
-
 namespace op_tools {
 namespace {
 
@@ -19,7 +17,7 @@ Decision decided_by_python(PyObject* found, const c10::FunctionSchema& schema) {
   if (!PyTuple_Check(found)) return {found, &schema};
   const auto parts = py::reinterpret_steal<py::tuple>(found);
   Decision made{py::object(parts[0]).release().ptr(), &schema};
-  made.sink = parts[1].cast<std::shared_ptr<StatisticsSink>>();
+  made.sink = parts[1].cast<std::shared_ptr<Sink>>();
   made.headers = parts[2].cast<std::shared_ptr<CallHeaders>>();
   made.name = interned(parts[3].cast<std::string>());
   return made;

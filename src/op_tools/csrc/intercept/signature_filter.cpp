@@ -54,9 +54,7 @@ class FilteredFunction {
     to.strided = true;
     const bool backward = torch::autograd::get_current_graph_task_id() != -1;
     to.words.insert(to.words.end(), {uint64_t(name_), uint64_t(backward), uint64_t(c10::GradMode::is_enabled())});
-    read(args.ptr(), to);
-    PyObject *key, *value;
-    for (Py_ssize_t at = 0; to.plain && PyDict_Next(kwargs.ptr(), &at, &key, &value);) read_hash(key, 10, to), read(value, to);
+    read_arguments(args.ptr(), kwargs.ptr(), to);
     return to.plain && !to.tensors.empty() && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   }
 

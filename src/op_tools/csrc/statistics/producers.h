@@ -9,6 +9,7 @@
 
 #include "../call/call_view.h"
 #include "../tensors/host_view.h"
+#include "call_log.h"
 
 namespace op_tools {
 

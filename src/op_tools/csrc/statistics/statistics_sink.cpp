@@ -24,6 +24,11 @@ int write_to(int file, std::string_view data) {  // the error; 0: all of it is w
   return 0;
 }
 
+CallLog& log_of(CallView& call) {
+  if (call.state == nullptr) call.state = std::make_shared<CallLog>();
+  return *static_cast<CallLog*>(call.state.get());
+}
+
 py::function report_without_operator(const py::function& problem) {
   return py::cpp_function([problem](const std::string& text) { problem(py::none(), text); });
 }
@@ -81,18 +86,19 @@ bool StatisticsSink::put_reference(CallLog& to, const at::Tensor& tensor) {
 }
 
 void StatisticsSink::put_inputs(CallView& call, Batch& batch, Read read) {
+  CallLog& log = log_of(call);
   const auto skip = [&](const at::Tensor& tensor, const char* reason) {
-    call.log.tensor(tensor);
-    call.log.skipped(reason);
+    log.tensor(tensor);
+    log.skipped(reason);
   };
-  call.log.begin(call.header);
+  log.begin(call.header);
   for (uint32_t at = 0; at < call.inputs.size(); at++) {
     const at::Tensor& tensor = call.inputs[at].tensor;
     const bool named = type_info(tensor.scalar_type()).name != nullptr;
     if (read == Read::after_call && call.wrote(at) && named) skip(tensor, "it was written before it was read");
-    else if (put_reference(call.log, tensor)) continue;
+    else if (put_reference(log, tensor)) continue;
     else if (read == Read::not_at_all && named) skip(tensor, "a view reads no values");
-    else measure(call.log, batch, tensor);
+    else measure(log, batch, tensor);
   }
 }
 
@@ -119,7 +125,7 @@ size_t StatisticsSink::base_of(const CallView& call, const at::Tensor& output) c
 
 void StatisticsSink::exit(CallView& call, const TensorList& outputs) {
   Batch batch(reducer_);
-  CallLog& log = call.log;
+  CallLog& log = log_of(call);
   c10::SmallVector<size_t, 8> bases;
   for (const at::Tensor* output : outputs) bases.push_back(base_of(call, *output));
   const bool computes = bases.empty() || std::find(bases.begin(), bases.end(), call.inputs.size()) != bases.end();
@@ -147,19 +153,20 @@ void StatisticsSink::exit(CallView& call, const TensorList& outputs) {
 }
 
 void StatisticsSink::put_view(CallView& call, const at::Tensor& output, size_t place) {
-  if (put_reference(call.log, output)) return;
+  CallLog& log = log_of(call);
+  if (put_reference(log, output)) return;
   const at::Tensor& base = call.inputs[place].tensor;
   const bool same = is_dense(output) && is_dense(base) && output.numel() == base.numel() && output.storage_offset() == base.storage_offset() &&
       output.scalar_type() == base.scalar_type();
-  call.log.tensor(output);
-  call.log.reference({call.header.id, static_cast<uint32_t>(place), Reference::List::inputs, !same});
+  log.tensor(output);
+  log.reference({call.header.id, static_cast<uint32_t>(place), Reference::List::inputs, !same});
 }
 
 // The gradients of one call: gathered while they come in, written as one line.
 class StatisticsGradients : public GradientSink {
  public:
-  StatisticsGradients(std::shared_ptr<StatisticsSink> sink, const CallHeader& header, size_t inputs, size_t outputs)
-      : sink_(std::move(sink)), header_(header), inputs_(inputs), outputs_(outputs) {}
+  StatisticsGradients(std::shared_ptr<StatisticsSink> sink, const CallHeader& header, size_t inputs, size_t outputs, std::shared_ptr<void> owner)
+      : sink_(std::move(sink)), header_(header), inputs_(inputs), outputs_(outputs), owner_(std::move(owner)) {}
 
   void take(c10::ArrayRef<Gradient> gradients) override {
     StatisticsSink::Batch batch(sink_->reducer_);
@@ -201,10 +208,12 @@ class StatisticsGradients : public GradientSink {
   const CallHeader header_;
   Parts inputs_, outputs_;
   CallLog log_;
+  const std::shared_ptr<void> owner_;  // writes the lines
 };
 
-std::shared_ptr<GradientSink> StatisticsSink::gradients(const CallView& call, size_t outputs) {
-  return std::make_shared<StatisticsGradients>(shared_from_this(), call.header, call.inputs.size(), outputs);
+void StatisticsSink::follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) {
+  const size_t inputs = call.inputs.size();
+  watch_gradients(region, inputs, std::make_shared<StatisticsGradients>(shared_from_this(), call.header, inputs, outputs, std::move(owner)));
 }
 
 std::string StatisticsSink::text(const at::Tensor& tensor) {
@@ -336,7 +345,7 @@ void StatisticsSink::report(PyObject* op, const char* error) {
 }
 
 void bind_statistics_sink(py::module_& m) {
-  py::class_<StatisticsSink, std::shared_ptr<StatisticsSink>>(m, "StatisticsSink")
+  py::class_<StatisticsSink, Sink, std::shared_ptr<StatisticsSink>>(m, "StatisticsSink")
       .def(py::init<bool, bool, bool, size_t, py::function, py::function, py::function, py::function, py::function, py::function>())
       .def("text", &StatisticsSink::text, py::call_guard<py::gil_scoped_release>())
       .def("add", [](StatisticsSink& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <string>
 
+#include "../autograd/gradient_hooks.h"
 #include "../call/call_view.h"
 #include "../tensors/device_reducer.h"
-#include "../timing/fork_safe_condition.h"
+#include "call_log.h"
+#include "fork_safe_condition.h"
 #include "line_formatter.h"
 #include "producers.h"
 
@@ -31,7 +33,7 @@ class StatisticsSink : public Sink, public std::enable_shared_from_this<Statisti
   bool reads_on_host(const at::Tensor& tensor) override { return way_of(tensor) == Way::host; }
   void enter(CallView& call) override;
   void exit(CallView& call, const TensorList& outputs) override;
-  std::shared_ptr<GradientSink> gradients(const CallView& call, size_t outputs) override;
+  void follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) override;
   void report(PyObject* op, const char* error) override;
 
   std::string text(const at::Tensor& tensor);  // of one tensor, for a line of Python's; it may have a mark for statistics that are pending

@@ -62,8 +62,9 @@ struct CallRegion {
   };
   c10::SmallVector<Member, 4> members;
 
-  // `sequence`: autograd's count before the call. The leaves of `arguments` are found already.
-  CallRegion(const ArgumentEdges& arguments, const TensorList& results, uint64_t sequence) {
+  // `sequence`: autograd's count before the call.
+  CallRegion(ArgumentEdges& arguments, const TensorList& results, uint64_t sequence) {
+    arguments.find_leaves();
     c10::SmallVector<Node*, 8> stack;
     c10::SmallVector<std::pair<Node*, Link>, 4> leaving;
     for (size_t place = 0; place < results.size(); place++) {
