@@ -14,13 +14,20 @@ import pytest
 import torch
 
 from deeplink import native
-from op_tools.tensors import device_reduction, statistics
-from op_tools.tensors.device_reduction import FIELDS, PIECE, flat_of, pieces
-from op_tools.tensors.statistics import Statistics
-from op_tools.tensors.statistics_reference import MASK, hash_of_sums
+from op_tools.tensors import device_reduction, snapshot, statistics
+from op_tools.tensors.statistics_reference import (
+    BLOCK,
+    FIELDS,
+    MASK,
+    Statistics,
+    hash_of_sums,
+    merged,
+    statistics_of,
+)
 from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 
 SOURCE = Path(device_reduction.__file__).parents[2] / "deeplink_vendors" / "cuda" / "statistics.cu"
+PIECE = 8 * BLOCK  # bytes
 SHIM = """
 #include <atomic>
 #include <barrier>
@@ -89,15 +96,27 @@ def _amount_to(rows: torch.Tensor, flat: torch.Tensor, hash_only: bool) -> Stati
     hashed = hash_of_sums(flat.numel() * flat.element_size(), sums)
     if hash_only:
         return Statistics(hashed)
-    rows = rows[rows[:, 6] > 0]  # the others have no finite value
-    count = int(rows[:, 6].sum())
-    if not count:
-        return Statistics(hashed, nonfinite=flat.numel())
-    values = rows.view(torch.float64)
-    low, high = (rows if not flat.is_floating_point() else values)[:, 2:4].unbind(1)
-    total, squares = values[:, 4:6].sum(0).tolist()
-    extent = low.min().item(), high.max().item()
-    return Statistics(hashed, *extent, total / count, math.sqrt(squares), flat.numel() - count)
+    doubles = {2, 3, 4, 5} if flat.is_floating_point() else {4, 5}
+    values = rows.view(torch.float64).tolist()
+    fields = [math.inf, -math.inf, 0.0, 0.0, 0, 0]
+    for row, value in zip(rows.tolist(), values, strict=True):
+        fields = merged(fields, [(value if at in doubles else row)[at] for at in range(2, FIELDS)])
+    return statistics_of(fields, flat.numel(), hashed)
+
+
+def flat_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The values one after the other in the order of memory."""
+    flat = snapshot.ordered(tensor)[0].contiguous()
+    flat = torch.view_as_real(flat) if flat.is_complex() else flat
+    return flat.as_strided((flat.numel(),), (1,))
+
+
+def pieces(flat: torch.Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
+    """The rows of the table for one tensor."""
+    kind, whole = statistics.NATIVE[flat.dtype] + 16 * hash_only, flat.nbytes // 8 * 8
+    spans = [(start, min(PIECE, whole - start)) for start in range(0, whole, PIECE)]
+    spans += [(whole, flat.nbytes % 8)] if flat.nbytes % 8 else []
+    return [(flat.data_ptr() + start, size, kind) for start, size in spans]
 
 
 def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
@@ -107,7 +126,7 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
         given.append(torch.tensor([math.nan, 2.0, -math.inf, -5.0, 1e-7], dtype=dtype))
         given.append(torch.full((3,), math.nan, dtype=dtype))
     for hash_only in (False, True):
-        flats = [flat_of(tensor)[0] for tensor in given]
+        flats = [flat_of(tensor) for tensor in given]
         tables = [pieces(flat, hash_only) for flat in flats]
         table = torch.tensor([row for rows in tables for row in rows], dtype=torch.int64)
         results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
@@ -146,7 +165,7 @@ def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctype
         table = torch.tensor(rows, dtype=torch.int64)
         results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
         library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
-        (found,) = found_in(results, [len(rows)], [flat_of(tensor)[0]], False)
+        (found,) = found_in(results, [len(rows)], [flat_of(tensor)], False)
         plain = statistics.of(tensor)
         assert found[:3] == plain[:3], dtype
         assert found.norm == pytest.approx(plain.norm, rel=1e-6)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from deeplink_vendors.cuda.launching import Launched, addresses
+from op_tools.tensors.statistics_reference import FIELDS
 
-FOUND = 8  # numbers of each piece
 SOURCE = Path(__file__).with_suffix(".cu")
 
 
@@ -19,7 +19,7 @@ def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
 
     See op_tools/tensors/device_reduction.py for the table and the results. RuntimeError: not now.
     """
-    return Launched(SOURCE, "reduce_pieces", table, FOUND, device).read
+    return Launched(SOURCE, "reduce_pieces", table, FIELDS, device).read
 
 
 def launcher(index: int) -> tuple[int, int, int, int, bool]:

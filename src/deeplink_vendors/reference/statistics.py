@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from op_tools.tensors.statistics_reference import sums_of
+from op_tools.tensors.statistics_reference import FIELDS, fields_of, sums_of
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
@@ -26,25 +26,18 @@ def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
         raise RuntimeError("the host does not see this device's memory")
     torch.accelerator.current_stream(device).synchronize()
     made = [_reduced(window[1] + row[0] - window[0], *row[1:]) for row in table.tolist()]
-    return lambda: torch.tensor(made, dtype=torch.int64).view(-1, 8)
+    return lambda: torch.tensor(made, dtype=torch.int64).view(-1, FIELDS)
 
 
 def _reduced(address: int, size: int, kind: int) -> list[int]:
     data = bytes((ctypes.c_char * size).from_address(address))
-    sums = sums_of(data)
     if kind >= 16:  # the hash alone
-        return [*sums, 0, 0, 0, 0, 0, 0]
+        return [*sums_of(data), *[0] * (FIELDS - 2)]
     values = torch.frombuffer(bytearray(data), dtype=DTYPES[kind])
-    wide = values.to(torch.float64)
-    kept = wide[wide.isfinite()]
-    bounds = [0, 0]
-    if kept.numel():
-        whole = not values.is_floating_point()
-        low, high = (values if whole else kept).aminmax()
-        bounds = [int(low), int(high)] if whole else [_bits(float(low)), _bits(float(high))]
-    totals = [_bits(float(kept.sum())), _bits(float(kept.square().sum()))]
-    return [*sums, *bounds, *totals, kept.numel(), int(wide.isnan().sum())]
+    return [*sums_of(data), *map(_bits, fields_of(values))]
 
 
-def _bits(value: float) -> int:
-    return int(torch.tensor(value, dtype=torch.float64).view(torch.int64))
+def _bits(field: float) -> int:
+    if isinstance(field, int):
+        return field
+    return int(torch.tensor(field, dtype=torch.float64).view(torch.int64))

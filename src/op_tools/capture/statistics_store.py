@@ -26,8 +26,8 @@ from op_tools.core.call import Call
 from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.worker import Background
 from op_tools.tensors import statistics
+from op_tools.tensors.statistics_reference import json_of, start_of
 from op_tools.tensors.statistics_sink import statistics_sink
-from op_tools.tensors.statistics_text import start_of, written
 
 
 class StatisticsStore:
@@ -84,7 +84,7 @@ class StatisticsStore:
             return f'"skipped":"no statistics of a tensor of layout {tensor.layout}"'
         if tensor.device.type != "cpu" and graph_capture.captures(tensor.device.type)():
             return '"skipped":"a graph is being captured"'
-        return written(statistics.of(tensor, self._hash_only), self._hash_only)
+        return json_of(statistics.of(tensor, self._hash_only), self._hash_only)
 
     def call(self, head: str, given: str, result: list[Tensor], mutated: dict[int, Tensor]) -> None:
         """Adds the line of a call. Its arguments were measured before it, which may write them."""

@@ -17,16 +17,20 @@ void bind_statistics_sink(py::module_& m);
 void bind_time_sink(py::module_& m);
 void bind_value_differences(py::module_& m);
 
-static py::tuple measure_address(uintptr_t address, size_t count, int kind, bool hash_only) {
+static py::list measure_address(uintptr_t address, size_t count, int kind, bool hash_only, int64_t times) {
   Measured found;
   {
     py::gil_scoped_release release;
-    found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind), hash_only);
+    found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind), hash_only, times);
   }
-  if (hash_only) return py::make_tuple(found.hash);
-  if (!found.numbers) return py::make_tuple(found.hash, py::none(), py::none(), py::none(), py::none(), found.nonfinite);
-  if (found.whole) return py::make_tuple(found.hash, found.whole_low, found.whole_high, found.mean, found.norm, found.nonfinite);
-  return py::make_tuple(found.hash, found.low, found.high, found.mean, found.norm, found.nonfinite);
+  py::list numbers;
+  numbers.append(found.hash);
+  for (const Statistic& one : kStatistics) {
+    if (hash_only || !one.always) continue;
+    const Number number = one.of(found);
+    numbers.append(number.kind == Number::whole ? py::object(py::int_(number.exact)) : number.kind == Number::real ? py::object(py::float_(number.value)) : py::none());
+  }
+  return numbers;
 }
 
 static uint64_t hash_address(uintptr_t address, size_t size) {
@@ -45,6 +49,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_signature_filter(m);
   op_tools::bind_statistics_sink(m);
   op_tools::bind_value_differences(m);
-  m.def("measure", &op_tools::measure_address, "hash, min, max, mean, norm, nonfinite of values in host memory");
+  m.def("measure", &op_tools::measure_address, "the hash and the statistics (tensors/statistics.h) of values in host memory");
   m.def("hash", &op_tools::hash_address, "the hash of bytes in host memory");
 }

@@ -5,9 +5,9 @@ pieces of the device's memory in its current stream and waits for nothing; a Run
 it cannot. The table is an int64 tensor on the host with a row for each piece: its address, its
 size in bytes, and the kind of its values (the table in statistics.py; 16 more: the hash alone). A
 piece is at most a block of the hash. What `start` returns waits, and gives int64 on the host, a
-row for each piece: the two sums of the hash (a last part of a word is filled up with zeros), min,
-max, sum, sum of squares, how many are finite, how many are NaN. The third to the sixth are the bits
-of float64, but min and max of integers are whole; without a finite value they mean nothing.
+row for each piece: the two sums of the hash (a last part of a word is filled up with zeros) and the
+fields of statistics_reference.py, of which the last is a count. Fields that are no counts are the
+bits of float64, but low and high of integers are whole; without a finite value they mean nothing.
 
 It may have `launcher(index)` besides, for the native part: the addresses of what launches a kernel
 and of what tells whether a stream is being captured, as cuLaunchKernel and cuStreamIsCapturing, and
@@ -22,33 +22,37 @@ innermost first.
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Callable
 from functools import cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from deeplink import vendor
-from op_tools.tensors import snapshot
-from op_tools.tensors.statistics import NATIVE
-from op_tools.tensors.statistics_reference import BLOCK
-from op_tools.tensors.vendor_kernels import Start, offered
+from op_tools.tensors.statistics_reference import FIELDS
 
-FIELDS = 8  # of a row of the results
-PIECE = 8 * BLOCK  # bytes
-HASH_ONLY = 16
-
-Whole = NDArray[np.int64]
+log = logging.getLogger("op_tools")
+Start = Callable[[Tensor, torch.device], Callable[[], Tensor]]
+Launcher = tuple[int, int, int, int] | tuple[int, int, int, int, bool]
 
 
 @cache
 def starter(kind: str) -> Start | None:
-    """What the vendor of a kind of device gives; None: nothing."""
-    return offered(kind, "statistics", _try)
-
-
-Launcher = tuple[int, int, int, int] | tuple[int, int, int, int, bool]
+    """What the vendor of a kind of device gives; None: nothing, or it does not run."""
+    module = vendor.module_for(kind, "statistics")
+    if not module:
+        return None
+    try:
+        start: Start = importlib.import_module(module).start
+        one = torch.ones(1, device=kind)
+        table = torch.tensor([[one.data_ptr(), one.nbytes, 0]])  # float32
+        if start(table, one.device)().shape != (1, FIELDS):
+            raise RuntimeError("its results are of another shape")
+    except Exception as error:  # another's module: torch's own kernels do as well
+        log.warning("op_tools goes without %s: %s", module, error)
+        return None
+    return start
 
 
 @cache
@@ -61,47 +65,3 @@ def launcher(kind: str, index: int) -> Launcher | None:
         return None
     found: Launcher = module.launcher(index)
     return found
-
-
-def _try(start: Start, one: Tensor) -> None:
-    """Raises what it raises, such as that it has no compiler."""
-    table = torch.tensor(pieces(one, False), dtype=torch.int64)
-    if start(table, one.device)().shape != (1, FIELDS):
-        raise RuntimeError("its results are of another shape")
-
-
-# The table.
-
-
-def table_of(addresses: Whole, sizes: Whole, kinds: Whole) -> tuple[Whole, Whole]:
-    """The rows of the table for values that lie one after the other; how many each tensor has."""
-    pieces = -(-(sizes // 8 * 8) // PIECE)  # and what is behind the last whole word
-    lengths = pieces + (sizes % 8 > 0)
-    firsts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    starts = (np.arange(len(firsts)) - firsts) * PIECE
-    whole = np.repeat(sizes // 8 * 8, lengths)
-    last = starts >= whole
-    starts[last] = whole[last]
-    table = np.empty((len(firsts), 3), np.int64)
-    table[:, 0] = np.repeat(addresses, lengths) + starts
-    table[:, 1] = np.where(last, np.repeat(sizes % 8, lengths), np.minimum(PIECE, whole - starts))
-    table[:, 2] = np.repeat(kinds, lengths)
-    return table, lengths
-
-
-def pieces(flat: Tensor, hash_only: bool) -> list[tuple[int, int, int]]:
-    """The rows of one tensor."""
-    kind = NATIVE[flat.dtype] + (HASH_ONLY if hash_only else 0)
-    given = (flat.data_ptr(), flat.numel() * flat.element_size(), kind)
-    table, _ = table_of(*(np.array([number], np.int64) for number in given))
-    return [(address, size, kind) for address, size, kind in table.tolist()]
-
-
-def flat_of(tensor: Tensor) -> tuple[Tensor, int]:
-    """The values one after the other in the order of memory; how often each is seen."""
-    flat, times = snapshot.ordered(tensor)
-    flat = flat.contiguous()
-    if flat.is_complex():
-        flat = torch.view_as_real(flat)
-    # not `reshape`: one element may have a stride of 0
-    return flat.as_strided((flat.numel(),), (1,)), times

@@ -9,11 +9,9 @@ first use. Where there is no compiler NumPy computes the same, more slowly.
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,26 +19,10 @@ from torch import Tensor
 from op_tools.core import native_library
 from op_tools.tensors import snapshot
 from op_tools.tensors.staging import page_locked
-from op_tools.tensors.statistics_reference import MASK, P1, avalanche, hash_bytes, numbers
+from op_tools.tensors.statistics_reference import Statistics, fields_of, hash_bytes, statistics_of
 
 SMALL = 1 << 15  # bytes for which new memory costs nothing
 STAGED = 1 << 28  # bytes of a thread's memory on the host at most
-
-
-class Statistics(NamedTuple):
-    """Of one tensor; None: there is no finite value, or it was not asked for."""
-
-    hash: int | None
-    min: float | int | None = None
-    max: float | int | None = None
-    mean: float | None = None
-    norm: float | None = None
-    nonfinite: int = 0
-
-    @property
-    def hex(self) -> str:
-        """The hash in digits; empty: there is none."""
-        return "" if self.hash is None else f"{self.hash:016x}"
 
 
 def of(tensor: Tensor, hash_only: bool = False) -> Statistics:
@@ -129,22 +111,12 @@ def measured(host: Tensor, times: int = 1, hash_only: bool = False) -> Statistic
         host = torch.view_as_real(host)
     helper = native_library.helper()
     if helper is not None and host.dtype in NATIVE:
-        kind = NATIVE[host.dtype]
-        found = Statistics(*helper.measure(host.data_ptr(), host.numel(), kind, hash_only))
-    else:
-        flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
-        hashed = hash_bytes(flat.view(torch.uint8).numpy())
-        found = Statistics(hashed) if hash_only else Statistics(hashed, *numbers(flat))
-    return repeated(found, times)
-
-
-def repeated(found: Statistics, times: int) -> Statistics:
-    """The statistics of values that are each seen so often."""
-    if times == 1:
-        return found
-    norm = None if found.norm is None else found.norm * math.sqrt(times)
-    hashed = None if found.hash is None else avalanche((found.hash + times * P1) & MASK)
-    return found._replace(hash=hashed, norm=norm, nonfinite=found.nonfinite * times)
+        kind, count = NATIVE[host.dtype], host.numel()
+        return Statistics(*helper.measure(host.data_ptr(), count, kind, hash_only, times))
+    flat = host.as_strided((host.numel(),), (1,))  # not `reshape`: a stride may be 0
+    hashed = hash_bytes(flat.view(torch.uint8).numpy())
+    found = statistics_of(fields_of(flat), flat.numel(), hashed, times)
+    return Statistics(found.hash) if hash_only else found
 
 
 def _staged(tensor: Tensor) -> Tensor:

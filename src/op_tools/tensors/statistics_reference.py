@@ -1,10 +1,17 @@
-"""The reference of the statistics and the hash: what the native part computes, by NumPy."""
+"""The statistics and the hash of values, computed by NumPy: the meaning of the native part.
+
+A statistic is a number that is made of a few fields. Fields are read of pieces of the values and
+merged, so that pieces can be read at the same time. Both tables, the fields and the statistics, are
+those of csrc/tensors/statistics.h.
+"""
 
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import Any
+import operator
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,33 +25,97 @@ MASK = (1 << 64) - 1
 P1, P2, P3 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 Words = NDArray[np.uint64]
-Numbers = tuple[Any, Any, float | None, float | None, int]  # min, max, mean, norm, not finite
+Fields = list[Any]  # low, high, total, squares, how many are finite and how many NaN
+
+MERGES: tuple[Callable[[Any, Any], Any], ...] = (
+    *(min, max, operator.add),
+    *(operator.add, operator.add, operator.add),
+)
+FIELDS = 2 + len(MERGES)  # of a row of a device's results: the sums of the hash are in front
 
 
-def numbers(flat: Tensor) -> Numbers:
-    """Min, max, mean and norm of the finite values of a contiguous host tensor; the other count."""
-    if not flat.is_floating_point() and flat.numel():
-        return _of_whole(flat)
-    low, high, total, squares, count = math.inf, -math.inf, 0.0, 0.0, 0
-    for start in range(0, flat.numel(), VALUES):
-        wide = flat[start : start + VALUES].to(torch.float64).numpy()
-        finite = np.isfinite(wide)
-        if not finite.all():
-            wide = wide[finite]
-        count += wide.size
-        low, high = float(wide.min(initial=low)), float(wide.max(initial=high))
-        with np.errstate(over="ignore"):
-            total, squares = total + float(wide.sum()), squares + float(np.square(wide).sum())
-    if not count:
-        return None, None, None, None, flat.numel()
-    return low, high, total / count, math.sqrt(squares), flat.numel() - count
+class Statistics(NamedTuple):
+    """Of one tensor; None: there is no finite value, or it was not asked for."""
+
+    hash: int | None
+    min: float | int | None = None
+    max: float | int | None = None
+    mean: float | None = None
+    norm: float | None = None
+    nonfinite: int = 0
+
+    @property
+    def hex(self) -> str:
+        """The hash in digits; empty: there is none."""
+        return "" if self.hash is None else f"{self.hash:016x}"
 
 
-def _of_whole(flat: Tensor) -> Numbers:
-    array = (flat.to(torch.uint8) if flat.dtype == torch.bool else flat).numpy()
-    wide = array.astype(np.float64)
-    mean, norm = float(wide.sum()) / array.size, math.sqrt(float(np.square(wide).sum()))
-    return int(array.min()), int(array.max()), mean, norm, 0
+def fields_of(values: Tensor) -> Fields:
+    """The fields of a contiguous host tensor."""
+    found: Fields = [math.inf, -math.inf, 0.0, 0.0, 0, 0]
+    for start in range(0, values.numel(), VALUES):
+        some = values[start : start + VALUES]
+        found = merged(found, _fields_of_piece(some))
+    return found
+
+
+def merged(one: Fields, other: Fields) -> Fields:
+    """The fields of two pieces together."""
+    return [merge(a, b) for merge, a, b in zip(MERGES, one, other, strict=True)]
+
+
+def _fields_of_piece(values: Tensor) -> Fields:
+    wide = values.to(torch.float64).numpy()
+    finite = wide[np.isfinite(wide)]
+    bounds: tuple[Any, Any] = (math.inf, -math.inf)
+    if finite.size:
+        bounds = finite.min().item(), finite.max().item()
+        if not values.is_floating_point():  # exact, also of an int64
+            bounds = values.min().item(), values.max().item()
+    with np.errstate(over="ignore"):
+        totals = float(finite.sum()), float(np.square(finite).sum())
+    return [*bounds, *totals, finite.size, int(np.isnan(wide).sum())]
+
+
+def statistics_of(fields: Fields, count: int, hashed: int | None, times: int = 1) -> Statistics:
+    """The statistics of `count` values that are each in the tensor so often."""
+    low, high, total, squares, finite, _ = fields
+    nonfinite = times * (count - finite)
+    if hashed is not None and times != 1:
+        hashed = avalanche((hashed + times * P1) & MASK)
+    if not finite:
+        return Statistics(hashed, nonfinite=nonfinite)
+    return Statistics(
+        hashed,
+        low,
+        high,
+        total / finite,
+        math.sqrt(squares * times),
+        nonfinite,
+    )
+
+
+# Statistics in JSON, as they stand in a line.
+
+
+@lru_cache(10_000)
+def start_of(dtype: torch.dtype, shape: torch.Size) -> str:
+    """What a tensor is, in front of its numbers."""
+    kind = str(dtype).removeprefix("torch.")
+    return f'{{"dtype":"{kind}","shape":[{",".join(map(str, shape))}],'
+
+
+def json_of(found: Statistics, hash_only: bool) -> str:
+    """Statistics in JSON; without a hash where there is none."""
+    numbers = () if hash_only else zip(found._fields[1:], found[1:], strict=True)
+    texts = [f'"{name}":{_number(value)}' for name, value in numbers]
+    if found.hash is not None:
+        texts.append(f'"hash":"{found.hex}"')
+    return ",".join(texts)
+
+
+def _number(value: float | None) -> str:
+    return repr(value) if value is not None and math.isfinite(value) else "null"
 
 
 # The hash.

@@ -123,7 +123,7 @@ void LineFormatter::reference(const Reference& to) {
 
 void LineFormatter::keep(const Measured& found) {
   if (!nonfinite_only_) return;
-  nonfinite_ = nonfinite_ || (found.nonfinite > 0 && is_result(std::get<1>(at_)));
+  nonfinite_ = nonfinite_ || (found.nonfinite() > 0 && is_result(std::get<1>(at_)));
   if (kept_.insert_or_assign(at_, found).second) order_.push_back(at_);
   for (; order_.size() > kKept; order_.pop_front()) kept_.erase(order_.front());
 }
@@ -139,20 +139,13 @@ void LineFormatter::append_pending(int64_t number, bool keeps) {
 }
 
 void LineFormatter::append_statistics(const Measured& found) {
-  if (!hash_only_) {
-    const auto value = [&](const char* name, double number, int64_t whole, bool exact) {
-      text += name;
-      if (!found.numbers) text += "null";
-      else if (exact) append_number(text, whole);
-      else append_value(text, number);
-    };
-    value("\"min\":", found.low, found.whole_low, found.whole);
-    value(",\"max\":", found.high, found.whole_high, found.whole);
-    value(",\"mean\":", found.mean, 0, false);
-    value(",\"norm\":", found.norm, 0, false);
-    text += ",\"nonfinite\":";
-    append_number(text, found.nonfinite);
-    if (nonfinite_only_) text += ",\"nans\":", append_number(text, found.nans);
+  for (const Statistic& one : kStatistics) {
+    if (hash_only_ || !(one.always || nonfinite_only_)) continue;
+    ((text += '"') += one.name) += "\":";
+    const Number number = one.of(found);
+    if (number.kind == Number::whole) append_number(text, number.exact);
+    else if (number.kind == Number::real) append_value(text, number.value);
+    else text += "null";
     text += ',';
   }
   text += "\"hash\":\"";

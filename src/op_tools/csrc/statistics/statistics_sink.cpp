@@ -76,7 +76,7 @@ void StatisticsSink::measure(CallLog& to, Batch& batch, const at::Tensor& tensor
     layout.gather(data, memory.data());
     data = memory.data();
   }
-  to.measured(repeated(op_tools::measure(data, layout.count * type.parts, kind, hash_only_), layout.times));
+  to.measured(op_tools::measure(data, layout.count * type.parts, kind, hash_only_, layout.times));
 }
 
 bool StatisticsSink::put_reference(CallLog& to, const at::Tensor& tensor) {

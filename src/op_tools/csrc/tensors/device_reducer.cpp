@@ -24,12 +24,6 @@ constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;
 
 int64_t rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
 
-double double_of(int64_t bits) {
-  double value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 // A dense copy, made below autograd and without the modes and observers of the program.
 at::Tensor dense_copy(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -220,30 +214,19 @@ void DeviceReducer::finish(Launched_& group) {
   launcher_.free(group.native);
 }
 
-// Statistics of one tensor from its rows; returns the row after them.
-const int64_t* DeviceReducer::merge_rows(const Asked& asked, const int64_t* row, Measured& found) const {
+// The statistics of one tensor from its rows; returns the row after them.
+const int64_t* DeviceReducer::merge_rows(const Asked& asked, const int64_t* row, Measured& to) const {
   const size_t size = asked.values * width_of(asked.kind);
+  Measured found(asked.kind >= Kind::int64);
   Hash hash(size);
-  found.whole = asked.kind >= Kind::int64;
-  double total = 0, squares = 0, low = std::numeric_limits<double>::max(), high = -low;
-  int64_t least = std::numeric_limits<int64_t>::max(), most = std::numeric_limits<int64_t>::min(), finite = 0;
   const int64_t* const end = row + kFields * rows_of(static_cast<int64_t>(size));
   for (; row < end; row += kFields) {
     hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
-    found.nans += row[7];
-    if (row[6] == 0) continue;
-    finite += row[6];
-    total += double_of(row[4]), squares += double_of(row[5]);
-    if (found.whole) least = std::min(least, row[2]), most = std::max(most, row[3]);
-    else low = std::min(low, double_of(row[2])), high = std::max(high, double_of(row[3]));
+    if (!hash_only_) found.merge(row + 2);
   }
-  found.hash = hash.end(nullptr, 0);
-  found.nonfinite = hash_only_ ? 0 : static_cast<int64_t>(asked.values) - finite;
-  found.numbers = finite > 0;
-  found.low = low, found.high = high, found.whole_low = least, found.whole_high = most;
-  found.mean = finite ? total / static_cast<double>(finite) : 0;
-  found.norm = std::sqrt(squares);
-  found = repeated(found, asked.times);
+  found.hash = hash_of_repeated(hash.end(nullptr, 0), asked.times);
+  found.values = static_cast<int64_t>(asked.values), found.times = asked.times;
+  to = found;
   return end;
 }
 

@@ -10,9 +10,11 @@
 #include <optional>
 #include <vector>
 
+#include "statistics.h"
+
 namespace op_tools {
 
-constexpr int64_t kGiven = 3, kFields = 8;  // numbers of a row: in the table, in the results
+constexpr int64_t kGiven = 3, kFields = 2 + kFieldCount;  // numbers of a row: in the table, in the results
 constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of the layout of non-contiguous values
 
 // A launched kernel, and the page-locked memory that it reads its table from and writes its results to.

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "statistics.h"
-#include "simd.h"
+#include "value_loops.h"
 
 namespace py = pybind11;
 
@@ -39,56 +38,16 @@ struct Compared {
   }
 };
 
-struct Part {
-  alignas(64) float square[kLanes] = {}, left[kLanes] = {}, right[kLanes] = {}, largest[kLanes] = {};
-  alignas(64) int32_t differing[kLanes] = {};
-};
-
-// The compiler makes vectors of the inner loop, for the processor that the caller is compiled for.
-static inline __attribute__((always_inline)) void pass(Part& part, const float* a, const float* b, size_t count) {
-  for (size_t i = 0; i < count; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; lane++) {
-      const float x = a[i + lane], y = b[i + lane], off = x - y;
-      part.square[lane] += off * off;
-      part.left[lane] += x * x;
-      part.right[lane] += y * y;
-      const float size = std::abs(off);
-      part.largest[lane] = part.largest[lane] < size ? size : part.largest[lane];
-      part.differing[lane] += x != y;
-    }
-  }
-}
-
-static void pass_plain(Part& part, const float* a, const float* b, size_t count) { pass(part, a, b, count); }
-#if defined(__x86_64__)
-OP_TOOLS_AVX2 static void pass_avx2(Part& part, const float* a, const float* b, size_t count) { pass(part, a, b, count); }
-OP_TOOLS_AVX512 static void pass_avx512(Part& part, const float* a, const float* b, size_t count) { pass(part, a, b, count); }
-#endif
-
 static bool ordinary(double sum) { return sum > 1e-30 && sum < 1e30; }
 
 static void floats(Compared& found, const float* a, const float* b, size_t count) {
-  const size_t whole = count / kLanes * kLanes;
-  Part part;
-#if defined(__x86_64__)
-  if (level() == Level::avx512) pass_avx512(part, a, b, whole);
-  else if (level() == Level::avx2) pass_avx2(part, a, b, whole);
-  else pass_plain(part, a, b, whole);
-#else
-  pass_plain(part, a, b, whole);
-#endif
-  double square = 0, left = 0, right = 0, largest = 0;
-  int64_t differing = 0;
-  for (size_t lane = 0; lane < kLanes; lane++) {
-    square += part.square[lane], left += part.left[lane], right += part.right[lane];
-    largest = std::max(largest, static_cast<double>(part.largest[lane]));
-    differing += part.differing[lane];
-  }
-  size_t done = whole;
-  if (ordinary(left) && ordinary(right) && square < 1e30) {
-    found.square += square, found.left += left, found.right += right;
-    found.largest = std::max(found.largest, largest);
-    found.differing += differing;
+  size_t done = count / kFloats * kFloats;
+  Differences made;
+  OP_TOOLS_LOOP(differences(made, a, b, done));
+  if (ordinary(made.left) && ordinary(made.right) && made.square < 1e30) {
+    found.square += made.square, found.left += made.left, found.right += made.right;
+    found.largest = std::max(found.largest, made.largest);
+    found.differing += made.differing;
   } else {
     done = 0;  // what is not finite, huge or tiny: one by one
   }
