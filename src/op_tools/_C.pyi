@@ -8,6 +8,10 @@ from torch import Tensor
 
 # Values in host memory. `kind` is the number of a type of values in op_tools/statistics.py.
 def measure(address: int, count: int, kind: int, hash_only: bool, times: int) -> list[Any]: ...
+
+STATISTICS: tuple[str, ...]  # the names in the order of `measure`, behind the hash
+FIELDS: int
+
 def hash(address: int, size: int) -> int: ...
 def compare(
     a: int, b: int, count: int, kind: int

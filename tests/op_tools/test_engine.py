@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import op_tools
 from op_tools.core import engine, module_stack, native_library, terminal, tool_errors
-from op_tools.core.call import Call, Site
+from op_tools.core.call import Call
 from op_tools.core.tool import Observer, Substitute
 from tests.torch_dipu.interpreter import output_of
 
@@ -433,13 +432,3 @@ def test_the_end_waits_for_threads_that_still_hold_a_mode() -> None:
     engine._wait_for_threads(most=60)
     assert letting_go.is_set()
     thread.join()
-
-
-def test_calls_from_one_place_are_remembered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_stack, "_forward", OrderedDict())
-    here, there = Site("train.py", 3, "step"), Site("train.py", 4, "step")
-    for number, (path, site) in enumerate([("a", here), ("a", here), ("b", here), ("a", there)]):
-        module_stack.remember(number, path, site)
-    first, again, *others = module_stack._forward.values()
-    assert first is again and first == ("a", here)
-    assert others == [("b", here), ("a", there)]

@@ -266,7 +266,7 @@ def test_what_the_host_does_not_see_is_read_at_the_end(
         monkeypatch.setattr(OpCapture, "_looks", lambda self, plan=None: True)
     monkeypatch.setattr(statistics_sink, "window", lambda kind, index: None)
     monkeypatch.setattr(statistics, "is_seen", lambda tensor: tensor.device.type == "cpu")
-    monkeypatch.setattr(statistics, "hosted", None)  # nothing is copied to the host
+    monkeypatch.setattr(statistics, "of", None)  # nothing is copied to the host
     x = torch.arange(6.0, device="dipu", requires_grad=True)
     with OpCapture(mode="statistics", level=level):  # type: ignore[arg-type]
         y = x * 2

@@ -6,10 +6,10 @@ import linecache
 import sys
 import sysconfig
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -76,33 +76,14 @@ class Call:
             self._given = tensor_list(self.args, self.kwargs)
         return self._given
 
-    def given_others(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor] | None = None
-    ) -> Call:
-        """The same with other arguments, and the tensors among them where they are known. Hot path:
-        dataclasses.replace takes longer.
-        """
-        made = Call(
-            self.id,
-            self.name,
-            self.func,
-            args,
-            kwargs,
-            self.level,
-            self.direction,
-            self.step,
-            self.module,
-            self.site,
-            self.sequence,
-            self.device,
-        )
-        made._given = given
-        return made
+    def given_others(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The record with other arguments."""
+        return replace(self, args=args, kwargs=kwargs)
 
     def through(self, inside: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Call:
         """A copy of the record whose `run` and `run_on` call `inside` instead of the operator."""
-        made = self.given_others(self.args, self.kwargs, self._given)
-        made._inside = inside
+        made = replace(self)
+        made._given, made._inside = self._given, inside
         return made
 
     def run(self) -> Any:
@@ -133,17 +114,11 @@ def _operator(name: str, is_kernel: bool) -> str:
 
 def tensors(*values: Any) -> Iterator[Tensor]:
     """Every tensor among the values and inside their containers, in order."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from tensors(*value)
-        elif isinstance(value, dict):
-            yield from tensors(*value.values())
+    return iter(tensor_list(*values))
 
 
 def tensor_list(*values: Any) -> list[Tensor]:
-    """The same as a list. Hot path: it is made without generators."""
+    """The tensors of `tensors` as a list."""
     found: list[Tensor] = []
     _collect(values, found)
     return found
@@ -151,12 +126,7 @@ def tensor_list(*values: Any) -> list[Tensor]:
 
 def _collect(values: Any, found: list[Tensor]) -> None:
     for value in values:
-        kind = type(value)
-        if kind in PLAIN:
-            found.append(value)
-        elif kind in _SCALARS:
-            continue
-        elif isinstance(value, Tensor):
+        if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (tuple, list)):
             _collect(value, found)
@@ -248,40 +218,19 @@ def call_site() -> Site | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        places = _places.get(id(code), _UNKNOWN)
-        if places is _UNKNOWN:
-            places = places_of(code)
-        if places is not None:
-            site = places.get(frame.f_lasti)  # the number of a line takes longer to find
-            return new_site(code, frame.f_lasti, frame.f_lineno) if site is None else site
+        if is_programs(code.co_filename):
+            return site_of(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
 
 
-# By the identity of a code object (to hash one takes long), which is held so that it stays its own.
-_places: dict[int, dict[int, Site] | None] = {}
-_held: list[CodeType] = []
-_UNKNOWN: dict[int, Site] = {}
-
-
-def places_of(code: CodeType) -> dict[int, Site] | None:
-    """The sites in a piece of code, by instruction; None for one that is not the program's."""
-    if id(code) not in _places:
-        _held.append(code)
-        _places[id(code)] = {} if is_programs(code.co_filename) else None
-    return _places[id(code)]
-
-
+@cache
 def is_programs(file: str) -> bool:
     """Whether a file of code is neither torch's nor ours nor Python's own."""
     return not file.startswith(("<frozen", *_INTERNAL))
 
 
-def new_site(code: CodeType, instruction: int, line: int) -> Site:
-    """The site of an instruction, from now on."""
-    places = places_of(code)
-    assert places is not None  # it is asked for the program's alone
-    return places.setdefault(instruction, Site(code.co_filename, line, code.co_name))
+site_of = cache(Site)  # one for each line: calls are counted by it
 
 
 def _folders() -> tuple[str, ...]:

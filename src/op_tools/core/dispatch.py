@@ -149,15 +149,7 @@ def run(
         return func(*args, **kwargs)
     if plan.announces:
         announce(plan, tools)
-    if len(tools) > 1 or not tools[0].observes:
-        return through(tools, call)
-    tool = cast("Observer", tools[0])
-    tool.counted()
-    state = guarded(tool, call, tool.before, call)
-    result = func(*args, **kwargs)
-    if state is not FAILED:
-        guarded(tool, call, tool.after, call, state, result)
-    return result
+    return through(tools, call)
 
 
 def announce(plan: Plan, tools: Iterable[Tool]) -> None:

@@ -13,6 +13,7 @@ import torch
 from deeplink import settings
 from op_tools.core import spelling
 from op_tools.core.call import Call
+from op_tools.core.call import signature as values_signature
 
 
 @dataclass
@@ -121,21 +122,5 @@ def _at(call: Call, sites: Sequence[str]) -> bool:
 
 
 def signature(call: Call) -> Hashable:
-    """What two calls that do the same work have in common: shapes, types and plain values.
-
-    Of a float only the type counts: the scalars of an optimizer differ in each step.
-    """
-    return call.name, _of(call.args), _of(call.kwargs)
-
-
-def _of(value: object) -> Hashable:
-    if isinstance(value, torch.Tensor):
-        strides = () if value.is_nested or value.layout != torch.strided else value.stride()
-        return tuple(value.shape), value.dtype, strides, value.requires_grad
-    if isinstance(value, (list, tuple)):
-        return tuple(_of(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((key, _of(item)) for key, item in value.items())
-    if isinstance(value, float):
-        return float
-    return value if isinstance(value, (int, str, bool)) else repr(value)[:80]
+    """What two calls that do the same work have in common: shapes, types and plain values."""
+    return call.name, values_signature(call.args), values_signature(call.kwargs)

@@ -78,16 +78,6 @@ def part(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
     """The part of the graph that a call made, when autograd's count was this; None when it made
     none.
     """
-    if len(result) == 1:
-        quick = single(sequence, given, result[0])
-        if quick is not None:
-            node, leaving, entering = quick
-            return Part([node], {node: leaving}, {node: entering} if entering else {})
-    return walked(sequence, given, result)
-
-
-def walked(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None:
-    """The same of any call."""
     found = Part([], {}, {})
     stack: list[Node] = []
     for place, tensor in enumerate(result):
@@ -114,38 +104,9 @@ def walked(sequence: int, given: Arguments, result: list[Tensor]) -> Part | None
     return found if found.nodes else None
 
 
-def single(sequence: int, given: Arguments, result: Tensor) -> tuple[Node, Edges, Edges] | None:
-    """The same of a call that made one node, as most do, with what leaves and enters it; None: it
-    is not one. Hot path.
-    """
-    node = result.grad_fn
-    if node is None or node._sequence_nr() < sequence:
-        return None
-    number = result.output_nr
-    if (node, number) in given.edges:
-        return None
-    entering, edges = [], given.edges
-    for place, edge in enumerate(node.next_functions):
-        following = edge[0]
-        if following is not None:
-            argument = edges.get((following, edge[1]))
-            if argument is None and given.leaves:
-                argument = _leaf(given, following)
-            if argument is not None:
-                entering.append((place, argument))
-            elif following.next_functions:
-                return None
-    return node, [(0, number)], entering
-
-
 def _argument(given: Arguments, node: Node, number: int) -> int | None:
-    known = given.edges.get((node, number))
-    return _leaf(given, node) if known is None and given.leaves else known
-
-
-def _leaf(given: Arguments, node: Node) -> int | None:
     leaf = getattr(node, "variable", None)  # of AccumulateGrad alone
-    return None if leaf is None else given.leaves.get(id(leaf))
+    return given.edges.get((node, number)) if leaf is None else given.leaves.get(id(leaf))
 
 
 @dataclass
@@ -183,37 +144,29 @@ def watch(
     blank = Gradients([None] * count, [None] * given.count, True)
     group = Group(done, blank, len(made.nodes))
     for node in made.nodes:
-        leaving, entering = made.outputs.get(node, []), made.inputs.get(node, [])
-        if leaving:
-            node.register_prehook(guard(_Before(group, leaving, take)))
-        node.register_hook(guard(_After(group, entering, take)))
+        hooks = _Hooks(group, made.outputs.get(node, []), made.inputs.get(node, []), take)
+        if hooks.leaving:
+            node.register_prehook(guard(hooks.before))
+        node.register_hook(guard(hooks.after))
     return True
 
 
-@dataclass(slots=True, eq=False)  # not functions: each would be several objects, and there are many
-class _Before:
-    """Hears what flows into a node."""
+@dataclass(slots=True, eq=False)
+class _Hooks:
+    """Hears what flows into a node and out of it."""
 
     group: Group
-    leaving: list[tuple[int, int]]
+    leaving: Edges
+    entering: Edges
     take: Callable[[Tensor], Taken]
 
-    def __call__(self, grad_outputs: tuple[Tensor | None, ...]) -> None:
+    def before(self, grad_outputs: tuple[Tensor | None, ...]) -> None:
         for place, number in self.leaving:
             gradient = grad_outputs[number]
             if gradient is not None:
                 self.group.gradients.outputs[place] = self.take(gradient)
 
-
-@dataclass(slots=True, eq=False)
-class _After:
-    """Hears what flows out of a node."""
-
-    group: Group
-    entering: list[tuple[int, int]]
-    take: Callable[[Tensor], Taken]
-
-    def __call__(self, grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
+    def after(self, grad_inputs: tuple[Tensor | None, ...], grad_outputs: object) -> None:
         sums = self.group.sums
         for place, argument in self.entering:
             gradient = grad_inputs[place]

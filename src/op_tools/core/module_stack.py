@@ -26,8 +26,6 @@ _followed = _plain  # with its path kept, while a tool wants that
 _ours: Callable[..., Any] | None = None  # what stands in its place
 _paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _forward: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
-# one of each for all steps: what is remembered is visited by each full run of the collector
-_pairs: dict[tuple[str, int], tuple[str, Site | None]] = {}
 
 
 class _Local(threading.local):
@@ -115,12 +113,7 @@ def _name(root: nn.Module, prefix: str) -> None:
 
 def remember(sequence: int, module: str, site: Site | None) -> None:
     """The forward call that makes the node of this number."""
-    known = _pairs.get((module, id(site)))
-    if known is None:
-        if len(_pairs) >= LIMIT:
-            _pairs.clear()
-        known = _pairs[module, id(site)] = (module, site)
-    _forward[sequence] = known
+    _forward[sequence] = module, site
     if len(_forward) > LIMIT:
         _forward.popitem(last=False)
 

@@ -89,7 +89,7 @@ def call_headers(
         module_stack.local,
         dispatch.local,
         lambda kind: works_on(torch.device(kind)),
-        lambda code: call.places_of(code) is not None,
+        lambda code: call.is_programs(code.co_filename),
         site,
         quote,
     )

@@ -50,5 +50,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_statistics_sink(m);
   op_tools::bind_value_differences(m);
   m.def("measure", &op_tools::measure_address, "the hash and the statistics (tensors/statistics.h) of values in host memory");
+  py::list names;
+  for (const op_tools::Statistic& one : op_tools::kStatistics)
+    if (one.always) names.append(one.name);
+  m.attr("STATISTICS") = py::tuple(names);
+  m.attr("FIELDS") = static_cast<int>(op_tools::kFieldCount);
   m.def("hash", &op_tools::hash_address, "the hash of bytes in host memory");
 }

@@ -1,6 +1,4 @@
-"""Whose memory a call's result lies in, what a kernel wrote where it had nothing to write, and how
-much is left.
-"""
+"""Whose memory a call's result lies in, and what a kernel wrote where it had nothing to write."""
 
 from __future__ import annotations
 
@@ -84,17 +82,3 @@ def overrun(guards: Sequence[tuple[Tensor, Tensor]]) -> str:
         if changed:
             return f"{changed} bytes behind the result were written"
     return ""
-
-
-UNKNOWN = 1 << 30  # bytes that may be held on a device that does not tell how many it has
-
-
-def free_on(device: torch.device) -> int:
-    """Bytes that a device has left, with those that torch keeps for later."""
-    module = getattr(torch, device.type, None)
-    try:
-        free = int(module.mem_get_info(device)[0])  # type: ignore[union-attr]
-        kept = module.memory_reserved(device) - module.memory_allocated(device)  # type: ignore[union-attr]
-        return free + int(kept)
-    except Exception:  # another device's module may lack any of them, or refuse
-        return UNKNOWN

@@ -11,7 +11,7 @@ import torch
 
 from deeplink import settings
 from op_tools.core import dispatch, native_library, op_names, tool_errors
-from op_tools.core.call import Call, Site
+from op_tools.core.call import Call, Site, site_of
 from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.timing.aggregate import Group
 from op_tools.timing.call_shapes import call_shapes, is_brief, shape_of, tensor_texts, text_of
@@ -49,7 +49,7 @@ class NativeTimer:
         self.native = NativeSink(self._sink, headers, None)
 
     def _site(self, code: CodeType, line: int) -> str:
-        site = Site(code.co_filename, line, code.co_name)
+        site = site_of(code.co_filename, line, code.co_name)
         self._sites[repr(site)] = site
         return repr(site)
 
