@@ -1,4 +1,4 @@
-"""A new statistic changes four files: the table, the loop on the host, the reference, one kernel."""
+"""A new statistic changes four files: the table, the host loop, the reference, the GPU kernel."""
 
 from __future__ import annotations
 

@@ -17,18 +17,22 @@ void bind_statistics_sink(py::module_& m);
 void bind_time_sink(py::module_& m);
 void bind_value_differences(py::module_& m);
 
-static py::list measure_address(uintptr_t address, size_t count, int kind, bool hash_only, int64_t times) {
+static py::list measure_address(uintptr_t address, size_t count, int kind, bool hash_only,
+                                int64_t times) {
   Measured found;
   {
     py::gil_scoped_release release;
-    found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind), hash_only, times);
+    found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind),
+                    hash_only, times);
   }
   py::list numbers;
   numbers.append(found.hash);
   for (const Statistic& one : kStatistics) {
     if (hash_only || !one.always) continue;
     const Number number = one.of(found);
-    numbers.append(number.kind == Number::whole ? py::object(py::int_(number.exact)) : number.kind == Number::real ? py::object(py::float_(number.value)) : py::none());
+    numbers.append(number.kind == Number::whole  ? py::object(py::int_(number.exact))
+                   : number.kind == Number::real ? py::object(py::float_(number.value))
+                                                 : py::none());
   }
   return numbers;
 }
@@ -49,7 +53,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   op_tools::bind_signature_filter(m);
   op_tools::bind_statistics_sink(m);
   op_tools::bind_value_differences(m);
-  m.def("measure", &op_tools::measure_address, "the hash and the statistics (tensors/statistics.h) of values in host memory");
+  m.def("measure", &op_tools::measure_address,
+        "the hash and the statistics (tensors/statistics.h) of values in host memory");
   py::list names;
   for (const op_tools::Statistic& one : op_tools::kStatistics)
     if (one.always) names.append(one.name);

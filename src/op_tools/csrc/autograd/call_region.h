@@ -24,8 +24,7 @@ struct ArgumentEdges {
     for (size_t place = 0; place < tensors.size(); place++) {
       const at::Tensor& tensor = *tensors[place];
       if (!tensor.requires_grad()) continue;
-      const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
-      const auto& node = meta->is_view_ ? tensor.grad_fn() : meta->grad_fn_;  // a view's node may have to be remade
+      const auto& node = tensor.grad_fn();
       if (node == nullptr) leaves.emplace_back(tensor, int(place));
       else edges.emplace_back(Edge(node, uint32_t(tensor.output_nr())), int(place));
     }
@@ -70,14 +69,16 @@ struct CallRegion {
     for (size_t place = 0; place < results.size(); place++) {
       Node* node = results[place]->grad_fn().get();
       const auto number = uint32_t(results[place]->output_nr());
-      if (node == nullptr || arguments.place_of(node, number) >= 0) continue;  // an argument that is returned
+      if (node == nullptr || arguments.place_of(node, number) >= 0)
+        continue;  // an argument that is returned
       leaving.push_back({node, {int(number), int(place)}});
       stack.push_back(node);
     }
     while (!stack.empty()) {
       Node* node = stack.back();
       stack.pop_back();
-      if (node->sequence_nr() < sequence || find(node) != nullptr) continue;  // older than the call, or known
+      if (node->sequence_nr() < sequence || find(node) != nullptr)
+        continue;  // older than the call, or known
       members.push_back({node, {}, {}});
       const auto& edges = node->next_edges();
       for (size_t number = 0; number < edges.size(); number++) {
@@ -93,7 +94,8 @@ struct CallRegion {
   }
 
   Member* find(const Node* node) {
-    const auto found = std::find_if(members.begin(), members.end(), [&](const Member& member) { return member.node == node; });
+    const auto found = std::find_if(members.begin(), members.end(),
+                                    [&](const Member& member) { return member.node == node; });
     return found == members.end() ? nullptr : found;
   }
 };

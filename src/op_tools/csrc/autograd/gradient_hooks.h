@@ -18,12 +18,14 @@ struct Gradient {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  virtual void take(c10::ArrayRef<Gradient> gradients) = 0;  // to be read at once: they may be changed in place later
-  virtual void end() = 0;                                    // no more gradients come
+  virtual void take(c10::ArrayRef<Gradient>
+                        gradients) = 0;  // to be read at once: they may be changed in place later
+  virtual void end() = 0;                // no more gradients come
   virtual void report(const char* error) = 0;
 };
 
-// The gradients of a call with that many inputs go to `sink` as the backward pass goes through the nodes it made.
+// The gradients of a call with that many inputs go to `sink` as the backward pass goes through the
+// nodes it made.
 void watch_gradients(CallRegion& region, size_t inputs, std::shared_ptr<GradientSink> sink);
 
 // At the end of a backward pass: the calls that it went through in part get no more gradients.

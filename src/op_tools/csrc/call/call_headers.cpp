@@ -13,14 +13,21 @@ namespace op_tools {
 
 const std::string* interned(std::string_view text) {
   static std::mutex lock;
-  static auto* const all = new std::unordered_set<std::string>();  // leaked: threads may outlive static objects
+  static auto* const all =
+      new std::unordered_set<std::string>();  // leaked: threads may outlive static objects
   std::lock_guard hold(lock);
   return &*all->emplace(text).first;
 }
 
-CallHeaders::CallHeaders(py::object module_stack, py::object local, py::function works_on, py::function is_program, py::function site, py::function quote)
-    : module_stack_(std::move(module_stack)), local_(std::move(local)), works_on_(std::move(works_on)), is_program_(std::move(is_program)),
-      site_(std::move(site)), quote_(std::move(quote)), origins_(new Origin[kOrigins]) {
+CallHeaders::CallHeaders(py::object module_stack, py::object local, py::function works_on,
+                         py::function is_program, py::function site, py::function quote)
+    : module_stack_(std::move(module_stack)),
+      local_(std::move(local)),
+      works_on_(std::move(works_on)),
+      is_program_(std::move(is_program)),
+      site_(std::move(site)),
+      quote_(std::move(quote)),
+      origins_(new Origin[kOrigins]) {
   devices_.fill(-1);
 }
 
@@ -37,7 +44,8 @@ std::optional<CallHeader> CallHeaders::make(const std::string* op, c10::DeviceTy
   CallHeader made;
   made.op = op, made.module = module(), made.site = site();
   made.backward = torch::autograd::get_current_graph_task_id() != -1;
-  if (made.backward) {  // no line of the program is on the stack; in a recomputation, its modules are
+  if (made.backward) {  // no line of the program is on the stack; in a recomputation, its modules
+                        // are
     const auto node = torch::autograd::get_current_node();
     if (const Origin* origin = node ? origin_of(node->sequence_nr()) : nullptr) {
       if (made.module == nullptr) made.module = origin->module;
@@ -71,11 +79,13 @@ const std::string* CallHeaders::module() {
   const Py_ssize_t depth = stack == nullptr ? 0 : PyList_GET_SIZE(stack);
   if (depth == 0) return nullptr;
   Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1), &size);
+  const char* text =
+      PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(PyList_GET_ITEM(stack, depth - 1), 1), &size);
   if (text == nullptr) throw py::error_already_set();
   if (size == 0) return nullptr;
   auto& known = modules_[std::string(text, static_cast<size_t>(size))];
-  if (known == nullptr) known = interned(quote_(std::string(text, static_cast<size_t>(size))).cast<std::string>());
+  if (known == nullptr)
+    known = interned(quote_(std::string(text, static_cast<size_t>(size))).cast<std::string>());
   return known;
 }
 
@@ -85,7 +95,9 @@ const std::string* CallHeaders::site() {
   each_frame([&](Frame frame) {
     if (!is_program(frame.code)) return true;
     auto& known = sites_[{frame.code, frame.instruction}];
-    if (known == nullptr) known = interned(site_(py::handle(reinterpret_cast<PyObject*>(frame.code)), frame.line()).cast<std::string>());
+    if (known == nullptr)
+      known = interned(site_(py::handle(reinterpret_cast<PyObject*>(frame.code)), frame.line())
+                           .cast<std::string>());
     found = known;
     return false;
   });
@@ -123,7 +135,8 @@ py::dict CallHeaders::take_counts() {
 
 void bind_call_headers(py::module_& m) {
   py::class_<CallHeaders, std::shared_ptr<CallHeaders>>(m, "CallHeaders")
-      .def(py::init<py::object, py::object, py::function, py::function, py::function, py::function>())
+      .def(py::init<py::object, py::object, py::function, py::function, py::function,
+                    py::function>())
       .def("take_counts", &CallHeaders::take_counts);
 }
 

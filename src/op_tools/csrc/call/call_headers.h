@@ -29,13 +29,15 @@ const std::string* interned(std::string_view text);
 // Makes headers for the calls of one tool. Every method takes the GIL if it is not held.
 class CallHeaders {
  public:
-  // module_stack.stack[-1][1] is the module path of this thread; local.busy is true while a tool works;
-  // works_on(device type) -> bool; is_program(code) -> bool; site(code, line) -> JSON; quote(text) -> JSON.
-  CallHeaders(py::object module_stack, py::object local, py::function works_on, py::function is_program, py::function site, py::function quote);
+  // module_stack.stack[-1][1] is the module path of this thread; local.busy is true while a tool
+  // works; works_on(device type) -> bool; is_program(code) -> bool; site(code, line) -> JSON;
+  // quote(text) -> JSON.
+  CallHeaders(py::object module_stack, py::object local, py::function works_on,
+              py::function is_program, py::function site, py::function quote);
   ~CallHeaders();
 
-  // The header of a call that is about to be made; none: a tool's own call, or a device that the tool
-  // does not watch.
+  // The header of a call that is about to be made; none: a tool's own call, or a device that the
+  // tool does not watch.
   std::optional<CallHeader> make(const std::string* op, c10::DeviceType device);
 
   py::dict take_counts();  // calls by operator since the last time

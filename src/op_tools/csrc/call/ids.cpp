@@ -21,7 +21,9 @@ void bind_ids(py::module_& m) {
         }
         return Ids();
       }))
-      .def("__iter__", [](Ids& self) -> Ids& { return self; }, py::return_value_policy::reference_internal)
+      .def(
+          "__iter__", [](Ids& self) -> Ids& { return self; },
+          py::return_value_policy::reference_internal)
       .def("__next__", [](Ids&) { return next_id.fetch_add(1, std::memory_order_relaxed); });
   m.def("set_step", [](int64_t step) { current_step = step; });
 }

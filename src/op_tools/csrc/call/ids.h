@@ -8,7 +8,8 @@
 
 namespace op_tools {
 
-extern std::atomic<int64_t> next_id;  // of a call: one count for the whole process, shared with Python
+extern std::atomic<int64_t>
+    next_id;  // of a call: one count for the whole process, shared with Python
 extern std::atomic<int64_t> current_step;
 
 void bind_ids(pybind11::module_& m);

@@ -1,8 +1,8 @@
-// The Python frames of this thread, and attributes of a Python `threading.local`. Both need the GIL.
+// The Python frames of this thread, and attributes of a Python `threading.local`. Both need the
+// GIL.
 #pragma once
-#include <pybind11/pybind11.h>
-
 #include <frameobject.h>
+#include <pybind11/pybind11.h>
 
 namespace op_tools {
 
@@ -31,8 +31,8 @@ void each_frame(Visit visit) {
   }
 }
 
-// Reads attributes of a `threading.local`. Use one thread_local instance per call site: it caches the
-// dict of this thread, which lives as long as the thread does in Python.
+// Reads attributes of a `threading.local`. Use one thread_local instance per call site: it caches
+// the dict of this thread, which lives as long as the thread does in Python.
 class LocalDict {
  public:
   // A borrowed reference; null: the attribute was never set in this thread.

@@ -1,9 +1,8 @@
 // The tensors of a call of one of torch's Python functions.
 #pragma once
-#include <pybind11/pybind11.h>
-
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
+#include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cmath>
@@ -14,8 +13,8 @@ using TensorList = c10::SmallVector<const at::Tensor*, 8>;
 
 struct PythonTensors {
   TensorList tensors;
-  bool plain = true;     // false: a tensor subclass is among them
-  bool has_true = false;  // an argument is True: it may be `inplace`
+  bool plain = true;          // false: a tensor subclass is among them
+  bool has_true = false;      // an argument is True: it may be `inplace`
   bool has_infinity = false;  // an argument is an infinite number
 };
 
@@ -29,7 +28,8 @@ inline void collect(PyObject* value, PythonTensors& found) {
   } else if (value == Py_None || PyLong_CheckExact(value) || PyUnicode_CheckExact(value)) {
     return;
   } else if (PyTuple_Check(value) || PyList_Check(value)) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); i++) collect(PySequence_Fast_GET_ITEM(value, i), found);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); i++)
+      collect(PySequence_Fast_GET_ITEM(value, i), found);
   } else if (PyDict_Check(value)) {
     PyObject *key, *item;
     for (Py_ssize_t at = 0; PyDict_Next(value, &at, &key, &item);) collect(item, found);

@@ -1,11 +1,10 @@
-// The signature of a call: what its arguments or its result have in common with other calls of the same kind.
+// The signature of a call: what its arguments or its result have in common with other calls of the
+// same kind.
 #pragma once
+#include <c10/util/SmallVector.h>
 #include <pybind11/pybind11.h>
-
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
-
-#include <c10/util/SmallVector.h>
 
 #include <cstring>
 
@@ -26,9 +25,11 @@ struct WordsHash {
 struct Signature {
   Words words;
   TensorList tensors;
-  bool plain = true;      // false: a value that only Python can compare
-  bool brief = false;     // a list counts by its first and last element, and the value of a float does not count
-  bool strided = false;   // strides, device and requires_grad count, and the value of a float does not
+  bool plain = true;   // false: a value that only Python can compare
+  bool brief = false;  // a list counts by its first and last element, and the value of a float does
+                       // not count
+  bool strided =
+      false;  // strides, device and requires_grad count, and the value of a float does not
 };
 
 inline void read(PyObject* value, Signature& to);
@@ -46,7 +47,8 @@ inline void read_tensor(PyObject* value, Signature& to) {
   if (!to.strided) return;
   for (int64_t stride : tensor.strides()) words.push_back(uint64_t(stride));
   const c10::Device device = tensor.device();
-  words.push_back(uint64_t(device.type()) << 32 | uint64_t(uint8_t(device.index())) << 8 | uint64_t(tensor.requires_grad()));
+  words.push_back(uint64_t(device.type()) << 32 | uint64_t(uint8_t(device.index())) << 8 |
+                  uint64_t(tensor.requires_grad()));
 }
 
 inline void read_items(PyObject* const* items, Py_ssize_t size, Signature& to) {
@@ -57,7 +59,9 @@ inline void read_items(PyObject* const* items, Py_ssize_t size, Signature& to) {
   }
 }
 
-inline void read_list(PyObject* list, Signature& to) { read_items(PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), to); }
+inline void read_list(PyObject* list, Signature& to) {
+  read_items(PySequence_Fast_ITEMS(list), PySequence_Fast_GET_SIZE(list), to);
+}
 
 inline void read_number(PyObject* value, Signature& to) {
   uint64_t bits = 0;
@@ -82,7 +86,8 @@ inline void read_hash(PyObject* value, uint64_t kind, Signature& to) {
 inline void read(PyObject* value, Signature& to) {
   if (THPVariable_CheckExact(value)) return read_tensor(value, to);
   if (value == Py_None) return to.words.push_back(2);
-  if (PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value)) return read_number(value, to);
+  if (PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value))
+    return read_number(value, to);
   if (PyTuple_Check(value) || PyList_CheckExact(value)) return read_list(value, to);
   if (PyUnicode_CheckExact(value)) return read_hash(value, 6, to);
   if (THPDtype_Check(value)) return read_hash(value, 8, to);
@@ -99,7 +104,8 @@ inline void read(PyObject* value, Signature& to) {
 inline void read_arguments(PyObject* args, PyObject* kwargs, Signature& to) {
   read(args, to);
   PyObject *key, *value;
-  for (Py_ssize_t at = 0; to.plain && PyDict_Next(kwargs, &at, &key, &value);) read_hash(key, 10, to), read(value, to);
+  for (Py_ssize_t at = 0; to.plain && PyDict_Next(kwargs, &at, &key, &value);)
+    read_hash(key, 10, to), read(value, to);
 }
 
 }  // namespace op_tools

@@ -16,8 +16,12 @@ class ApiFunction {
   ApiFunction(std::shared_ptr<Sink> sink, py::object owner, std::shared_ptr<CallHeaders> headers,
               const std::string& name, bool may_write, bool counts_first_write,
               py::object otherwise)
-      : owner_(std::move(owner)), sink_(std::move(sink)), headers_(std::move(headers)),
-        name_(interned(name)), may_write_(may_write), counts_first_write_(counts_first_write),
+      : owner_(std::move(owner)),
+        sink_(std::move(sink)),
+        headers_(std::move(headers)),
+        name_(interned(name)),
+        may_write_(may_write),
+        counts_first_write_(counts_first_write),
         otherwise_(std::move(otherwise)) {}
 
   py::object operator()(const py::object& func, const py::tuple& args, const py::dict& kwargs) {
@@ -41,7 +45,8 @@ class ApiFunction {
       if (c10::GradMode::is_enabled()) edges.emplace(given.tensors);
       begun = begin(call, given, first);
     });
-    auto result = py::reinterpret_steal<py::object>(PyObject_Call(func.ptr(), args.ptr(), kwargs.ptr()));
+    auto result =
+        py::reinterpret_steal<py::object>(PyObject_Call(func.ptr(), args.ptr(), kwargs.ptr()));
     if (!result) throw py::error_already_set();
     if (!begun || result.ptr() == Py_NotImplemented) return result;
     guarded(*sink, [&] {
@@ -83,7 +88,8 @@ class ApiFunction {
     return true;
   }
 
-  void end(Sink& sink, const py::object& owner, CallView& call, std::optional<ArgumentEdges>& edges, uint64_t sequence) {
+  void end(Sink& sink, const py::object& owner, CallView& call, std::optional<ArgumentEdges>& edges,
+           uint64_t sequence) {
     PythonTensors made;
     collect(call.result, made);
     call.find_written();
@@ -127,7 +133,8 @@ class ApiFunction {
 void bind_api_function(py::module_& m) {
   py::class_<Sink, std::shared_ptr<Sink>>(m, "Sink");
   py::class_<ApiFunction>(m, "ApiFunction")
-      .def(py::init<std::shared_ptr<Sink>, py::object, std::shared_ptr<CallHeaders>, std::string, bool, bool, py::object>())
+      .def(py::init<std::shared_ptr<Sink>, py::object, std::shared_ptr<CallHeaders>, std::string,
+                    bool, bool, py::object>())
       .def("__call__", &ApiFunction::operator());
   m.def("finish_gradients", &finish_gradients, py::call_guard<py::gil_scoped_release>());
 }

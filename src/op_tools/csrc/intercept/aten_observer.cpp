@@ -51,11 +51,13 @@ void each_tensor(const c10::IValue& value, Visit&& visit) {
 
 TensorList tensors_in(Values values) {
   TensorList found;
-  for (const auto& value : values) each_tensor(value, [&](const at::Tensor& tensor) { found.push_back(&tensor); });
+  for (const auto& value : values)
+    each_tensor(value, [&](const at::Tensor& tensor) { found.push_back(&tensor); });
   return found;
 }
 
-// The device that a call works on: its tensors', an accelerator's before the CPU's, else the one that an argument names.
+// The device that a call works on: its tensors', an accelerator's before the CPU's, else the one
+// that an argument names.
 std::optional<c10::DeviceType> device_of(const TensorList& tensors, Values inputs) {
   if (!tensors.empty()) return device_type_of(tensors);
   for (const auto& value : inputs)
@@ -64,8 +66,12 @@ std::optional<c10::DeviceType> device_of(const TensorList& tensors, Values input
 }
 
 bool any_on_device(const TensorList& tensors, Values inputs) {
-  if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor* tensor) { return !tensor->is_cpu(); })) return true;
-  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& value) { return value.isDevice() && !value.toDevice().is_cpu(); });
+  if (std::any_of(tensors.begin(), tensors.end(),
+                  [](const at::Tensor* tensor) { return !tensor->is_cpu(); }))
+    return true;
+  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& value) {
+    return value.isDevice() && !value.toDevice().is_cpu();
+  });
 }
 
 enum class Outcome { recorded, unwanted, for_python };
@@ -75,13 +81,19 @@ Outcome begin_recorded(Observed& own, Values inputs, std::optional<c10::DeviceTy
   CallView& call = own.call;
   for (size_t i = 0; i < inputs.size(); i++)
     each_tensor(inputs[i], [&](const at::Tensor& tensor) { call.add(tensor, decision.writes(i)); });
-  const auto is_fit = [&](const auto& input) { return !input.tensor.is_inference() && decision.sink->accepts(input.tensor); };
-  if (!device || is_under_mode() || !std::all_of(call.inputs.begin(), call.inputs.end(), is_fit)) return Outcome::for_python;
+  const auto is_fit = [&](const auto& input) {
+    return !input.tensor.is_inference() && decision.sink->accepts(input.tensor);
+  };
+  if (!device || is_under_mode() || !std::all_of(call.inputs.begin(), call.inputs.end(), is_fit))
+    return Outcome::for_python;
   const auto header = decision.headers->make(decision.name, *device);
   if (!header) return Outcome::unwanted;
   call.header = *header;
-  const auto is_infinite = [](const c10::IValue& value) { return value.isDouble() && std::isinf(value.toDouble()); };
-  call.header.infinite_argument = decision.sink->marks_infinite_arguments() && std::any_of(inputs.begin(), inputs.end(), is_infinite);
+  const auto is_infinite = [](const c10::IValue& value) {
+    return value.isDouble() && std::isinf(value.toDouble());
+  };
+  call.header.infinite_argument = decision.sink->marks_infinite_arguments() &&
+                                  std::any_of(inputs.begin(), inputs.end(), is_infinite);
   // torch's own operators declare what they write; others may write anything
   call.may_write = decision.written != 0 || !decision.of_torch;
   decision.sink->enter(call);
@@ -97,7 +109,8 @@ PyObject* call_before(const Decision& decision, Values inputs) {  // with the GI
     if (arguments[i].kwarg_only()) keywords[py::str(arguments[i].name())] = value;
     else positional.append(value);
   }
-  return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(), keywords.ptr(), nullptr);
+  return PyObject_CallFunctionObjArgs(before_call, decision.function, py::tuple(positional).ptr(),
+                                      keywords.ptr(), nullptr);
 }
 
 // Whether Python observes the call.
@@ -131,7 +144,9 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& fn) {
       decision->sink->report(decision->function, error.what());
       return nullptr;
     }
-  if (outcome == Outcome::unwanted || (outcome == Outcome::for_python && !begin_python(*own, inputs))) return nullptr;
+  if (outcome == Outcome::unwanted ||
+      (outcome == Outcome::for_python && !begin_python(*own, inputs)))
+    return nullptr;
   depth++;  // until `after`: what the kernel calls is part of it
   return own;
 }
@@ -140,7 +155,9 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& fn) {
 // possible only while it has no Python object: Python gets another tensor of the same memory.
 c10::IValue without_python_object(const Decision& decision, const c10::IValue& value) {
   const std::string& name = decision.schema->name();
-  if ((name != "aten::detach" && name != "aten::alias") || !value.isTensor() || !value.toTensor().defined()) return value;
+  if ((name != "aten::detach" && name != "aten::alias") || !value.isTensor() ||
+      !value.toTensor().defined())
+    return value;
   const auto* impl = value.toTensor().unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
@@ -149,7 +166,8 @@ void end_python(Observed& own, Values outputs, bool raised) {
   py::gil_scoped_acquire gil;
   if (!raised) try {
       py::list results;
-      for (const auto& output : outputs) results.append(torch::jit::toPyObject(without_python_object(*own.decision, output)));
+      for (const auto& output : outputs)
+        results.append(torch::jit::toPyObject(without_python_object(*own.decision, output)));
       PyObject* done = PyObject_CallFunctionObjArgs(after_call, own.state, results.ptr(), nullptr);
       if (done == nullptr) PyErr_WriteUnraisable(after_call);
       Py_XDECREF(done);
@@ -180,7 +198,8 @@ void after(const at::RecordFunction& fn, at::ObserverContext* context) {
 
 }  // namespace
 
-void watch_kernels(bool on, bool host, py::object decide, py::object before_python, py::object after_python) {
+void watch_kernels(bool on, bool host, py::object decide, py::object before_python,
+                   py::object after_python) {
   host_too = host;
   reset_decisions();
   if (on && before_call == nullptr) {
@@ -189,7 +208,10 @@ void watch_kernels(bool on, bool host, py::object decide, py::object before_pyth
     after_call = after_python.release().ptr();
   }
   if (on && !handle) {
-    handle = at::addGlobalCallback(at::RecordFunctionCallback(before, after).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+    handle = at::addGlobalCallback(at::RecordFunctionCallback(before, after)
+                                       .needsInputs(true)
+                                       .needsOutputs(true)
+                                       .scopes({at::RecordScope::FUNCTION}));
   } else if (!on && handle) {
     at::removeCallback(*handle);
     handle.reset();

@@ -9,7 +9,7 @@
 namespace op_tools {
 namespace {
 
-PyObject* decider = nullptr;                                  // never released: threads may outlive the module
+PyObject* decider = nullptr;  // never released: threads may outlive the module
 auto& slots = *new std::unordered_map<const char*, Slot>();  // leaked for the same reason
 std::mutex slots_lock;
 
@@ -29,7 +29,8 @@ Decision decided(const Slot::Name& name) {  // with the GIL
   const auto op = c10::Dispatcher::singleton().findSchema(*name);
   // torch decomposes a composite operator for every device: no device has a kernel for it
   if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return made;
-  const auto full = name->overload_name.empty() ? name->name : name->name + "." + name->overload_name;
+  const auto full =
+      name->overload_name.empty() ? name->name : name->name + "." + name->overload_name;
   PyObject* function = PyObject_CallFunction(decider, "s", full.c_str());
   if (function == nullptr) {
     PyErr_WriteUnraisable(decider);

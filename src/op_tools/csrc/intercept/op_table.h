@@ -21,10 +21,13 @@ struct Decision {
   bool of_torch = false;
 
   void read_schema();
-  bool writes(size_t argument) const { return (written >> std::min<size_t>(argument, 63) & 1) != 0; }
+  bool writes(size_t argument) const {
+    return (written >> std::min<size_t>(argument, 63) & 1) != 0;
+  }
 };
 
-// The decision about an operator, made by Python at its first call after tools were started or stopped.
+// The decision about an operator, made by Python at its first call after tools were started or
+// stopped.
 class Slot {
  public:
   using Name = std::optional<c10::OperatorName>;
@@ -41,8 +44,10 @@ class Slot {
   std::atomic<std::shared_ptr<const Decision>> decision_;
 };
 
-Slot& slot_of(const char* name);   // by the address of the schema's name, which is unique to an overload
-void set_decider(PyObject* decide);  // decide(name) -> None, a function, or (function, sink, headers, name); held for good
+Slot& slot_of(
+    const char* name);  // by the address of the schema's name, which is unique to an overload
+void set_decider(PyObject* decide);  // decide(name) -> None, a function, or (function, sink,
+                                     // headers, name); held for good
 void reset_decisions();
 
 }  // namespace op_tools

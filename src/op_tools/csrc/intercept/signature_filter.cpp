@@ -29,8 +29,11 @@ struct Signatures {
 // Calls of one function: `around(func, args, kwargs)`.
 class FilteredFunction {
  public:
-  FilteredFunction(std::shared_ptr<Signatures> signatures, const std::string& name, py::object selected)
-      : signatures_(std::move(signatures)), name_(interned(name)), selected_(std::move(selected)) {}
+  FilteredFunction(std::shared_ptr<Signatures> signatures, const std::string& name,
+                   py::object selected)
+      : signatures_(std::move(signatures)),
+        name_(interned(name)),
+        selected_(std::move(selected)) {}
 
   py::object operator()(const py::object& func, const py::tuple& args, const py::dict& kwargs) {
     const auto signatures = signatures_;  // the tool may be stopped in the call
@@ -53,9 +56,12 @@ class FilteredFunction {
   bool read_call(Signature& to, const py::tuple& args, const py::dict& kwargs) const {
     to.strided = true;
     const bool backward = torch::autograd::get_current_graph_task_id() != -1;
-    to.words.insert(to.words.end(), {uint64_t(name_), uint64_t(backward), uint64_t(c10::GradMode::is_enabled())});
+    to.words.insert(to.words.end(),
+                    {uint64_t(name_), uint64_t(backward), uint64_t(c10::GradMode::is_enabled())});
     read_arguments(args.ptr(), kwargs.ptr(), to);
-    return to.plain && !to.tensors.empty() && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+    return to.plain && !to.tensors.empty() &&
+           !c10::impl::tls_is_dispatch_key_included(
+               c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   }
 
   const std::shared_ptr<Signatures> signatures_;
@@ -66,12 +72,15 @@ class FilteredFunction {
 }  // namespace
 
 void bind_signature_filter(py::module_& m) {
-  py::class_<FilteredFunction>(m, "FilteredFunction").def("__call__", &FilteredFunction::operator());
+  py::class_<FilteredFunction>(m, "FilteredFunction")
+      .def("__call__", &FilteredFunction::operator());
   py::class_<Signatures, std::shared_ptr<Signatures>>(m, "SignatureFilter")
-      .def(py::init([](int64_t limit, py::object local) { return std::make_shared<Signatures>(Signatures{limit, std::move(local), {}}); }))
-      .def("around", [](const std::shared_ptr<Signatures>& self, const std::string& name, py::object selected) {
-        return FilteredFunction(self, name, std::move(selected));
-      });
+      .def(py::init([](int64_t limit, py::object local) {
+        return std::make_shared<Signatures>(Signatures{limit, std::move(local), {}});
+      }))
+      .def("around",
+           [](const std::shared_ptr<Signatures>& self, const std::string& name,
+              py::object selected) { return FilteredFunction(self, name, std::move(selected)); });
 }
 
 }  // namespace op_tools

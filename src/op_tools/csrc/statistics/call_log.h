@@ -22,11 +22,16 @@ struct TypeInfo {
 };
 inline constexpr auto kTypes = [] {
   std::array<TypeInfo, static_cast<size_t>(at::ScalarType::NumOptions)> all{};
-  const auto put = [&](at::ScalarType type, TypeInfo info) { all[static_cast<size_t>(type)] = info; };
-  put(at::kFloat, {"float32", 0, 1}), put(at::kDouble, {"float64", 1, 1}), put(at::kBFloat16, {"bfloat16", 2, 1}), put(at::kHalf, {"float16", 3, 1});
-  put(at::kLong, {"int64", 4, 1}), put(at::kInt, {"int32", 5, 1}), put(at::kShort, {"int16", 6, 1}), put(at::kChar, {"int8", 7, 1});
+  const auto put = [&](at::ScalarType type, TypeInfo info) {
+    all[static_cast<size_t>(type)] = info;
+  };
+  put(at::kFloat, {"float32", 0, 1}), put(at::kDouble, {"float64", 1, 1}),
+      put(at::kBFloat16, {"bfloat16", 2, 1}), put(at::kHalf, {"float16", 3, 1});
+  put(at::kLong, {"int64", 4, 1}), put(at::kInt, {"int32", 5, 1}), put(at::kShort, {"int16", 6, 1}),
+      put(at::kChar, {"int8", 7, 1});
   put(at::kByte, {"uint8", 8, 1}), put(at::kBool, {"bool", 8, 1});
-  put(at::kComplexHalf, {"complex32", 3, 2}), put(at::kComplexFloat, {"complex64", 0, 2}), put(at::kComplexDouble, {"complex128", 1, 2});
+  put(at::kComplexHalf, {"complex32", 3, 2}), put(at::kComplexFloat, {"complex64", 0, 2}),
+      put(at::kComplexDouble, {"complex128", 1, 2});
   return all;
 }();
 inline const TypeInfo& type_info(at::ScalarType type) { return kTypes[static_cast<size_t>(type)]; }
@@ -48,7 +53,8 @@ class CallLog {
   void append(std::string_view bytes) { bytes_.append(bytes); }
 
   void line(std::string_view text) { put(Tag::line), put_text(text); }
-  // A call, or its gradients: a header, tensors, `outputs`, tensors, `mutated` before each tensor of that list, `end`.
+  // A call, or its gradients: a header, tensors, `outputs`, tensors, `mutated` before each tensor
+  // of that list, `end`.
   void begin(const CallHeader& header) { put(Tag::begin), put(header); }
   void begin_gradients(const CallHeader& header) { put(Tag::begin_gradients), put(header); }
   void outputs() { put(Tag::outputs); }
@@ -72,7 +78,22 @@ class CallLog {
   static void read(std::string_view from, Visitor& visitor);
 
  private:
-  enum class Tag : uint8_t { line, begin, begin_gradients, outputs, grad_outputs, mutated, end, missing, formatted, tensor, measured, skipped, pending, reference };
+  enum class Tag : uint8_t {
+    line,
+    begin,
+    begin_gradients,
+    outputs,
+    grad_outputs,
+    mutated,
+    end,
+    missing,
+    formatted,
+    tensor,
+    measured,
+    skipped,
+    pending,
+    reference
+  };
 
   template <typename T>
   void put(const T& value) {
@@ -111,7 +132,9 @@ void CallLog::read(std::string_view from, Visitor& visitor) {
     switch (read.get<Tag>()) {
       case Tag::line: visitor.line(read.text()); break;
       case Tag::begin: visitor.begin(read.get<CallHeader>(), Reference::List::inputs); break;
-      case Tag::begin_gradients: visitor.begin(read.get<CallHeader>(), Reference::List::grad_inputs); break;
+      case Tag::begin_gradients:
+        visitor.begin(read.get<CallHeader>(), Reference::List::grad_inputs);
+        break;
       case Tag::outputs: visitor.list(Reference::List::outputs); break;
       case Tag::grad_outputs: visitor.list(Reference::List::grad_outputs); break;
       case Tag::mutated: visitor.mutated(read.get<uint32_t>()); break;

@@ -9,7 +9,10 @@ namespace {
 constexpr char kMark = '\x02';
 constexpr const char* kLists[] = {"inputs", "outputs", "mutated", "grad_inputs", "grad_outputs"};
 
-bool is_result(Reference::List list) { return list == Reference::List::outputs || list == Reference::List::mutated || list == Reference::List::grad_inputs; }
+bool is_result(Reference::List list) {
+  return list == Reference::List::outputs || list == Reference::List::mutated ||
+         list == Reference::List::grad_inputs;
+}
 
 void append_value(std::string& to, double value) {  // as Python's repr
   if (!std::isfinite(value)) {
@@ -17,7 +20,8 @@ void append_value(std::string& to, double value) {  // as Python's repr
     return;
   }
   char digits[40];
-  const std::string_view text(digits, std::to_chars(digits, digits + sizeof digits, value).ptr - digits);
+  const std::string_view text(digits,
+                              std::to_chars(digits, digits + sizeof digits, value).ptr - digits);
   to += text;
   if (text.find_first_of(".e") == std::string_view::npos) to += ".0";
 }
@@ -50,7 +54,8 @@ void LineFormatter::begin(const CallHeader& header, Reference::List list) {
   append_number(text, header.id);
   text += ",\"op\":\"";
   text += *header.op;
-  text += header.backward ? "\",\"direction\":\"backward\",\"step\":" : "\",\"direction\":\"forward\",\"step\":";
+  text += header.backward ? "\",\"direction\":\"backward\",\"step\":"
+                          : "\",\"direction\":\"forward\",\"step\":";
   append_number(text, header.step);
   text += ",\"module\":";
   text += header.module ? *header.module : "\"\"";
@@ -70,7 +75,8 @@ void LineFormatter::mutated(uint32_t place) {
   text += any_mutated_ ? ",\"" : "],\"mutated\":{\"";
   append_number(text, place), text += "\":";
   first_ = any_mutated_ = true;
-  std::get<1>(at_) = Reference::List::mutated, std::get<2>(at_) = place - 1;  // the tensor that follows is counted
+  std::get<1>(at_) = Reference::List::mutated,
+  std::get<2>(at_) = place - 1;  // the tensor that follows is counted
 }
 
 void LineFormatter::end() {
@@ -104,7 +110,9 @@ void LineFormatter::measured(const Measured& found) {
   text += '}';
 }
 
-void LineFormatter::skipped(std::string_view reason) { ((text += "\"skipped\":\"") += reason) += "\"}"; }
+void LineFormatter::skipped(std::string_view reason) {
+  ((text += "\"skipped\":\"") += reason) += "\"}";
+}
 
 void LineFormatter::pending(int64_t number) { append_pending(number, true), text += '}'; }
 
@@ -134,7 +142,8 @@ void LineFormatter::append_pending(int64_t number, bool keeps) {
     if (keeps) keep(*found);
     append_statistics(*found);
   } else {
-    ((text += "\"skipped\":\"") += problem.find_first_of("\"\\\n") == std::string::npos ? problem : "not read") += '"';
+    ((text += "\"skipped\":\"") +=
+     problem.find_first_of("\"\\\n") == std::string::npos ? problem : "not read") += '"';
   }
 }
 
@@ -149,7 +158,8 @@ void LineFormatter::append_statistics(const Measured& found) {
     text += ',';
   }
   text += "\"hash\":\"";
-  for (int shift = 60; shift >= 0; shift -= 4) text += "0123456789abcdef"[(found.hash >> shift) & 15];
+  for (int shift = 60; shift >= 0; shift -= 4)
+    text += "0123456789abcdef"[(found.hash >> shift) & 15];
   text += '"';
 }
 

@@ -12,11 +12,14 @@ namespace op_tools {
 
 void append_number(std::string& to, int64_t value);
 
-// A visitor of `CallLog::read`. `nonfinite_only`: only the lines of calls that have a NaN or an Inf in
-// a result, with the statistics of all their tensors in them instead of references.
+// A visitor of `CallLog::read`. `nonfinite_only`: only the lines of calls that have a NaN or an Inf
+// in a result, with the statistics of all their tensors in them instead of references.
 class LineFormatter {
  public:
-  LineFormatter(DeviceReducer& reducer, bool hash_only, bool nonfinite_only) : reducer_(reducer), hash_only_(hash_only), nonfinite_only_(nonfinite_only) {}
+  LineFormatter(DeviceReducer& reducer, bool hash_only, bool nonfinite_only)
+      : reducer_(reducer),
+        hash_only_(hash_only),
+        nonfinite_only_(nonfinite_only) {}
 
   std::string text;
 

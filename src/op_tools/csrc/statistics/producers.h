@@ -39,13 +39,14 @@ class Producers {
     if (storage == nullptr || tensor.numel() == 0 || tensor.is_inference()) return std::nullopt;
     std::lock_guard lock(lock_);
     const auto found = entries_.find(storage);
-    if (found == entries_.end() || found->second.version != CallView::version_of(tensor)) return std::nullopt;
+    if (found == entries_.end() || found->second.version != CallView::version_of(tensor))
+      return std::nullopt;
     const Entry& entry = found->second;
     const Span span(tensor);
     if (span.first < entry.span.first || span.last > entry.span.last) return std::nullopt;
     // all dense tensors of the same elements have the same statistics, whatever their shape
-    const bool same = entry.dense && is_dense(tensor) && entry.span.first == span.first && entry.count == tensor.numel() &&
-        entry.type == tensor.scalar_type();
+    const bool same = entry.dense && is_dense(tensor) && entry.span.first == span.first &&
+                      entry.count == tensor.numel() && entry.type == tensor.scalar_type();
     Reference made = entry.from;
     made.is_view = !same;
     return made;
@@ -59,7 +60,8 @@ class Producers {
     Span() = default;
     explicit Span(const at::Tensor& tensor) {
       int64_t elements = 1;
-      for (int64_t dim = 0; dim < tensor.dim(); dim++) elements += (tensor.size(dim) - 1) * tensor.stride(dim);
+      for (int64_t dim = 0; dim < tensor.dim(); dim++)
+        elements += (tensor.size(dim) - 1) * tensor.stride(dim);
       first = tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
       last = first + elements * static_cast<int64_t>(tensor.element_size());
     }
@@ -75,7 +77,8 @@ class Producers {
   };
 
   void sweep() {
-    for (auto at = entries_.begin(); at != entries_.end();) at = at->second.storage->use_count() > 0 ? std::next(at) : entries_.erase(at);
+    for (auto at = entries_.begin(); at != entries_.end();)
+      at = at->second.storage->use_count() > 0 ? std::next(at) : entries_.erase(at);
     sweep_at_ = 2 * entries_.size() + kSweep;
   }
 

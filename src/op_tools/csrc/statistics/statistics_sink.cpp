@@ -9,9 +9,10 @@
 namespace op_tools {
 namespace {
 
-constexpr size_t kMostPending = size_t{1} << 26;          // bytes of lines; then the program waits
-constexpr auto kPatience = std::chrono::seconds(10);      // for how long it waits
-constexpr auto kPoll = std::chrono::milliseconds(2);     // of statistics that the device has not finished
+constexpr size_t kMostPending = size_t{1} << 26;      // bytes of lines; then the program waits
+constexpr auto kPatience = std::chrono::seconds(10);  // for how long it waits
+constexpr auto kPoll =
+    std::chrono::milliseconds(2);  // of statistics that the device has not finished
 constexpr auto kIdle = std::chrono::milliseconds(200);
 
 int write_to(int file, std::string_view data) {  // the error; 0: all of it is written
@@ -35,10 +36,19 @@ py::function report_without_operator(const py::function& problem) {
 
 }  // namespace
 
-StatisticsSink::StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_only, size_t limit, py::function described, py::function window, py::function starter,
+StatisticsSink::StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_only, size_t limit,
+                               py::function described, py::function window, py::function starter,
                                py::function launcher, py::function flush, py::function problem)
-    : limit(limit), hash_only_(hash_only), all_inputs_(all_inputs), nonfinite_only_(nonfinite_only), described_(std::move(described)), flush_(std::move(flush)), problem_(problem),
-      host_(std::move(window)), reducer_(hash_only, std::move(starter), std::move(launcher), report_without_operator(problem)),
+    : limit(limit),
+      hash_only_(hash_only),
+      all_inputs_(all_inputs),
+      nonfinite_only_(nonfinite_only),
+      described_(std::move(described)),
+      flush_(std::move(flush)),
+      problem_(problem),
+      host_(std::move(window)),
+      reducer_(hash_only, std::move(starter), std::move(launcher),
+               report_without_operator(problem)),
       formatter_(reducer_, hash_only, nonfinite_only) {}
 
 StatisticsSink::~StatisticsSink() {
@@ -80,7 +90,9 @@ void StatisticsSink::measure(CallLog& to, Batch& batch, const at::Tensor& tensor
 }
 
 bool StatisticsSink::put_reference(CallLog& to, const at::Tensor& tensor) {
-  const auto from = all_inputs_ || type_info(tensor.scalar_type()).name == nullptr ? std::nullopt : producers_.find(tensor);
+  const auto from = all_inputs_ || type_info(tensor.scalar_type()).name == nullptr
+                        ? std::nullopt
+                        : producers_.find(tensor);
   if (from) to.tensor(tensor), to.reference(*from);
   return from.has_value();
 }
@@ -95,7 +107,8 @@ void StatisticsSink::put_inputs(CallView& call, Batch& batch, Read read) {
   for (uint32_t at = 0; at < call.inputs.size(); at++) {
     const at::Tensor& tensor = call.inputs[at].tensor;
     const bool named = type_info(tensor.scalar_type()).name != nullptr;
-    if (read == Read::after_call && call.wrote(at) && named) skip(tensor, "it was written before it was read");
+    if (read == Read::after_call && call.wrote(at) && named)
+      skip(tensor, "it was written before it was read");
     else if (put_reference(log, tensor)) continue;
     else if (read == Read::not_at_all && named) skip(tensor, "a view reads no values");
     else measure(log, batch, tensor);
@@ -109,11 +122,14 @@ void StatisticsSink::enter(CallView& call) {
   batch.launch();
 }
 
-// The place of the input that an output is a view of, if no input in its storage was written; else the count of inputs.
+// The place of the input that an output is a view of, if no input in its storage was written; else
+// the count of inputs.
 size_t StatisticsSink::base_of(const CallView& call, const at::Tensor& output) const {
   const size_t none = call.inputs.size();
   const c10::StorageImpl* storage = storage_of(output);
-  if (all_inputs_ || storage == nullptr || type_info(output.scalar_type()).name == nullptr || !is_plain(output)) return none;
+  if (all_inputs_ || storage == nullptr || type_info(output.scalar_type()).name == nullptr ||
+      !is_plain(output))
+    return none;
   size_t found = none;
   for (size_t at = 0; at < call.inputs.size(); at++) {
     if (storage_of(call.inputs[at].tensor) != storage) continue;
@@ -128,7 +144,8 @@ void StatisticsSink::exit(CallView& call, const TensorList& outputs) {
   CallLog& log = log_of(call);
   c10::SmallVector<size_t, 8> bases;
   for (const at::Tensor* output : outputs) bases.push_back(base_of(call, *output));
-  const bool computes = bases.empty() || std::find(bases.begin(), bases.end(), call.inputs.size()) != bases.end();
+  const bool computes =
+      bases.empty() || std::find(bases.begin(), bases.end(), call.inputs.size()) != bases.end();
   if (!call.may_write) put_inputs(call, batch, computes ? Read::after_call : Read::not_at_all);
   log.outputs();
   for (uint32_t place = 0; place < outputs.size(); place++) {
@@ -142,7 +159,9 @@ void StatisticsSink::exit(CallView& call, const TensorList& outputs) {
   }
   for (const uint32_t at : call.written) {
     const at::Tensor& tensor = call.inputs[at].tensor;
-    if (std::any_of(outputs.begin(), outputs.end(), [&](const at::Tensor* output) { return output->is_same(tensor); })) continue;
+    if (std::any_of(outputs.begin(), outputs.end(),
+                    [&](const at::Tensor* output) { return output->is_same(tensor); }))
+      continue;
     log.mutated(at);
     measure(log, batch, tensor);
     producers_.add(tensor, call.header.id, Reference::List::mutated, at);
@@ -156,8 +175,9 @@ void StatisticsSink::put_view(CallView& call, const at::Tensor& output, size_t p
   CallLog& log = log_of(call);
   if (put_reference(log, output)) return;
   const at::Tensor& base = call.inputs[place].tensor;
-  const bool same = is_dense(output) && is_dense(base) && output.numel() == base.numel() && output.storage_offset() == base.storage_offset() &&
-      output.scalar_type() == base.scalar_type();
+  const bool same = is_dense(output) && is_dense(base) && output.numel() == base.numel() &&
+                    output.storage_offset() == base.storage_offset() &&
+                    output.scalar_type() == base.scalar_type();
   log.tensor(output);
   log.reference({call.header.id, static_cast<uint32_t>(place), Reference::List::inputs, !same});
 }
@@ -165,8 +185,13 @@ void StatisticsSink::put_view(CallView& call, const at::Tensor& output, size_t p
 // The gradients of one call: gathered while they come in, written as one line.
 class StatisticsGradients : public GradientSink {
  public:
-  StatisticsGradients(std::shared_ptr<StatisticsSink> sink, const CallHeader& header, size_t inputs, size_t outputs, std::shared_ptr<void> owner)
-      : sink_(std::move(sink)), header_(header), inputs_(inputs), outputs_(outputs), owner_(std::move(owner)) {}
+  StatisticsGradients(std::shared_ptr<StatisticsSink> sink, const CallHeader& header, size_t inputs,
+                      size_t outputs, std::shared_ptr<void> owner)
+      : sink_(std::move(sink)),
+        header_(header),
+        inputs_(inputs),
+        outputs_(outputs),
+        owner_(std::move(owner)) {}
 
   void take(c10::ArrayRef<Gradient> gradients) override {
     StatisticsSink::Batch batch(sink_->reducer_);
@@ -211,9 +236,12 @@ class StatisticsGradients : public GradientSink {
   const std::shared_ptr<void> owner_;  // writes the lines
 };
 
-void StatisticsSink::follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) {
+void StatisticsSink::follow(const CallView& call, CallRegion& region, size_t outputs,
+                            std::shared_ptr<void> owner) {
   const size_t inputs = call.inputs.size();
-  watch_gradients(region, inputs, std::make_shared<StatisticsGradients>(shared_from_this(), call.header, inputs, outputs, std::move(owner)));
+  watch_gradients(region, inputs,
+                  std::make_shared<StatisticsGradients>(shared_from_this(), call.header, inputs,
+                                                        outputs, std::move(owner)));
 }
 
 std::string StatisticsSink::text(const at::Tensor& tensor) {
@@ -283,7 +311,8 @@ void StatisticsSink::format(bool everything) {
   }
   room_->notify_all();
   reducer_.read(everything);
-  for (; !logs_.empty() && (everything || logs_.front().second <= reducer_.finished()); logs_.pop_front())
+  for (; !logs_.empty() && (everything || logs_.front().second <= reducer_.finished());
+       logs_.pop_front())
     CallLog::read(logs_.front().first, formatter_);
 }
 
@@ -346,14 +375,19 @@ void StatisticsSink::report(PyObject* op, const char* error) {
 
 void bind_statistics_sink(py::module_& m) {
   py::class_<StatisticsSink, Sink, std::shared_ptr<StatisticsSink>>(m, "StatisticsSink")
-      .def(py::init<bool, bool, bool, size_t, py::function, py::function, py::function, py::function, py::function, py::function>())
+      .def(py::init<bool, bool, bool, size_t, py::function, py::function, py::function,
+                    py::function, py::function, py::function>())
       .def("text", &StatisticsSink::text, py::call_guard<py::gil_scoped_release>())
-      .def("add", [](StatisticsSink& self, std::string_view line) { self.add(line); }, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "add", [](StatisticsSink& self, std::string_view line) { self.add(line); },
+          py::call_guard<py::gil_scoped_release>())
       .def("take", &StatisticsSink::take, py::arg("everything") = true)
       .def("work", &StatisticsSink::work)
       .def("stop_work", &StatisticsSink::stop_work, py::call_guard<py::gil_scoped_release>())
       .def("end_work", &StatisticsSink::end_work, py::call_guard<py::gil_scoped_release>())
-      .def_property("limit", [](StatisticsSink& self) { return self.limit.load(); }, [](StatisticsSink& self, size_t limit) { self.limit = limit; });
+      .def_property(
+          "limit", [](StatisticsSink& self) { return self.limit.load(); },
+          [](StatisticsSink& self, size_t limit) { self.limit = limit; });
 }
 
 }  // namespace op_tools

@@ -1,4 +1,5 @@
-// The sink behind OpCapture(mode="statistics"): one line of JSON for each call, and one for its gradients.
+// The sink behind OpCapture(mode="statistics"): one line of JSON for each call, and one for its
+// gradients.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -22,9 +23,11 @@ class StatisticsSink : public Sink, public std::enable_shared_from_this<Statisti
  public:
   // described(tensor) -> JSON of a tensor that is out of reach here; window(type, index): see
   // tensors/host_view.h; starter and launcher: see tensors/device_reducer.h; flush() is called when
-  // `limit` lines are pending; problem(operator or None, text) reports an error. `all_inputs`: inputs
-  // are read even if an earlier line has their values. `nonfinite_only`: see line_formatter.h.
-  StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_only, size_t limit, py::function described, py::function window, py::function starter,
+  // `limit` lines are pending; problem(operator or None, text) reports an error. `all_inputs`:
+  // inputs are read even if an earlier line has their values. `nonfinite_only`: see
+  // line_formatter.h.
+  StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_only, size_t limit,
+                 py::function described, py::function window, py::function starter,
                  py::function launcher, py::function flush, py::function problem);
   ~StatisticsSink() override;
 
@@ -33,14 +36,18 @@ class StatisticsSink : public Sink, public std::enable_shared_from_this<Statisti
   bool reads_on_host(const at::Tensor& tensor) override { return way_of(tensor) == Way::host; }
   void enter(CallView& call) override;
   void exit(CallView& call, const TensorList& outputs) override;
-  void follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) override;
+  void follow(const CallView& call, CallRegion& region, size_t outputs,
+              std::shared_ptr<void> owner) override;
   void report(PyObject* op, const char* error) override;
 
-  std::string text(const at::Tensor& tensor);  // of one tensor, for a line of Python's; it may have a mark for statistics that are pending
+  std::string text(const at::Tensor& tensor);  // of one tensor, for a line of Python's; it may have
+                                               // a mark for statistics that are pending
   void add(std::string_view line);
-  py::bytes take(bool everything);  // the lines whose statistics are there, or all, which waits for the device
+  py::bytes take(
+      bool everything);  // the lines whose statistics are there, or all, which waits for the device
 
-  // For a thread that writes lines to a file until `end_work`: how many bytes it wrote; 0 at the end.
+  // For a thread that writes lines to a file until `end_work`: how many bytes it wrote; 0 at the
+  // end.
   size_t work(int file);
   void stop_work();
   void end_work();
@@ -77,7 +84,8 @@ class StatisticsSink : public Sink, public std::enable_shared_from_this<Statisti
   Condition wake_, room_;
 
   std::mutex text_lock_;  // of what follows; locked before the other
-  std::deque<std::pair<std::string, int64_t>> logs_;  // with the batches that have to be finished first
+  std::deque<std::pair<std::string, int64_t>>
+      logs_;  // with the batches that have to be finished first
   LineFormatter formatter_;
 };
 

@@ -27,15 +27,18 @@ int64_t rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (s
 // A dense copy, made below autograd and without the modes and observers of the program.
 at::Tensor dense_copy(const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard modes(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const c10::impl::ExcludeDispatchKeyGuard modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   const at::DisableRecordFunctionGuard unobserved;
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (int64_t dim = 0; dim < tensor.dim(); dim++)
-    if (tensor.stride(dim) != 0 && tensor.size(dim) != 1) sizes.push_back(tensor.size(dim)), strides.push_back(tensor.stride(dim));
+    if (tensor.stride(dim) != 0 && tensor.size(dim) != 1)
+      sizes.push_back(tensor.size(dim)), strides.push_back(tensor.stride(dim));
   // in the order of memory
   c10::SmallVector<size_t, 8> order(sizes.size());
   for (size_t i = 0; i < order.size(); i++) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return strides[a] > strides[b]; });
   c10::SmallVector<int64_t, 8> own_sizes, own_strides;
   for (const size_t at : order) own_sizes.push_back(sizes[at]), own_strides.push_back(strides[at]);
   return at::clone(tensor.as_strided(own_sizes, own_strides), at::MemoryFormat::Contiguous);
@@ -43,8 +46,12 @@ at::Tensor dense_copy(const at::Tensor& tensor) {
 
 }  // namespace
 
-DeviceReducer::DeviceReducer(bool hash_only, py::function starter, py::function launcher, py::function problem)
-    : hash_only_(hash_only), starter_(std::move(starter)), problem_(std::move(problem)), launcher_(std::move(launcher)) {}
+DeviceReducer::DeviceReducer(bool hash_only, py::function starter, py::function launcher,
+                             py::function problem)
+    : hash_only_(hash_only),
+      starter_(std::move(starter)),
+      problem_(std::move(problem)),
+      launcher_(std::move(launcher)) {}
 
 DeviceReducer::~DeviceReducer() {
   for (auto& group : pending_) try {  // the device may still write into their memory
@@ -76,7 +83,9 @@ PyObject* DeviceReducer::starter_of(c10::DeviceType type) {
   return starters_.try_emplace(type, made).first->second;
 }
 
-bool DeviceReducer::accepts(const at::Tensor& tensor) { return !tensor.is_cpu() && starter_of(tensor.device().type()) != nullptr; }
+bool DeviceReducer::accepts(const at::Tensor& tensor) {
+  return !tensor.is_cpu() && starter_of(tensor.device().type()) != nullptr;
+}
 
 int64_t DeviceReducer::Batch::add(const at::Tensor& tensor, Kind kind, int parts) {
   pieces_.push_back({tensor, Layout(tensor), kind, parts, reducer_.next_++});
@@ -86,7 +95,8 @@ int64_t DeviceReducer::Batch::add(const at::Tensor& tensor, Kind kind, int parts
 void DeviceReducer::Batch::launch() {
   for (size_t from = 0; from < pieces_.size();) {  // one launch for each device: mostly one
     size_t to = from + 1;
-    while (to < pieces_.size() && pieces_[to].tensor.device() == pieces_[from].tensor.device()) to++;
+    while (to < pieces_.size() && pieces_[to].tensor.device() == pieces_[from].tensor.device())
+      to++;
     reducer_.launch(c10::ArrayRef<Piece>(pieces_.data() + from, to - from));
     from = to;
   }
@@ -96,8 +106,9 @@ void DeviceReducer::Batch::launch() {
 void DeviceReducer::launch(c10::ArrayRef<Piece> given) {
   c10::SmallVector<Piece, 4> pieces(given.begin(), given.end());
   const c10::Device device = pieces[0].tensor.device();
-  Launched_ group;
-  for (const auto& piece : pieces) group.asked.push_back({piece.number, piece.layout.times, piece.values(), piece.kind});
+  LaunchedBatch group;
+  for (const auto& piece : pieces)
+    group.asked.push_back({piece.number, piece.layout.times, piece.values(), piece.kind});
   try {
     const c10::DeviceGuard on(device);
     launch_on_stream(group, pieces, c10::impl::VirtualGuardImpl(device.type()).getStream(device));
@@ -113,11 +124,13 @@ void DeviceReducer::launch(c10::ArrayRef<Piece> given) {
   launched_++;
 }
 
-void DeviceReducer::launch_on_stream(Launched_& to, c10::SmallVector<Piece, 4>& pieces, const c10::Stream& stream) {
+void DeviceReducer::launch_on_stream(LaunchedBatch& to, c10::SmallVector<Piece, 4>& pieces,
+                                     const c10::Stream& stream) {
   const bool native = launcher_.has(stream), reads_gaps = native && launcher_.reads_gaps(stream);
   int64_t rows = 0, gaps = 0;
   for (auto& piece : pieces) {
-    const bool many = static_cast<int64_t>(piece.layout.dims.size()) + 2 > kDims;  // a run and the parts of a complex number, too
+    const bool many = static_cast<int64_t>(piece.layout.dims.size()) + 2 >
+                      kDims;  // a run and the parts of a complex number, too
     if (!piece.layout.is_contiguous() && (!reads_gaps || many)) {
       const int64_t times = piece.layout.times;
       piece.tensor = dense_copy(piece.tensor);
@@ -135,35 +148,42 @@ void DeviceReducer::launch_on_stream(Launched_& to, c10::SmallVector<Piece, 4>& 
     launcher_.free(to.native);
   }
   std::vector<int64_t> table(static_cast<size_t>(kGiven * rows));
-  for (auto& piece : pieces) TORCH_CHECK(piece.layout.is_contiguous() || !native, "a graph is being captured");
+  for (auto& piece : pieces)
+    TORCH_CHECK(piece.layout.is_contiguous() || !native, "a graph is being captured");
   tabulate(table.data(), nullptr, pieces);
   py::gil_scoped_acquire gil;
   const at::DisableRecordFunctionGuard unobserved;
   const at::Tensor given = at::from_blob(table.data(), {rows, kGiven}, at::kLong);
-  to.read = py::handle(starter_of(stream.device_type()))(given, py::reinterpret_steal<py::object>(THPDevice_New(stream.device())));
+  to.read = py::handle(starter_of(stream.device_type()))(
+      given, py::reinterpret_steal<py::object>(THPDevice_New(stream.device())));
 }
 
 void DeviceReducer::tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> pieces) const {
   const auto add = [&](uint64_t address, uint64_t size, uint64_t kind) {
-    row[0] = static_cast<int64_t>(address), row[1] = static_cast<int64_t>(size), row[2] = static_cast<int64_t>(kind);
+    row[0] = static_cast<int64_t>(address), row[1] = static_cast<int64_t>(size),
+    row[2] = static_cast<int64_t>(kind);
     row += kGiven;
   };
   for (const auto& piece : pieces) {
-    const uint64_t width = width_of(piece.kind), size = piece.values() * width, whole = size / 8 * 8;
-    const auto kind = static_cast<uint64_t>(static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0));
+    const uint64_t width = width_of(piece.kind), size = piece.values() * width,
+                   whole = size / 8 * 8;
+    const auto kind =
+        static_cast<uint64_t>(static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0));
     const auto data = reinterpret_cast<uint64_t>(piece.tensor.const_data_ptr());
     const bool dense = piece.layout.is_contiguous();
     const auto part = [&](uint64_t at, uint64_t bytes) {
       if (dense) add(data + at, bytes, kind);
       else add(reinterpret_cast<uint64_t>(gaps), bytes, kind + kGaps + (at / width << kFirst));
     };
-    for (uint64_t at = 0; at < whole; at += kPiece) part(at, std::min<uint64_t>(kPiece, whole - at));
+    for (uint64_t at = 0; at < whole; at += kPiece)
+      part(at, std::min<uint64_t>(kPiece, whole - at));
     if (size % 8 != 0) part(whole, size % 8);
     if (dense) continue;
     int64_t* at = gaps + 2;  // the innermost dimension first
     if (piece.parts > 1) *at++ = piece.parts, *at++ = 1;
     if (piece.layout.run > 1) *at++ = static_cast<int64_t>(piece.layout.run), *at++ = piece.parts;
-    for (auto dim = piece.layout.dims.rbegin(); dim != piece.layout.dims.rend(); ++dim) *at++ = dim->second, *at++ = dim->first * piece.parts;
+    for (auto dim = piece.layout.dims.rbegin(); dim != piece.layout.dims.rend(); ++dim)
+      *at++ = dim->second, *at++ = dim->first * piece.parts;
     gaps[0] = static_cast<int64_t>(data);
     gaps[1] = (at - gaps) / 2 - 1;
     gaps += kGapsWords;
@@ -172,11 +192,12 @@ void DeviceReducer::tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> p
 
 void DeviceReducer::read(bool wait) {
   while (true) {
-    Launched_ group;
+    LaunchedBatch group;
     {
       std::lock_guard lock(lock_);
       if (pending_.empty()) return;
-      if (!wait && pending_.front().native.memory.defined() && !pending_.front().native.done()) return;
+      if (!wait && pending_.front().native.memory.defined() && !pending_.front().native.done())
+        return;
       group = std::move(pending_.front());
       pending_.pop_front();
     }
@@ -185,7 +206,7 @@ void DeviceReducer::read(bool wait) {
   }
 }
 
-void DeviceReducer::finish(Launched_& group) {
+void DeviceReducer::finish(LaunchedBatch& group) {
   at::Tensor values;
   try {
     if (group.native.memory.defined()) group.native.wait();
@@ -215,7 +236,8 @@ void DeviceReducer::finish(Launched_& group) {
 }
 
 // The statistics of one tensor from its rows; returns the row after them.
-const int64_t* DeviceReducer::merge_rows(const Asked& asked, const int64_t* row, Measured& to) const {
+const int64_t* DeviceReducer::merge_rows(const Asked& asked, const int64_t* row,
+                                         Measured& to) const {
   const size_t size = asked.values * width_of(asked.kind);
   Measured found(asked.kind >= Kind::int64);
   Hash hash(size);

@@ -1,5 +1,5 @@
-// Statistics of tensors on a device, by one kernel of its vendor for all tensors of a call. The kernel
-// is launched at once, on the current stream; the results are read later by another thread.
+// Statistics of tensors on a device, by one kernel of its vendor for all tensors of a call. The
+// kernel is launched at once, on the current stream; the results are read later by another thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,9 @@ namespace op_tools {
 
 class DeviceReducer {
  public:
-  // starter(device type) -> start(table, device) or None; launcher(type, index): see kernel_launcher.h;
-  // see op_tools/tensors/device_reduction.py for both. problem(text) reports an error.
+  // starter(device type) -> start(table, device) or None; launcher(type, index): see
+  // kernel_launcher.h; see op_tools/tensors/device_reduction.py for both. problem(text) reports an
+  // error.
   DeviceReducer(bool hash_only, py::function starter, py::function launcher, py::function problem);
   ~DeviceReducer();
 
@@ -53,7 +54,8 @@ class DeviceReducer {
   void read(bool wait);
   int64_t launched() const { return launched_; }  // batches
   int64_t finished() const { return finished_; }
-  std::optional<Measured> take(int64_t number, std::string& problem);  // once; none: with the reason
+  std::optional<Measured> take(int64_t number,
+                               std::string& problem);  // once; none: with the reason
 
  private:
   struct Asked {
@@ -61,7 +63,7 @@ class DeviceReducer {
     size_t values;
     Kind kind;
   };
-  struct Launched_ {
+  struct LaunchedBatch {
     Launched native;  // or
     py::object read;  // of Python
     std::vector<Asked> asked;
@@ -71,9 +73,10 @@ class DeviceReducer {
 
   PyObject* starter_of(c10::DeviceType type);
   void launch(c10::ArrayRef<Piece> pieces);
-  void launch_on_stream(Launched_& to, c10::SmallVector<Piece, 4>& pieces, const c10::Stream& stream);
+  void launch_on_stream(LaunchedBatch& to, c10::SmallVector<Piece, 4>& pieces,
+                        const c10::Stream& stream);
   void tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> pieces) const;
-  void finish(Launched_& group);
+  void finish(LaunchedBatch& group);
   const int64_t* merge_rows(const Asked& asked, const int64_t* row, Measured& to) const;
 
   const bool hash_only_;
@@ -83,7 +86,7 @@ class DeviceReducer {
   std::mutex starters_lock_;
   std::atomic<int64_t> next_{0}, launched_{0}, finished_{0};
   std::mutex lock_;  // of what follows
-  std::deque<Launched_> pending_;
+  std::deque<LaunchedBatch> pending_;
   std::unordered_map<int64_t, Measured> found_;
   std::unordered_map<int64_t, std::string> failed_;
 };

@@ -23,7 +23,8 @@ struct Sums {
   uint64_t words = 0, upper = 0;
 };
 
-const uint64_t* hash_keys();  // kBlock of them, on the boundary of a cache line; then their upper halves
+const uint64_t*
+hash_keys();  // kBlock of them, on the boundary of a cache line; then their upper halves
 Sums hash_sums(const uint8_t* data, const uint64_t* key, size_t words);
 uint64_t hash_bytes(const uint8_t* data, size_t size);
 

@@ -22,7 +22,8 @@ Layout::Layout(const at::Tensor& tensor) : width(tensor.element_size()) {
     dims.emplace_back(stride, size);
     count *= static_cast<size_t>(size);
   }
-  std::stable_sort(dims.begin(), dims.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::stable_sort(dims.begin(), dims.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
   while (!dims.empty() && dims.back().first == static_cast<int64_t>(run)) {
     run *= static_cast<size_t>(dims.back().second);
     dims.pop_back();

@@ -12,14 +12,18 @@
 namespace op_tools {
 
 // Null: the tensor has no storage.
-inline c10::StorageImpl* storage_of(const at::Tensor& tensor) { return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
+inline c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
 
 // Whether the values of a tensor are what its memory holds.
 inline bool is_plain(const at::Tensor& tensor) {
   using c10::DispatchKey;
-  constexpr auto odd = c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor, DispatchKey::Python,
-                                            DispatchKey::Quantized, DispatchKey::NestedTensor});
-  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided && storage_of(tensor) != nullptr && !tensor.is_meta();
+  constexpr auto odd =
+      c10::DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor,
+                           DispatchKey::Python, DispatchKey::Quantized, DispatchKey::NestedTensor});
+  return !tensor.key_set().has_any(odd) && tensor.layout() == at::kStrided &&
+         storage_of(tensor) != nullptr && !tensor.is_meta();
 }
 
 inline bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
@@ -33,7 +37,8 @@ struct Layout {
 
   size_t count = 1, width, run = 1;  // values, bytes of each, values that lie side by side
   int64_t times = 1;                 // how often each value occurs in the tensor
-  c10::SmallVector<std::pair<int64_t, int64_t>, 4> dims;  // stride and size, the outermost first, without the runs
+  c10::SmallVector<std::pair<int64_t, int64_t>, 4>
+      dims;  // stride and size, the outermost first, without the runs
 };
 
 // Device memory that is mapped into the host's address space.
@@ -43,8 +48,9 @@ class HostView {
   explicit HostView(py::function window) : window_(std::move(window)) {}
   ~HostView();
 
-  bool reaches(const at::Tensor& tensor);            // a plain tensor
-  const uint8_t* address(const at::Tensor& tensor);  // on the host, after the device has finished its work
+  bool reaches(const at::Tensor& tensor);  // a plain tensor
+  const uint8_t* address(
+      const at::Tensor& tensor);  // on the host, after the device has finished its work
 
  private:
   struct Window {

@@ -10,13 +10,16 @@
 namespace op_tools {
 namespace {
 
-constexpr int64_t kMissing = INT64_MIN;              // in the last field of a row, which the kernel writes last
-constexpr int64_t kSmall = 64, kLarge = 4096;        // rows of the memory that is kept
+constexpr int64_t kMissing = INT64_MIN;  // in the last field of a row, which the kernel writes last
+constexpr int64_t kSmall = 64, kLarge = 4096;  // rows of the memory that is kept
 constexpr int64_t kRow = kGiven + kFields;
 static_assert(kGapsWords % kGiven == 0);
-constexpr int kPolls = 400;                          // before the stream is synchronized
+constexpr int kPolls = 400;  // before the stream is synchronized
 
-bool is_there(const int64_t* row) { return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1])).load(std::memory_order_acquire) != kMissing; }
+bool is_there(const int64_t* row) {
+  return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1]))
+             .load(std::memory_order_acquire) != kMissing;
+}
 
 }  // namespace
 
@@ -64,8 +67,11 @@ const KernelLauncher::Kernel& KernelLauncher::of(c10::Device device) {
   return kernels_.try_emplace(key, made).first->second;
 }
 
-// The driver's null stream is the default stream of the current device; other streams are left to Python.
-bool KernelLauncher::has(const c10::Stream& stream) { return stream.id() == 0 && of(stream.device()).launch != nullptr; }
+// The driver's null stream is the default stream of the current device; other streams are left to
+// Python.
+bool KernelLauncher::has(const c10::Stream& stream) {
+  return stream.id() == 0 && of(stream.device()).launch != nullptr;
+}
 
 Launched KernelLauncher::prepare(const c10::Stream& stream, int64_t rows, int64_t gaps) {
   Launched made;
@@ -82,7 +88,9 @@ Launched KernelLauncher::prepare(const c10::Stream& stream, int64_t rows, int64_
   }
   made.room = need <= kSmall ? kSmall : std::max(need, kLarge);
   const bool is_new = !made.memory.defined();
-  if (is_new) made.memory = at::empty({made.room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
+  if (is_new)
+    made.memory =
+        at::empty({made.room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
   made.start = made.memory.data_ptr<int64_t>();
   if (is_new) made.clear(made.room);
   return made;
@@ -94,7 +102,8 @@ bool KernelLauncher::launch(const Launched& prepared) {
   if (by.capturing(nullptr, &state) != 0 || state != 0) return false;  // a graph is being captured
   void *table = prepared.table(), *results = prepared.results();
   void* arguments[] = {&table, &results};
-  return by.launch(by.kernel, static_cast<unsigned>(prepared.rows), 1, 1, by.threads, 1, 1, 0, nullptr, arguments, nullptr) == 0;
+  return by.launch(by.kernel, static_cast<unsigned>(prepared.rows), 1, 1, by.threads, 1, 1, 0,
+                   nullptr, arguments, nullptr) == 0;
 }
 
 void KernelLauncher::free(Launched& done) {

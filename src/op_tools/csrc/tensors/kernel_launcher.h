@@ -1,4 +1,5 @@
-// Launches a vendor's kernel for statistics without Python: see `launcher` in op_tools/tensors/device_reduction.py.
+// Launches a vendor's kernel for statistics without Python: see `launcher` in
+// op_tools/tensors/device_reduction.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,12 +15,14 @@
 
 namespace op_tools {
 
-constexpr int64_t kGiven = 3, kFields = 2 + kFieldCount;  // numbers of a row: in the table, in the results
+constexpr int64_t kGiven = 3,
+                  kFields = 2 + kFieldCount;  // numbers of a row: in the table, in the results
 constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of the layout of non-contiguous values
 
-// A launched kernel, and the page-locked memory that it reads its table from and writes its results to.
+// A launched kernel, and the page-locked memory that it reads its table from and writes its results
+// to.
 struct Launched {
-  at::Tensor memory;  // the table, the layouts of non-contiguous values, the results
+  at::Tensor memory;           // the table, the layouts of non-contiguous values, the results
   int64_t rows = 0, room = 0;  // room: of the memory, in rows
   std::optional<c10::Stream> stream;
   int64_t* start = nullptr;
@@ -39,14 +42,15 @@ class KernelLauncher {
 
   bool has(const c10::Stream& stream);
   bool reads_gaps(const c10::Stream& stream) { return of(stream.device()).gaps; }
-  Launched prepare(const c10::Stream& stream, int64_t rows, int64_t gaps);  // the caller writes the table
+  Launched prepare(const c10::Stream& stream, int64_t rows,
+                   int64_t gaps);         // the caller writes the table
   bool launch(const Launched& prepared);  // false: not possible, as while a graph is captured
   void free(Launched& done);              // its memory can be used again
 
  private:
   struct Kernel {
-    int (*launch)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* stream,
-                  void** arguments, void** more) = nullptr;
+    int (*launch)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  unsigned, void* stream, void** arguments, void** more) = nullptr;
     void* kernel = nullptr;
     unsigned threads = 0;
     int (*capturing)(void* stream, int* state) = nullptr;

@@ -41,15 +41,23 @@ void Measured::merge(const int64_t* row) {
     if (row[kFinite] == 0 && kMerges[at] != Merge::count) continue;  // it means nothing
     const double value = std::bit_cast<double>(row[at]);
     switch (kMerges[at]) {
-      case Merge::least: whole ? fields[at] = std::min(fields[at], row[at]) : (set(at, std::min(real(at), value)), 0); break;
-      case Merge::most: whole ? fields[at] = std::max(fields[at], row[at]) : (set(at, std::max(real(at), value)), 0); break;
+      case Merge::least:
+        whole ? fields[at] = std::min(fields[at], row[at])
+              : (set(at, std::min(real(at), value)), 0);
+        break;
+      case Merge::most:
+        whole ? fields[at] = std::max(fields[at], row[at])
+              : (set(at, std::max(real(at), value)), 0);
+        break;
       case Merge::total: set(at, real(at) + value); break;
       case Merge::count: fields[at] += row[at]; break;
     }
   }
 }
 
-void widen(float* to, const uint16_t* from, size_t count, bool half) { OP_TOOLS_LOOP(widen(to, from, count, half)); }
+void widen(float* to, const uint16_t* from, size_t count, bool half) {
+  OP_TOOLS_LOOP(widen(to, from, count, half));
+}
 
 // Adds the fields of a chunk of values; T: their type, or uint16_t of those that are widened.
 template <typename T>

@@ -1,5 +1,6 @@
-// What is computed of a tensor's values. The two tables here are followed by the kernels of devices, by
-// lines of JSON and by Python; op_tools/tensors/statistics_reference.py has the same two.
+// What is computed of a tensor's values. The two tables here are followed by the kernels of
+// devices, by lines of JSON and by Python; op_tools/tensors/statistics_reference.py has the same
+// two.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +21,24 @@ inline size_t width_of(Kind kind) {
   return widths[static_cast<int>(kind)];
 }
 
-// What is read of values, in the order of a row of a device's results (behind the two sums of the hash).
-// Low and high are int64 of integers, else double, as are the totals; the last one is a count.
+// What is read of values, in the order of a row of a device's results (behind the two sums of the
+// hash). Low and high are int64 of integers, else double, as are the totals; the last one is a
+// count.
 enum Field : size_t { kLow, kHigh, kTotal, kSquares, kFinite, kNans, kFieldCount };
 enum class Merge { least, most, total, count };
-constexpr Merge kMerges[] = {Merge::least, Merge::most, Merge::total, Merge::total, Merge::count, Merge::count};
+constexpr Merge kMerges[] = {Merge::least, Merge::most,  Merge::total,
+                             Merge::total, Merge::count, Merge::count};
 static_assert(std::size(kMerges) == kFieldCount);
 
 // The fields of one tensor, and its hash.
 struct Measured {
   explicit Measured(bool whole = false) : whole(whole) {
-    if (whole) fields[kLow] = std::numeric_limits<int64_t>::max(), fields[kHigh] = std::numeric_limits<int64_t>::min();
-    else set(kLow, std::numeric_limits<double>::max()), set(kHigh, std::numeric_limits<double>::lowest());
+    if (whole)
+      fields[kLow] = std::numeric_limits<int64_t>::max(),
+      fields[kHigh] = std::numeric_limits<int64_t>::min();
+    else
+      set(kLow, std::numeric_limits<double>::max()),
+          set(kHigh, std::numeric_limits<double>::lowest());
   }
 
   double real(size_t field) const { return std::bit_cast<double>(fields[field]); }
@@ -81,7 +88,8 @@ constexpr Statistic kStatistics[] = {
        return found.fields[kFinite] > 0 ? Number(std::sqrt(squares)) : Number();
      }},
     {"nonfinite", [](const Measured& found) { return Number(found.nonfinite()); }},
-    {"nans", [](const Measured& found) { return Number(found.times * found.fields[kNans]); }, false},
+    {"nans", [](const Measured& found) { return Number(found.times * found.fields[kNans]); },
+     false},
 };
 
 // Values that lie side by side in host memory, each of which occurs `times` times in the tensor.

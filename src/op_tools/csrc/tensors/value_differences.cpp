@@ -11,14 +11,15 @@ namespace py = pybind11;
 
 namespace op_tools {
 
-constexpr size_t kSome = 1024;  // values whose squares are summed in float32 before they are in float64
+constexpr size_t kSome =
+    1024;  // values whose squares are summed in float32 before they are in float64
 
 // What two rows of values differ by. The sums are over pairs of which both are finite.
 struct Compared {
   int64_t differing = 0;  // by their bits, but that all nan are alike
-  int64_t apart = 0;      // of which one is finite and the other is not, or infinities of both signs
-  double largest = 0;     // difference
-  double square = 0;      // sum of squares of differences
+  int64_t apart = 0;   // of which one is finite and the other is not, or infinities of both signs
+  double largest = 0;  // difference
+  double square = 0;   // sum of squares of differences
   double left = 0, right = 0;  // sums of squares
 
   void one(double a, double b) {
@@ -84,7 +85,8 @@ static Compared compared(const uint8_t* a, const uint8_t* b, size_t count, Kind 
     const T *x = reinterpret_cast<const T*>(a), *y = reinterpret_cast<const T*>(b);
     return by_pieces(count, [&](Compared& found, size_t at, size_t some) {
       if constexpr (std::is_same_v<T, float>) floats(found, x + at, y + at, some);
-      else if constexpr (std::is_same_v<T, uint16_t>) halves(found, x + at, y + at, some, kind == Kind::float16);
+      else if constexpr (std::is_same_v<T, uint16_t>)
+        halves(found, x + at, y + at, some, kind == Kind::float16);
       else others(found, x + at, y + at, some);
     });
   };
@@ -108,9 +110,11 @@ void bind_value_differences(py::module_& m) {
         Compared found;
         {
           py::gil_scoped_release release;
-          found = compared(reinterpret_cast<const uint8_t*>(a), reinterpret_cast<const uint8_t*>(b), count, static_cast<Kind>(kind));
+          found = compared(reinterpret_cast<const uint8_t*>(a), reinterpret_cast<const uint8_t*>(b),
+                           count, static_cast<Kind>(kind));
         }
-        return py::make_tuple(found.differing, found.apart, found.largest, std::sqrt(found.square), std::sqrt(found.left), std::sqrt(found.right));
+        return py::make_tuple(found.differing, found.apart, found.largest, std::sqrt(found.square),
+                              std::sqrt(found.left), std::sqrt(found.right));
       },
       "differing, apart, largest difference, norms of the difference and of both");
 }

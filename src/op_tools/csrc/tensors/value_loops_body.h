@@ -1,5 +1,5 @@
-// The loops over values. value_loops.h includes this once for each kind of processor, in a namespace of its own,
-// with `kBytes`, the size of the processor's vectors.
+// The loops over values. value_loops.h includes this once for each kind of processor, in a
+// namespace of its own, with `kBytes`, the size of the processor's vectors.
 
 template <typename T, size_t size>
 struct VectorOf {
@@ -9,7 +9,8 @@ template <typename T>
 using Vector = typename VectorOf<T, kBytes>::type;
 constexpr size_t kDoubles = kBytes / sizeof(double);
 template <typename T>
-using Part = typename VectorOf<T, kDoubles * sizeof(T)>::type;  // values that are a vector as doubles
+using Part =
+    typename VectorOf<T, kDoubles * sizeof(T)>::type;  // values that are a vector as doubles
 
 template <typename V, typename T>
 static V loaded(const T* from) {
@@ -23,7 +24,8 @@ static void add_sums(Sums& to, const uint8_t* data, const uint64_t* key, size_t 
   Vector<uint64_t> words{}, upper{};
   size_t i = 0;
   for (; i + kDoubles <= count; i += kDoubles) {
-    const auto word = loaded<Vector<uint64_t>>(data + 8 * i), factor = loaded<Vector<uint64_t>>(key + i);
+    const auto word = loaded<Vector<uint64_t>>(data + 8 * i),
+               factor = loaded<Vector<uint64_t>>(key + i);
     words += word * factor;
     upper += (word >> 32) * factor;
   }
@@ -34,8 +36,8 @@ static void add_sums(Sums& to, const uint8_t* data, const uint64_t* key, size_t 
   }
 }
 
-// Adds the fields of values that lie side by side. Without `masked` nothing is added if some value is not finite,
-// which their squares tell; then `masked` leaves those out.
+// Adds the fields of values that lie side by side. Without `masked` nothing is added if some value
+// is not finite, which their squares tell; then `masked` leaves those out.
 template <typename T, bool masked = false>
 static void add_fields(Measured& to, const T* data, size_t count) {
   constexpr size_t kLanes = kBytes / sizeof(T), kParts = kLanes / kDoubles;
@@ -67,7 +69,8 @@ static void add_fields(Measured& to, const T* data, size_t count) {
   int64_t finite = static_cast<int64_t>(whole), nan_count = 0;
   for (size_t lane = 0; lane < kLanes; lane++) {
     lowest = std::min(lowest, low[lane]), highest = std::max(highest, high[lane]);
-    total += sum[lane / kDoubles][lane % kDoubles], squares += square[lane / kDoubles][lane % kDoubles];
+    total += sum[lane / kDoubles][lane % kDoubles],
+        squares += square[lane / kDoubles][lane % kDoubles];
     finite += nonfinite[lane], nan_count -= nans[lane];
   }
   for (size_t i = whole; i < count; i++) {
@@ -79,7 +82,8 @@ static void add_fields(Measured& to, const T* data, size_t count) {
     total += wide, squares += wide * wide, finite++;
   }
   if constexpr (!is_whole && !masked)
-    if (!(squares < std::numeric_limits<double>::infinity())) return add_fields<T, true>(to, data, count);
+    if (!(squares < std::numeric_limits<double>::infinity()))
+      return add_fields<T, true>(to, data, count);
   int64_t row[kFieldCount];
   row[kLow] = bits_of(lowest), row[kHigh] = bits_of(highest);
   row[kTotal] = bits_of(total), row[kSquares] = bits_of(squares);
@@ -88,7 +92,8 @@ static void add_fields(Measured& to, const T* data, size_t count) {
 }
 
 static float from_float16(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16,
+                 magnitude = static_cast<uint32_t>(bits & 0x7fff) << 13;
   // as if its exponent were float32's, which is 112 off; exact for subnormals too
   const float scaled = std::bit_cast<float>(magnitude) * 5.192296858534828e33f;
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0;  // inf, nan
@@ -99,7 +104,8 @@ static void widen(float* to, const uint16_t* from, size_t count, bool half) {
   if (half)
     for (size_t i = 0; i < count; i++) to[i] = from_float16(from[i]);
   else
-    for (size_t i = 0; i < count; i++) to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
+    for (size_t i = 0; i < count; i++)
+      to[i] = std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16);
 }
 
 // What whole vectors of two rows differ by; sums in float32.

@@ -12,10 +12,13 @@
 namespace op_tools {
 
 inline int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
-// An event of the device, or nanoseconds of the host where the device is the CPU. Empty: nothing was done.
+// An event of the device, or nanoseconds of the host where the device is the CPU. Empty: nothing
+// was done.
 struct Mark {
   c10::Event* event = nullptr;
   int64_t time = 0;
@@ -25,7 +28,8 @@ struct Mark {
 using RecordEvent = int (*)(void* event, void* stream);
 inline RecordEvent driver_record(c10::Device device) {
   void* library = device.is_cuda() ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : nullptr;
-  return library == nullptr ? nullptr : reinterpret_cast<RecordEvent>(dlsym(library, "cuEventRecord"));
+  return library == nullptr ? nullptr
+                            : reinterpret_cast<RecordEvent>(dlsym(library, "cuEventRecord"));
 }
 
 // Marks in the current stream of one device. Events are used again and again.
@@ -40,9 +44,11 @@ class Clock {
     c10::Event* event = take();
     const c10::impl::VirtualGuardImpl guard(device_.type());
     const c10::Stream stream = guard.getStream(device_);
-    // torch makes an event when it is first recorded; null is the default stream of the current device
+    // torch makes an event when it is first recorded; null is the default stream of the current
+    // device
     const bool known = record_ != nullptr && event->eventId() != nullptr && stream.id() == 0;
-    if (!known || guard.getDevice() != device_ || record_(event->eventId(), nullptr) != 0) event->record(stream);
+    if (!known || guard.getDevice() != device_ || record_(event->eventId(), nullptr) != 0)
+      event->record(stream);
     return {event, 0};
   }
 

@@ -56,24 +56,30 @@ struct Row {
 
 class TimeSink : public Sink {
  public:
-  // has_clock(device) -> bool: torch's events time it; op(name) -> (its lists are told by their ends,
-  // it is a view); kind(function, name, args, kwargs, result, module, site) -> number of calls that
-  // are counted together; flush() is called when `limit` calls are over; problem(text).
-  TimeSink(size_t limit, py::function has_clock, py::function op, py::function kind, py::function flush, py::function problem);
+  // has_clock(device) -> bool: torch's events time it; op(name) -> (its lists are told by their
+  // ends, it is a view); kind(function, name, args, kwargs, result, module, site) -> number of
+  // calls that are counted together; flush() is called when `limit` calls are over; problem(text).
+  TimeSink(size_t limit, py::function has_clock, py::function op, py::function kind,
+           py::function flush, py::function problem);
   ~TimeSink() override;
 
-  bool accepts(const at::Tensor& tensor) override { return tensor.is_cpu() || clock_of(tensor.device()) != nullptr; }
+  bool accepts(const at::Tensor& tensor) override {
+    return tensor.is_cpu() || clock_of(tensor.device()) != nullptr;
+  }
   void enter(CallView& call) override;
   void returned(CallView& call) override;
-  void follow(const CallView& call, CallRegion& region, size_t outputs, std::shared_ptr<void> owner) override;
+  void follow(const CallView& call, CallRegion& region, size_t outputs,
+              std::shared_ptr<void> owner) override;
   void exit(CallView& call, const TensorList& outputs) override;
   void report(PyObject* op, const char* error) override;
 
-  // The lines of the calls that are over, with `others` among them, by their ids; everything: of all, and
-  // waits for the device. cells(kind, places or None) -> the texts before and after the times.
+  // The lines of the calls that are over, with `others` among them, by their ids; everything: of
+  // all, and waits for the device. cells(kind, places or None) -> the texts before and after the
+  // times.
   using Line = std::pair<int64_t, std::string>;
   py::bytes lines(bool everything, std::vector<Line> others, const py::function& cells);
-  py::dict sums();  // {kind: (times of forward, of backward)} of the calls that were over since the last time
+  py::dict sums();  // {kind: (times of forward, of backward)} of the calls that were over since the
+                    // last time
   size_t pending();
   int64_t spent() const { return cost_; }
 
@@ -94,7 +100,8 @@ class TimeSink : public Sink {
   const Op& op_of(const std::string* name);
   int kind_of(const CallView& call, Begun& begun);
   const Cells& cells_of(const Row& row, const py::function& cells);
-  void append_line(const Row& row, double forward, double backward, const Cells& cells, std::string& to) const;
+  void append_line(const Row& row, double forward, double backward, const Cells& cells,
+                   std::string& to) const;
 
   py::function has_clock_, op_, kind_, flush_, problem_;
   // guarded by the GIL
