@@ -40,19 +40,22 @@ test: setup build lint ## Set up, build, lint, and run the tests
 	@echo "[test] pytest"
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
-lint: setup ## ruff check, ruff format --check, mypy --strict, licence lines
+lint: setup ## ruff check, ruff format --check, clang-format, mypy --strict, licence lines
 	@echo "[lint] ruff check"
 	@$(VENV)/bin/ruff check .
 	@echo "[lint] ruff format --check"
 	@$(VENV)/bin/ruff format --check .
 	@echo "[lint] scripts/spdx --check"
 	@$(PY) scripts/spdx --check
+	@echo "[lint] clang-format --dry-run op_tools/csrc"
+	@$(VENV)/bin/clang-format --dry-run -Werror $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 	@echo "[lint] mypy --strict $(TYPED)"
 	@$(PY) -m mypy $(TYPED)
 
 format: setup ## Let ruff fix and format the tree
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/clang-format -i $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 
 opinfo: setup build ## Every operator of torch's own test database on the device (long)
 	@$(OPINFO_CMD)
