@@ -16,13 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._dynamo.eval_frame import (
-    _FrameAction,
-    _FrameExecStrategy,
-    get_eval_frame_callback,
-    set_code_exec_strategy,
-)
-from torch._compile import _disable_dynamo
 from torch._ops import OpOverload
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
@@ -85,20 +78,10 @@ class _FunctionMode(TorchFunctionMode):
     ) -> Any:
         if is_compiling():  # a graph is being made: its kernels are seen at the aten level
             return func(*args, **(kwargs or {}))
-        made = _api.get(func, _undecided)
-        if made is _undecided:
-            made = decide("api", func)
-        if made is None:
-            return func(*args) if kwargs is None else func(*args, **kwargs)
-        return made(func, args, kwargs or {})
+        return _intercepted("api", _api, func, args, kwargs)
 
 
 class _DispatchMode(TorchDispatchMode):
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch's own way takes two frames more in each call, and as long as all the rest of it."""
-        return False
-
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
@@ -106,28 +89,24 @@ class _DispatchMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if get_eval_frame_callback() is None:
-            return _dispatched(func, args, kwargs)
-        return _undisturbed(func, args, kwargs)  # torch.compile is not to look into it
+        return _intercepted("aten", _aten, func, args, kwargs)
 
 
-def _dispatched(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+def _intercepted(
+    level: Level,
+    decided: dict[Any, _Made | None],
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
 ) -> Any:
-    """A call that the dispatch mode sees."""
-    made = _aten.get(func, _undecided)
+    made = decided.get(func, _undecided)
     if made is _undecided:
-        made = decide("aten", func)
+        made = decide(level, func)
     if made is None:
         return func(*args) if kwargs is None else func(*args, **kwargs)
     return made(func, args, kwargs or {})
 
 
-_undisturbed = _disable_dynamo(_dispatched, recursive=True)
-set_code_exec_strategy(
-    _DispatchMode.__torch_dispatch__.__code__,
-    _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT),
-)
 _function_mode = _FunctionMode()
 _dispatch_mode = _DispatchMode()  # type: ignore[no-untyped-call]
 
@@ -188,7 +167,7 @@ def _by_mode(tool: Tool) -> bool:
     return tool.level != "aten" or not _native or not tool.only_looks
 
 
-# What torch's observers ask and tell about kernels; see kernels.py.
+# What torch's observers ask and tell about kernels; see native_library.py.
 
 
 def _decide_kernel(name: str) -> Any:
