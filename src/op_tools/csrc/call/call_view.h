@@ -57,7 +57,7 @@ class Sink {
   virtual bool accepts(const at::Tensor& tensor) = 0;  // false: the call is left to Python
   virtual bool reads_on_host(const at::Tensor& tensor) {
     return false;
-  }                                         // reading takes long: the GIL is released for it
+  }  // reading takes long: the GIL is released for it
   virtual void enter(CallView& call) = 0;   // right before the call
   virtual void returned(CallView& call) {}  // right after it
   // The nodes that the call made. The owner is to be held while gradients may come.

@@ -37,6 +37,7 @@ class Clock {
  public:
   explicit Clock(c10::Device device) : device_(device), record_(driver_record(device)) {}
 
+  c10::Device device() const { return device_; }
   bool is_host() const { return device_.is_cpu(); }
 
   Mark mark() {

@@ -1,5 +1,6 @@
 #include "time_sink.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Device.h>
 
@@ -318,23 +319,29 @@ py::bytes TimeSink::lines(bool everything, std::vector<Line> others, const py::f
     const Cells* cells = nullptr;
   };
   std::vector<Over> over;
+  std::string failed;
   {
     py::gil_scoped_release release;  // what a device waits for may need it
-    for (auto& row : rows) {
-      std::lock_guard hold(row->lock);
-      const auto reached = [&](const auto& span) { return row->clock->has_reached(span.second); };
-      const bool is_over = row->complete() && row->clock->has_reached(row->end) &&
-                           std::all_of(row->spans.begin(), row->spans.end(), reached);
-      if (!everything && !is_over) {
-        kept.push_back(std::move(row));
-        continue;
+    c10::OptionalDeviceGuard on;     // else a thread of ours would begin to use the first device
+    for (auto& row : rows) try {
+        if (!row->clock->is_host()) on.reset_device(row->clock->device());
+        std::lock_guard hold(row->lock);
+        const auto reached = [&](const auto& span) { return row->clock->has_reached(span.second); };
+        const bool is_over = row->complete() && row->clock->has_reached(row->end) &&
+                             std::all_of(row->spans.begin(), row->spans.end(), reached);
+        if (!everything && !is_over) {
+          kept.push_back(std::move(row));
+          continue;
+        }
+        double backward = 0;
+        for (const auto& [from, to] : row->spans) backward += row->clock->between(from, to);
+        over.push_back({row, row->clock->between(row->start, row->end), backward});
+        row->release();
+      } catch (const std::exception& error) {  // its events fail: the call has no line
+        failed = error.what();
       }
-      double backward = 0;
-      for (const auto& [from, to] : row->spans) backward += row->clock->between(from, to);
-      over.push_back({row, row->clock->between(row->start, row->end), backward});
-      row->release();
-    }
   }
+  if (!failed.empty()) problem_(failed);
   for (auto& [row, forward, backward, texts] : over) {
     texts = &cells_of(*row, cells);
     auto& [of_forward, of_backward] = sums_[row->kind];
