@@ -225,8 +225,8 @@ FAULTS: dict[str, Fault] = {
     "out_of_memory": Fault("One call finds no memory.", ".*", out_of_memory, {"call": 1}),
     "bit_flip": Fault("Now and then a bit flips.", ".*", bit_flip, {"p": 0.001, "seed": 0}),
     "late_copy": Fault(
-        "A non_blocking copy arrives only at the next synchronization: read too early, the "
-        "target is stale.",
+        "A non_blocking copy to the host arrives only at the next synchronization: read too "
+        "early, the target is stale.",
         "_copy_from",
         switch=_switch_late_copies,
     ),

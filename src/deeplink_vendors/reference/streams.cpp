@@ -84,7 +84,8 @@ int memory_copy(const DipuCopy* c) {
   if (c->blocking != 0 && c->stream_device >= 0) stream_synchronize(c->stream_device, c->stream);
   void* dst = host_address(c->dst_device, c->dst);
   const void* src = host_address(c->src_device, c->src);
-  if (c->blocking == 0 && g_late.load(std::memory_order_relaxed)) {
+  // kernels that follow a copy to the device on its stream read what was copied
+  if (c->blocking == 0 && c->dst_device == DIPU_HOST && g_late.load(std::memory_order_relaxed)) {
     auto copy = std::make_shared<LateCopy>();
     copy->dst = dst;
     copy->bytes.assign(static_cast<const char*>(src), static_cast<const char*>(src) + c->bytes);
