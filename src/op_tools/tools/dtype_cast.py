@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from deeplink import settings
 from op_tools.core import op_names, terminal
 from op_tools.core.call import Call, device_of, tensors
-from op_tools.core.filters import signature
 from op_tools.core.options import Options
-from op_tools.core.tool import Started, Substitute
-from op_tools.tensors.host_transfer import Copies, Saved, converted, mapped, no_autocast, placed
-from op_tools.tools.fallback import dense, dtypes_on_device, moves
+from op_tools.core.tool import Started
+from op_tools.tensors.host_transfer import Copies, converted, no_autocast
+from op_tools.tools.fallback import OnCopies, dense, give_back, moves, run
 
 # They are asked for a type; another one is not what the program wants.
 CONVERSIONS = frozenset(
@@ -27,7 +24,7 @@ CONVERSIONS = frozenset(
 )
 
 
-class OpDtypeCast(Substitute):
+class OpDtypeCast(OnCopies):
     """Arguments are cast by OP_DTYPE_CAST_DICT (or `casts`), and results back to the type that
     torch's promotion gives for the arguments as they were.
     """
@@ -37,9 +34,8 @@ class OpDtypeCast(Substitute):
     excluded = op_names.VIEWS | op_names.UNINITIALISED | op_names.TRANSFERS | CONVERSIONS
 
     def begin(self, options: Options) -> None:
-        self.hits: Counter[str] = Counter()
+        super().begin(options)
         self._used: Counter[torch.dtype] = Counter()
-        self._dtypes: dict[Hashable, list[torch.dtype]] = {}
         self._given = options.more.get("casts")
         self._casts()  # a dict that cannot be is told at the start
 
@@ -60,47 +56,24 @@ class OpDtypeCast(Substitute):
         given = [tensor.dtype for tensor in tensors(call.args, call.kwargs)]
         if device is None or not any(dtype in casts for dtype in given):
             return NotImplemented
-        wanted = self._expected(call, device)
+        wanted = self.expected(call, device)
         autocast = torch.is_autocast_enabled(device.type)
         if autocast:  # it would give the arguments one type: the widest of those asked for
             floating = [casts.get(dtype, dtype) for dtype in given if dtype.is_floating_point]
             widest = functools.reduce(torch.promote_types, floating)
             casts = {dtype: widest for dtype in given if dtype.is_floating_point}
         copies = Copies(lambda t: converted(t, t.device, casts.get(t.dtype)), call=call)
-        saved = Saved(copies)
-        with no_autocast(device) if autocast else nullcontext(), saved.hooks():
-            result = call.run_on(copies.of(call.args), copies.of(call.kwargs))
-        if any(copies.shares(t) and copies.original_of(t) is None for t in tensors(result)):
-            return NotImplemented  # a view of an argument
-        for one in copies.written():
-            one.write_back()
-        expected = iter(wanted)
-        moved: list[tuple[Tensor, Tensor]] = []
-
-        def back(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            dtype, given = next(expected), copies.original_of(leaf)
-            if given is None:
-                given = placed(leaf, leaf.device, dtype)
-            moved.append((leaf, given))
-            return given
-
-        returned = mapped(result, back)
-        saved.returned(moved)
+        with no_autocast(device) if autocast else nullcontext():
+            done = run(call, copies, copies.of(call.args), copies.of(call.kwargs))
+        if done.has_view:
+            return NotImplemented
+        returned = give_back(call, done, device, wanted)
         self.hits[call.name] += 1
         changed = [(o, c) for o, c in copies if o.dtype != c.dtype]
         self._used.update(original.dtype for original, _ in changed)
         if terminal.verbose():
-            self._show(call, copies, result, returned)
+            self._show(call, copies, done.result, returned)
         return returned
-
-    def _expected(self, call: Call, device: torch.device) -> list[torch.dtype]:
-        """The types of the results without us: the device is asked, once for each signature."""
-        key = (signature(call), torch.is_autocast_enabled(device.type))
-        if key not in self._dtypes:
-            self._dtypes[key] = dtypes_on_device(call, device)
-        return self._dtypes[key]
 
     def _show(self, call: Call, copies: Copies, result: Any, returned: Any) -> None:
         config = settings.OP_DTYPE_CAST_DICT.show(
@@ -120,10 +93,7 @@ class OpDtypeCast(Substitute):
         terminal.say(terminal.grid(("name", "target", "action", "config"), rows))
 
     def finish(self, started: Started) -> None:
-        total = sum(self.hits.values())
-        lines = [f"OpDtypeCast: {total} calls of {len(self.hits)} operators in another type"]
-        if self.hits:
-            lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))
+        lines = self.summary("in another type")
         unused = [str(source) for source in self._casts() if not self._used[source]]
         if unused and started.applied:
             lines.append(f"OpDtypeCast: no argument was of {', '.join(unused)}")

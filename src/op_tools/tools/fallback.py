@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,30 @@ HALVES = (torch.float16, torch.bfloat16)
 TAKE_DTYPE = frozenset("prod softmax log_softmax cumprod cumsum sum".split())
 
 
-class OpFallback(Substitute):
+class OnCopies(Substitute):
+    """Makes a call on copies of its arguments. Views compute nothing, and are left alone."""
+
+    def begin(self, options: Options) -> None:
+        self.hits: Counter[str] = Counter()
+        self._dtypes: dict[Hashable, list[torch.dtype]] = {}
+
+    def expected(self, call: Call, device: torch.device, *more: Hashable) -> list[torch.dtype]:
+        """The types of the results on the device, which is asked once for each signature."""
+        key = (signature(call), torch.is_autocast_enabled(device.type), *more)
+        if key not in self._dtypes:
+            self._dtypes[key] = dtypes_on_device(call, device)
+        return self._dtypes[key]
+
+    def summary(self, text: str) -> list[str]:
+        """How many calls of which operators; `text`: what became of them."""
+        total = sum(self.hits.values())
+        lines = [f"{type(self).__name__}: {total} calls of {len(self.hits)} operators {text}"]
+        if self.hits:
+            lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))
+        return lines
+
+
+class OpFallback(OnCopies):
     """Results, writes to arguments, aliases and gradients are those of the operator on the CPU,
     on the device. Views and copies between devices are left to the device: they compute nothing.
     """
@@ -45,8 +69,7 @@ class OpFallback(Substitute):
     excluded |= {"_efficientzerotensor"}  # zeros without memory
 
     def begin(self, options: Options) -> None:
-        self.hits: Counter[str] = Counter()
-        self._dtypes: dict[Hashable, list[torch.dtype]] = {}
+        super().begin(options)
         self._refused: dict[Hashable, bool] = {}
 
     def substitute(self, call: Call) -> Any:
@@ -59,14 +82,13 @@ class OpFallback(Substitute):
             return NotImplemented
         with random_numbers_of(device) as draws:
             done = self._on_host(call, device, draws)
-            copies = done.copies
-            if any(copies.shares(t) and copies.original_of(t) is None for t in done.results):
-                draws.is_kept = False  # a view of an argument: here it would be one of the copy
+            if done.has_view:
+                draws.is_kept = False
                 return NotImplemented
         returned = give_back(call, done, device)
         self.hits[call.name] += 1
         if terminal.verbose():
-            _show(call, copies, done.result, returned)
+            _show(call, done.copies, done.result, returned)
         return returned
 
     def _refuses(self, call: Call, device: torch.device) -> bool:
@@ -105,10 +127,7 @@ class OpFallback(Substitute):
     def _under_autocast(self, call: Call, device: torch.device, draws: Draws) -> Done:
         """In the types that the device's autocast chooses, which the CPU's may not."""
         chosen = torch.get_autocast_dtype(device.type)
-        key = (signature(call), chosen)
-        if key not in self._dtypes:
-            self._dtypes[key] = dtypes_on_device(call, device)
-        wanted = self._dtypes[key]
+        wanted = self.expected(call, device, chosen)
         floating = [dtype for dtype in wanted if dtype.is_floating_point]
         if chosen in floating:
             with torch.autocast("cpu", dtype=chosen):
@@ -125,11 +144,7 @@ class OpFallback(Substitute):
         return done
 
     def finish(self, started: Started) -> None:
-        total = sum(self.hits.values())
-        lines = [f"OpFallback: {total} calls of {len(self.hits)} operators ran on the CPU"]
-        if self.hits:
-            lines.append("  " + ", ".join(f"{n} x {name}" for name, n in self.hits.most_common(8)))
-        terminal.summary(self, started, lines)
+        terminal.summary(self, started, self.summary("ran on the CPU"))
 
 
 def moves(call: Call) -> bool:
@@ -178,6 +193,12 @@ class Done:
     def results(self) -> list[Tensor]:
         return list(tensors(self.result))
 
+    @property
+    def has_view(self) -> bool:
+        """Whether a result is a view of an argument: it would be one of a copy."""
+        copies = self.copies
+        return any(copies.shares(t) and copies.original_of(t) is None for t in self.results)
+
     def cast(self, dtype_of: Callable[[Tensor], torch.dtype]) -> None:
         """Casts results. An argument that is a result stays one if the type is the argument's."""
         self.result = mapped(self.result, lambda leaf: self._cast(leaf, dtype_of))
@@ -215,10 +236,14 @@ def run_on_copies(call: Call, copy: Callable[[Tensor], Tensor], draws: Draws) ->
     kwargs = {key: mapped(value, change) for key, value in copies.of(call.kwargs).items()}
     if kwargs.get("device") is not None:
         kwargs["device"] = _CPU
+    return run(call, copies, args, kwargs)
+
+
+def run(call: Call, copies: Copies, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
+    """The call on arguments that were made of copies."""
     saved = Saved(copies)
     with saved.hooks():
-        result = call.run_on(args, kwargs)
-    return Done(result, copies, saved)
+        return Done(call.run_on(args, kwargs), copies, saved)
 
 
 _CPU = torch.device("cpu")
@@ -226,8 +251,13 @@ _CPU = torch.device("cpu")
 _STAY = {"_pack_padded_sequence": 1, "_pad_packed_sequence": 1}
 
 
-def give_back(call: Call, done: Done, device: torch.device) -> Any:
-    """Writes what the call wrote, and moves its results: an argument stays that argument."""
+def give_back(
+    call: Call, done: Done, device: torch.device, dtypes: Iterable[torch.dtype] | None = None
+) -> Any:
+    """Writes what the call wrote, and moves its results, cast to `dtypes` where they are given: an
+    argument stays that argument.
+    """
+    types = itertools.repeat(None) if dtypes is None else iter(dtypes)
     for one in done.copies.written():
         one.write_back()
     moved: list[tuple[Tensor, Tensor]] = []
@@ -235,9 +265,9 @@ def give_back(call: Call, done: Done, device: torch.device) -> Any:
     def place(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        given = done.copies.original_of(leaf)
+        given, dtype = done.copies.original_of(leaf), next(types)
         if given is None:
-            given = placed(leaf, device)
+            given = placed(leaf, device, dtype)
         moved.append((leaf, given))
         return given
 

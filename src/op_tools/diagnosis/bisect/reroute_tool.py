@@ -151,8 +151,7 @@ class OpReroute(OpFallback):
                 done = run_on_copies(call, _widened, draws)
         except (RuntimeError, NotImplementedError):  # of mixed types, or a kernel that is not there
             return super().substitute(call)
-        copies = done.copies
-        if any(copies.shares(t) and copies.original_of(t) is None for t in done.results):
+        if done.has_view:
             return NotImplemented
         done.cast(lambda _: next(wanted))
         return give_back(call, done, device)
