@@ -29,6 +29,7 @@ from op_tools.tensors.mutation import written_by_schema
 from op_tools.tensors.statistics_sink import statistics_sink
 
 KEPT = 100  # alarms that are kept in full; the rest are counted
+SCALED = "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
 
 
 @dataclass(frozen=True)
@@ -50,30 +51,14 @@ class Alarm:
 
     id: int
     op: str
-    kind: str  # "NaN" or "Inf"
     direction: Direction
     step: int
     module: str
     where: str
     inputs: tuple[Extent, ...]
     outputs: tuple[Extent, ...]
+    kind: str = ""  # "NaN" or "Inf"
     note: str = ""
-
-
-@dataclass(frozen=True)
-class _Bad:
-    """A call with NaN or Inf in a result."""
-
-    id: int
-    op: str
-    direction: Direction
-    step: int
-    module: str
-    where: str
-    inputs: tuple[Extent, ...]
-    outputs: tuple[Extent, ...]
-    of_gradient: bool  # the inputs and outputs are gradients of the call
-    infinite_argument: bool
 
 
 @dataclass(slots=True)
@@ -148,7 +133,7 @@ class OpOverflowCheck(Observer):
             lines = self._sink.take(everything).splitlines()
         with self._lock:
             for line in lines:
-                self._judge(_bad(json.loads(line)))
+                self._judge(*_parsed(json.loads(line)))
 
     # Calls that Python observes.
 
@@ -192,28 +177,29 @@ class OpOverflowCheck(Observer):
         of_gradient: bool,
     ) -> None:
         direction: Direction = "backward" if of_gradient else call.direction
-        more = (direction, call.step, call.module, call.where, before, after)
-        bad = _Bad(call.id, call.name, *more, of_gradient, not of_gradient and meant(call))
+        where = call.step, call.module, call.where
+        alarm = Alarm(call.id, call.name, direction, *where, before, after)
         with self._lock:
-            self._judge(bad)
+            self._judge(alarm, of_gradient, not of_gradient and meant(call))
 
     # Verdicts.
 
-    def _judge(self, bad: _Bad) -> None:
-        """Counts a call; an alarm where its arguments had no NaN or Inf."""
-        before, after = (_health(side) for side in (bad.inputs, bad.outputs))
+    def _judge(self, alarm: Alarm, of_gradient: bool, infinite_argument: bool) -> None:
+        """Counts a call; keeps it where its arguments had no NaN or Inf. `of_gradient`: its inputs
+        and outputs are gradients.
+        """
+        before, after = (_health(side) for side in (alarm.inputs, alarm.outputs))
         new_nan = after.nan and not before.nan
         new_inf = after.inf and not before.inf and not before.nan
-        if new_inf and not new_nan and bad.infinite_argument and not bad.of_gradient:
+        if new_inf and not new_nan and infinite_argument:
             return
         if not (new_nan or new_inf):
             self._propagated += 1
             return
         self._count += 1
         if len(self._alarms) < KEPT:
-            kind = "NaN" if new_nan else "Inf"
-            more = (bad.direction, bad.step, bad.module, bad.where, bad.inputs, bad.outputs)
-            self._alarms.append(Alarm(bad.id, bad.op, kind, *more, _note(bad)))
+            note = SCALED if of_gradient and _scaling() else ""
+            self._alarms.append(replace(alarm, kind="NaN" if new_nan else "Inf", note=note))
 
     def _show(self, call: Call, result: Any) -> None:
         columns = ("name", "inf_or_nan", "min", "max", "mean", "std", "norm")
@@ -245,24 +231,18 @@ def _site(code: CodeType, line: int) -> str:
     return json.dumps(str(Site(code.co_filename, line, code.co_name)))
 
 
-def _bad(row: dict[str, Any]) -> _Bad:
-    """A call with NaN or Inf, from its line."""
+def _parsed(row: dict[str, Any]) -> tuple[Alarm, bool, bool]:
+    """A recorded call with NaN or Inf; whether its values are gradients, and has an Inf of the
+    program's own among its arguments.
+    """
     of_gradient = "grad_inputs" in row
     given = row["grad_outputs"] if of_gradient else row["inputs"]
     made = row["grad_inputs"] if of_gradient else row["outputs"]
-    more = list(row.get("mutated", {}).values())
-    return _Bad(
-        row["id"],
-        row["op"],
-        "backward" if of_gradient else row["direction"],
-        row["step"],
-        row["module"],
-        row["site"] or "(unknown line)",
-        _extents_of(given),
-        _extents_of([*made, *more]),
-        of_gradient,
-        row.get("infinite_argument", False),
-    )
+    outputs = _extents_of([*made, *row.get("mutated", {}).values()])
+    direction: Direction = "backward" if of_gradient else row["direction"]
+    where = row["step"], row["module"], row["site"] or "(unknown line)"
+    alarm = Alarm(row["id"], row["op"], direction, *where, _extents_of(given), outputs)
+    return alarm, of_gradient, not of_gradient and row.get("infinite_argument", False)
 
 
 def _extents_of(found: list[dict[str, Any] | None]) -> tuple[Extent, ...]:
@@ -329,12 +309,6 @@ def meant(call: Call) -> bool:
 
     mapped((call.args, dict(call.kwargs)), look)
     return found
-
-
-def _note(bad: _Bad) -> str:
-    if bad.of_gradient and _scaling():
-        return "a GradScaler is in use: it skips a step whose gradients overflow, and goes on"
-    return ""
 
 
 def _scaling() -> bool:
