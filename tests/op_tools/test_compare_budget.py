@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +13,10 @@ from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import OpAutoCompare
 from op_tools.compare import budget as module
-from op_tools.compare.budget import Budget
+from op_tools.compare.budget import Budget, Pace
 from op_tools.compare.tool import BEYOND
+from op_tools.core.call import Call
+from op_tools.core.worker import Background
 
 
 class Clock:
@@ -72,6 +75,39 @@ def test_what_is_beyond_the_budget_is_counted(capsys: pytest.CaptureFixture[str]
     assert tool.compared + tool.skipped[BEYOND, "torch.exp"] == 50 and tool.compared < 50
     printed = capsys.readouterr().out
     assert "x beyond the budget" in printed and "a budget of 0.1% of the step" in printed
+
+
+def test_where_too_many_calls_are_pending_operators_are_judged_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Background, "pending", lambda own: module.WAITING - 1)
+    pace = Pace(None)
+    calls = {name: Call(1, name, lambda: None, (), {}) for name in ("often", "rare")}
+    order = ["often"] * 9 + ["rare"]
+    judged = Counter(name for name in order * 20 if pace.wants(calls[name]))
+    pace.background.close()
+    assert judged["rare"] == 20 and 20 <= judged["often"] <= 21
+
+
+def test_a_program_that_waited_its_share_leaves_calls_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(Background, "pending", lambda own: module.WAITING)
+    pace = Pace(None)
+    call = Call(1, "exp", lambda: None, (), {})
+
+    def offered(own: Background, work: object, seconds: float | None) -> bool:
+        nonlocal now
+        now += seconds or 0.0
+        return False
+
+    monkeypatch.setattr(Background, "offer", offered)
+    now = 10.0
+    assert pace.wants(call)
+    assert not pace.offer(lambda: None, waits=False)
+    assert now == pytest.approx(11.0)  # 10 % of its own time
+    assert not pace.wants(call)
+    pace.background.close()
 
 
 @pytest.mark.parametrize("given", ["a lot", "-5%", 0, "nan"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -11,15 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from op_tools import OpAutoCompare
-from op_tools.compare import host_verdicts, slices
+from op_tools.compare import budget, host_verdicts, slices
 from op_tools.compare import tool as tool_module
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Transfer
 from op_tools.compare.slices import Chooser
 from op_tools.core import tool_errors
 from op_tools.core.call import Call
+from op_tools.core.worker import Background
+from op_tools.tensors import statistics
 from tests.op_tools.test_autocompare import rows
 
 aten = torch.ops.aten
@@ -259,17 +263,26 @@ class Net(nn.Module):
         return made
 
 
-def train(steps: int = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+def training(dtype: torch.dtype | None = None) -> Callable[[], Net]:
     torch.manual_seed(0)
     net = Net().to("dipu")
     optimizer = torch.optim.AdamW(net.parameters())
     words = torch.randint(0, 600, (2, 160)).to("dipu")
-    for _ in range(steps):
+
+    def step() -> Net:
         with torch.autocast("dipu", dtype=dtype, enabled=dtype is not None):
             loss = net(words).float().pow(2).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        return net
+
+    return step
+
+
+def train(steps: int = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
+    step = training(dtype)
+    net = [step() for _ in range(steps)][-1]
     return [weight.detach().cpu() for weight in net.parameters()]
 
 
@@ -355,17 +368,17 @@ def test_calls_are_judged_in_another_thread_and_all_of_them_before_the_end(
 def test_a_call_is_counted_as_not_checked_where_too_many_are_pending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tool_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(budget, "PATIENCE", 0.0)
     go_on = threading.Event()
     wait = Transfer.wait
     monkeypatch.setattr(Transfer, "wait", lambda own: (go_on.wait(10), wait(own)))
     x = torch.randn(400, 300).to("dipu")
     with OpAutoCompare() as tool:
-        for _ in range(200):
+        for _ in range(400):
             torch.exp(x)
         go_on.set()
-    assert tool.compared + tool.skipped[tool_module.BEHIND, "torch.exp"] == 200
-    assert 0 < tool.compared < 200
+    assert tool.compared + tool.skipped[tool_module.BEHIND, "torch.exp"] == 400
+    assert 0 < tool.compared < 400
 
 
 def test_the_gradients_of_a_narrow_product_are_judged_in_float64() -> None:
@@ -488,6 +501,37 @@ def test_copies_that_arrive_late_are_waited_for() -> None:
     assert (tool.failures, tool.samples()[1:], tool.compared) == ([], [], 80)
 
 
+WAITS = ("Pageable", "aten::item", "aten::nonzero")
+
+
+def waits_of(step: Callable[[], object]) -> Counter[str]:
+    """What a step does that waits for the device, in the program's threads."""
+    kinds = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+    with profile(activities=kinds) as found:
+        step()
+    names = [event.name for event in found.events()]
+    return Counter(name for name in names if any(word in name for word in WAITS))
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+def test_the_program_never_waits_for_its_device(
+    level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as on a GPU, whose memory the host does not see
+    monkeypatch.setattr(statistics, "kind_is_seen", lambda kind: kind == "cpu")
+    monkeypatch.setattr(Background, "offer", lambda own, work, seconds: True)  # nobody judges
+    step = training()
+    for _ in range(2):
+        step()
+    plain = waits_of(step)
+    with OpAutoCompare(level=level) as tool:
+        for _ in range(3):
+            step()
+        assert waits_of(step) == plain
+    assert tool.counts.calls > 50
+    assert tool_errors.problems() == []
+
+
 def test_results_that_are_infinite_by_their_meaning_are_not_suspect() -> None:
     x = torch.randn(400, 300).to("dipu")
     with OpAutoCompare(background=False) as tool:
@@ -520,6 +564,13 @@ def test_the_kernel_of_rms_norm_has_the_epsilon_of_its_type() -> None:
     with OpAutoCompare() as tool:
         torch.ops.aten._fused_rms_norm.default(x, [100], None, None)
     assert (tool.compared, tool.failures, tool.samples()[1:]) == (1, [], [])
+
+
+def test_a_copy_has_to_be_equal_bit_for_bit() -> None:
+    x = torch.ones(64).to("dipu")
+    with OpAutoCompare() as tool, torch.dipu.quirk("bit_flip", "cat", p=1.0, seed=15):
+        assert 0 < (torch.cat([x, x]) - 1).abs().max() < 3e-7
+    assert [failure.verdict.rule for failure in tool.failures] == ["copy"]
 
 
 def test_whole_judges_every_element() -> None:

@@ -23,10 +23,8 @@ from op_tools.core.call import Call, tensor_list
 ELEMENTS = 1 << 24  # of a block on a device
 ON_HOST = 1 << 20  # of a block whose kernels are the host's
 PLACES, BLOCKS = 8, 8  # elements of a suspect that are judged on the host, and blocks searched
-ROUNDING, SUMMING = (
-    8,
-    256,
-)  # units by which a block may differ, as it may be summed in another order
+# Units by which a block may differ, as it may be summed in another order.
+ROUNDING, SUMMING = 8, 256
 
 
 class Block(Chooser):
@@ -37,6 +35,11 @@ class Block(Chooser):
 
     def __init__(self, elements: int) -> None:
         super().__init__(scale=elements / slices.SAMPLE)
+        self._call = 0
+
+    def next_call(self) -> None:
+        super().next_call()
+        self._call += 1
 
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
         return super().__call__(shape, free, min(elements, max(1, math.prod(shape) // 2)))

@@ -1,8 +1,9 @@
-"""Keeps the time that OpAutoCompare takes within a share of the program's own.
+"""Which calls OpAutoCompare judges: within a share of the program's time, or as fast as it can.
 
-Two steps of a program are left alone to measure them, then most are judged, and the share of calls
-that are judged, and the size of a sample, follow what that costs. A step ends with a step of the
-optimizer; in a program without one, time is cut into pieces.
+A budget keeps the time that is taken within a share of the program's own. Two steps of a program
+are left alone to measure them, then most are judged, and the share of calls that are judged, and
+the size of a sample, follow what that costs. A step ends with a step of the optimizer; in a program
+without one, time is cut into pieces.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import random
 import statistics
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from op_tools.core import step_counter
+from op_tools.core.call import Call
+from op_tools.core.worker import Background
 
 PLAIN, JUDGED = 2, 14  # steps that are left alone, and steps between them; then twice as many, …
 FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
@@ -23,6 +26,8 @@ SMALLEST = 0.25
 PIECE = 1.0  # seconds, of a program without steps
 BURST = 0.05  # seconds that may be taken at any time
 WARM = 1  # steps before the first that is measured
+WAITING = 256  # calls that wait to be judged at most
+PATIENCE = 0.1  # share of its own time that a program waits for calls to be judged
 
 
 class Budget:
@@ -101,3 +106,44 @@ class Budget:
             f"a budget of {self.share * 100:.3g}% of the step: the last steps took "
             f"{self.cost * 100:.3g}%, with {self.rate * 100:.3g}% of the calls"
         )
+
+
+class Pace:
+    """Which calls are judged in another thread, where a program makes more calls than it can judge.
+
+    While many are pending, a call is taken if the calls of its operator, module and line were not
+    judged more often than those of others: so all of them are judged in turns.
+    """
+
+    def __init__(self, patience: float | None) -> None:
+        self.background = Background(WAITING)
+        self._patience = PATIENCE if patience is None else patience
+        self._begun, self._waited = time.perf_counter(), 0.0
+        self._judged: Counter[Hashable] = Counter()
+        self._total = 0
+
+    def wants(self, call: Call) -> bool:
+        """Whether a call is judged."""
+        key = call.name, call.module, call.site
+        pending = self.background.pending()
+        if pending > WAITING // 2 and self._judged[key] * len(self._judged) > self._total:
+            return False
+        if pending >= WAITING and self._may_wait() <= 0:
+            return False
+        self._judged[key] += 1
+        self._total += 1
+        return True
+
+    def offer(self, work: Callable[[], object], waits: bool) -> bool:
+        """Queues a piece of work; False: too many are pending. `waits`: as long as it takes."""
+        if self.background.offer(work, 0.0):
+            return True
+        begun, seconds = time.perf_counter(), None if waits else self._may_wait()
+        is_queued = (waits or self._may_wait() > 0) and self.background.offer(work, seconds)
+        self._waited += time.perf_counter() - begun
+        return is_queued
+
+    def _may_wait(self) -> float:
+        """Seconds that the program may wait now."""
+        own = time.perf_counter() - self._begun - self._waited
+        return self._patience * own - self._waited

@@ -10,7 +10,6 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,33 +175,29 @@ def _error_info(item: Item) -> str:
 
 
 def detail(call: Call, direction: str, item: Item) -> str:
-    """The same as a line of JSON, with what the classic columns leave out."""
-    verdict = item.verdict
-    backward = call.direction == "backward" or direction == "backward"
-    # hot path: written as json.dumps would write it, and each text only once
-    return (
-        f'{{"id": {call.id}, "op": {_quoted(call.name)}, "item": {_quoted(item.label)}, '
-        f'"direction": "{"backward" if backward else "forward"}", "step": {call.step}, '
-        f'"module": {_quoted(call.module)}, "site": {_place(call.site)}, '
-        f'"dtype": "{verdict.dtype}", "shape": {list(verdict.shape)}, '
-        f'"passed": {"true" if verdict.passed else "false"}, '
-        f'"ratio": {_number(verdict.ratio)}, "max_abs": {_number(verdict.max_abs)}, '
-        f'"message": {json.dumps("" if verdict.passed else verdict.message)}}}\n'
-    )
+    """A result as a line of JSON, with what the classic columns leave out."""
+    verdict, site = item.verdict, call.site
+    backward = "backward" in (call.direction, direction)
+    fields = {
+        "id": call.id,
+        "op": call.name,
+        "item": item.label,
+        "direction": "backward" if backward else "forward",
+        "step": call.step,
+        "module": call.module,
+        "site": f"{site.file}:{site.line}" if site is not None else "",
+        "dtype": verdict.dtype,
+        "shape": list(verdict.shape),
+        "passed": bool(verdict.passed),
+        "ratio": _number(verdict.ratio),
+        "max_abs": _number(verdict.max_abs),
+        "message": "" if verdict.passed else verdict.message,
+    }
+    return json.dumps(fields) + "\n"
 
 
-@lru_cache(4096)
-def _quoted(text: str) -> str:
-    return json.dumps(text)
-
-
-@lru_cache(4096)
-def _place(site: Site | None) -> str:
-    return json.dumps(f"{site.file}:{site.line}" if site is not None else "")
-
-
-def _number(value: float) -> str:
-    return repr(float(value)) if math.isfinite(value) else f'"{value}"'
+def _number(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(value)
 
 
 # The classic tables.
@@ -302,7 +297,7 @@ def show_summary(
         reasons: dict[str, int] = {}
         for (reason, _), count in tool.skipped.items():
             reasons[reason] = reasons.get(reason, 0) + count
-        worst = sorted(reasons.items(), key=lambda pair: -pair[1])[:5]
+        worst = sorted(reasons.items(), key=lambda pair: -pair[1])
         lines.append("OpAutoCompare: not compared: " + "; ".join(f"{n} x {r}" for r, n in worst))
     terminal.summary(tool, started, lines)
 

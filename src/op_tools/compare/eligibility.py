@@ -44,6 +44,14 @@ NOT_UNIQUE = frozenset(
     ldl_factor_ex lobpcg linalg_ldl_factor_ex eigvals linalg_eigvals lu_unpack
     """.split()
 )
+# They compute nothing: their results are right when they are the host's, bit for bit.
+COPIES = frozenset(
+    """
+    clone contiguous copy_ to _to_copy type_as float half bfloat16 double cat stack reshape flatten
+    repeat flip roll index_select gather index embedding tril triu one_hot _unsafe_view
+    repeat_interleave split_with_sizes_copy
+    """.split()
+)
 # Many devices round the sum of products before they add the bias to it.
 CONVOLUTIONS = frozenset(
     """

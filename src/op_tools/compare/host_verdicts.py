@@ -18,7 +18,7 @@ from deeplink.judge.envelope import FLOAT32, FLOAT64
 from deeplink.judge.formats import FORMATS
 from deeplink.judge.verdict import name_of
 from op_tools.compare import precision
-from op_tools.compare.eligibility import NOT_UNIQUE, NoReferenceError, declared
+from op_tools.compare.eligibility import COPIES, NOT_UNIQUE, NoReferenceError, declared
 from op_tools.compare.rerun import Again, Run
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
@@ -377,6 +377,11 @@ def verdict_on(
     )
     calibrated = standard == "calibrated" and verdict.atol is None
     allowance = precision.allowance(taken.again) if calibrated and verdict.rule in _ROUNDED else ""
+    if verdict.passed and calibrated and call.operator in COPIES and isinstance(lazy, _Forward):
+        plain = None if verdict.rule == "equal" else _at(lazy.plain, place)
+        if plain is not None and plain.dtype is mine.dtype and not identical(mine, plain):
+            text = "a copy differs from what was copied"
+            return replace(verdict, passed=False, rule="copy", message=text, ratio=math.inf)
     if verdict.passed:
         return replace(verdict, message=f"within {allowance}") if allowance else verdict
     if allowance:

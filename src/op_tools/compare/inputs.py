@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +59,28 @@ class Transfer:
         """Waits until the copies are there."""
         while self._events:
             self._events.pop().synchronize()
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device. A copy from memory that is not page-locked would wait for
+    the device, as would, on some devices, to free page-locked memory that a copy still reads.
+    """
+    if device.type == "cpu":
+        return tensor
+    _uploading.append(tensor.pin_memory())
+    return _uploading[-1].to(device, non_blocking=True)
+
+
+_uploading: deque[Tensor] = deque(maxlen=64)
+
+
+def stream_of(device: torch.device) -> tuple[torch.device, int]:
+    """The current stream of a device, by which uploaded tensors are held: another stream might read
+    a tensor before it is there.
+    """
+    if device.type == "cpu":
+        return device, 0
+    return device, torch.accelerator.current_stream(device).stream_id
 
 
 @dataclass

@@ -46,20 +46,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from op_tools.compare import precision
+from op_tools.compare.inputs import stream_of, upload
 from op_tools.core import graph_capture
 from op_tools.core.call import Call
+from op_tools.tensors import finite
 
 COLUMNS = 8
+BATCH = 32  # checks that are launched together
 SAMPLED = 64  # rows whose exponents are measured
 FEW = 32  # rows or columns, below which the mean over rows is not judged
 ALARM = 1e-9  # probability that a product of an error-free device exceeds the limit of rows
@@ -73,6 +79,7 @@ _UNIT = {  # half the distance from 1 to the next number
     torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
 }
+Tag = TypeVar("Tag")
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,8 @@ class Reading:
     """Numbers of a device on their way to the host."""
 
     def __init__(self, values: Tensor) -> None:
-        self._event: Any = None
+        self._event: torch.Event | None = None
+        self._read: list[Any] | None = None
         self._values = values
         if values.device.type == "cpu":
             return
@@ -123,30 +131,122 @@ class Reading:
         """The numbers; waits for the device."""
         if self._event is not None:
             self._event.synchronize()
-        return self._values.tolist()
+        if self._read is None:
+            self._read = self._values.tolist()
+        return self._read
 
 
 class Pending:
-    """A check that was launched."""
+    """The check of a call: its products are projected, and judged by `launch` with others."""
 
     def __init__(self, parts: list[_Part]) -> None:
-        self._labels = [(part.label, part.rows, part.columns) for part in parts]
-        self._reading = Reading(torch.stack([_figures(part) for part in parts]))
+        self._parts: list[_Part] = parts
+        self._metrics: list[tuple[str, int, int, Reading, int]] = []
 
     def done(self) -> bool:
         """Whether the verdict is there without waiting for the device."""
-        return self._reading.done()
+        launch([self])
+        return all(reading.done() for _, _, _, reading, _ in self._metrics)
 
     def verdict(self) -> Finding | None:
         """What is wrong; None: nothing. Waits for the device."""
-        for (label, rows, columns), figures in zip(self._labels, self._reading.read(), strict=True):
-            mean, deviation, largest, row, bad = figures
+        launch([self])
+        for label, rows, columns, reading, at in self._metrics:
+            mean, deviation, largest, row, bad = reading.read()[at]
             limit = _limit(rows)
             coarse = mean - 3 * deviation > 1 and min(rows, columns) >= FEW
             if bad or largest > limit**2 or coarse:
                 found = math.sqrt(mean), math.sqrt(largest)
                 return Finding(label, *found, limit, int(row), rows, int(bad))
         return None
+
+
+def launch(pending: Sequence[Pending]) -> None:
+    """Computes the metrics of checks, those of products of one shape together, and sends them to
+    the host, on the current stream: kernels of each check alone would take longer than its product.
+    """
+    groups: dict[Hashable, list[tuple[Pending, _Part]]] = {}
+    for check in pending:
+        for part in check._parts:
+            groups.setdefault(part.kind, []).append((check, part))
+        check._parts = []
+    for members in groups.values():
+        parts = [part for _, part in members]
+        with _quiet(parts[0].left.device.type):
+            reading = Reading(_metrics(parts))
+        for at, (check, part) in enumerate(members):
+            check._metrics.append((part.label, part.rows, part.columns, reading, at))
+
+
+class Checks(Generic[Tag]):
+    """Checks of calls' whole results, by numbers that their device computes. BATCH calls are read
+    together, when the device has come so far; nothing waits for it. Each call has a tag, which
+    `note` gets with what is wrong in a product, and with the numbers.
+    """
+
+    def __init__(self, note: Callable[[Tag, Finding | None, list[float]], None]) -> None:
+        self._note = note
+        self._lock = threading.Lock()
+        self._added: list[tuple[Tag, Pending | None, Sequence[Tensor]]] = []
+        self._launched: deque[tuple[list[tuple[Tag, Pending | None, int]], Reading | None]]
+        self._launched = deque()
+
+    def add(self, tag: Tag, product: Pending | None, numbers: Sequence[Tensor] = ()) -> None:
+        """Adds a call. `numbers`: tensors of one number of float32."""
+        with self._lock:
+            self._added.append((tag, product, numbers))
+
+    def advance(self, *, at_once: bool = False, wait: bool = False) -> None:
+        """Launches pending checks if they are enough, and notes what has come. `at_once`: launches
+        them in any case; `wait`: and waits for all.
+        """
+        with self._lock:
+            if self._added and (at_once or wait or len(self._added) >= BATCH):
+                self._launch()
+            while self._launched and (wait or self._has_come()):
+                calls, reading = self._launched.popleft()
+                numbers = iter(() if reading is None else reading.read())
+                for tag, product, count in calls:
+                    finding = None if product is None else product.verdict()
+                    self._note(tag, finding, [next(numbers) for _ in range(count)])
+
+    def _has_come(self) -> bool:
+        calls, reading = self._launched[0]
+        products = [product for _, product, _ in calls if product is not None]
+        return all(each.done() for each in (*products[-1:], reading) if each is not None)
+
+    def _launch(self) -> None:
+        added, self._added = self._added, []
+        launch([product for _, product, _ in added if product is not None])
+        numbers = [number for _, _, own in added for number in own]
+        reading = None
+        if numbers:
+            with _quiet(numbers[0].device.type):
+                reading = Reading(torch.stack([one.to(numbers[0].device) for one in numbers]))
+        calls = [(tag, product, len(own)) for tag, product, own in added]
+        self._launched.append((calls, reading))
+
+
+def greatest(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The greatest magnitude of tensors on the device of the first one, on that device. It is not
+    finite where one of them is not. None: they have no floating numbers.
+    """
+    some = [t for t in tensors if t.device == tensors[0].device and finite.has_numbers(t)]
+    if not some:
+        return None
+    sizes = [size.to(torch.float32) for size in finite.greatest(some)]
+    return sizes[0] if len(sizes) == 1 else torch.stack(sizes).amax()
+
+
+@contextmanager
+def _quiet(kind: str) -> Iterator[None]:
+    """Neither autograd nor a mode of the program nor autocast sees what the check computes."""
+    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+        if not torch.is_autocast_enabled(kind):
+            yield
+            return
+        with torch.autocast(kind, enabled=False):
+            yield
 
 
 def covers(call: Call) -> bool:
@@ -168,11 +268,9 @@ def start(call: Call, result: Any) -> Pending | None:
         return None
     if graph_capture.captures(first.device.type)():
         return None
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
-        autocast = torch.is_autocast_enabled(first.device.type)
-        with torch.autocast(first.device.type, enabled=False) if autocast else nullcontext():
-            parts = product(call, result)
-            return Pending(parts) if parts else None
+    with _quiet(first.device.type):
+        parts = product(call, result)
+    return Pending(parts) if parts else None
 
 
 # What a call computes.
@@ -199,7 +297,7 @@ class _Part:
     size: Tensor  # norms of the rows of C
     bound: Tensor  # norms of the rows of A, times that of B
     extra: Tensor | None  # norms of the rows of what was added to the product
-    ratio: Tensor  # of the error of rounding, to that of rounding each element to its neighbour
+    sample: Tensor  # some rows of C
     inner: int  # terms of a sum
     columns: int
     errors: _Errors
@@ -209,46 +307,77 @@ class _Part:
     def rows(self) -> int:
         return self.left.numel() // COLUMNS
 
+    @property
+    def kind(self) -> Hashable:
+        """What products have in common whose metrics are computed together."""
+        return self.left.device, self.left.dtype, self.rows, self.sample.shape, self.extra is None
+
+    @property
+    def terms(self) -> list[float]:
+        """By what the norms of a row are multiplied: see `_metrics`."""
+        errors, inner, columns = self.errors, self.inner, self.columns
+        cancelled = math.sqrt(inner / 12) / 4 + (32 if self.transforms else 1)
+        parts = min(16, inner // 256)
+        return [
+            errors.rounding,
+            errors.summing * (inner / 3 + math.sqrt(columns)),
+            errors.summing * math.sqrt(columns / inner),
+            errors.summing * cancelled,
+            3 * errors.factors,
+            2 * errors.factors / math.sqrt(inner),
+            errors.sums * math.sqrt(1 + parts / 2),
+            1 / math.sqrt(inner),
+            math.sqrt(columns) * (errors.tiny + inner * torch.finfo(self.left.dtype).tiny),
+            # an element of the product is not larger than `bound`
+            torch.finfo(torch.float32).max if errors.tiny < 1e-10 else 65504.0,
+        ]
+
 
 def _limit(rows: int) -> float:
     t = math.log(max(rows, 1) / ALARM)
     return math.sqrt(1 + 2 * math.sqrt(t / COLUMNS) + 2 * t / COLUMNS)
 
 
-def _figures(part: _Part) -> Tensor:
-    """mean and deviation of q, largest mean of a row, that row, rows that are not finite."""
-    errors, inner, columns = part.errors, part.inner, part.columns
-    c, ab = part.size, part.bound
-    m = ab / math.sqrt(inner)
-    cancelled = math.sqrt(inner / 12) / 4 + (32 if part.transforms else 1)
-    sums = (inner / 3 + math.sqrt(columns)) * c + math.sqrt(columns) * m
+def _metrics(parts: list[_Part]) -> Tensor:
+    """Of each product: mean and deviation of q, largest mean of a row, that row, and how many rows
+    are not finite.
+    """
+
+    def rows(tensors: list[Tensor], width: int) -> Tensor:
+        shapes = [(*part.left.shape[:-1], width) for part in parts]
+        pairs = zip(tensors, shapes, strict=True)
+        return torch.stack([tensor.expand(shape).reshape(-1, width) for tensor, shape in pairs])
+
+    left = rows([part.left for part in parts], COLUMNS)
+    right = rows([part.right for part in parts], COLUMNS)
+    c, ab = rows([part.size for part in parts], 1), rows([part.bound for part in parts], 1)
+    terms = torch.tensor([part.terms for part in parts], dtype=left.dtype, device="cpu")
+    terms = upload(terms, left.device)[:, None, :, None]
+    rounding, summed_c, summed_ab, cancelled, factor_c, factor_ab, sums, root, floor, lowest = (
+        terms.unbind(2)
+    )
+    ratio = _ratio(torch.stack([part.sample for part in parts]))[:, None, None]
     # hypot: a square may underflow
-    scale = torch.hypot(c * (errors.rounding * part.ratio.sqrt()), sums * errors.summing)
-    scale = torch.hypot(scale, ab * (errors.summing * cancelled))
-    if part.extra is not None:  # the product may be rounded before the addition
-        scale = torch.hypot(scale, (c + part.extra) * errors.rounding)
-    if errors.factors:
-        scale = torch.hypot(scale, (3 * c + 2 * m) * errors.factors)
-    if errors.sums:
-        parts = min(16, inner // 256)
-        narrow = errors.sums * math.sqrt(1 + parts / 2)
-        scale = torch.hypot(scale, torch.maximum(c, m) * narrow)
-    floor = errors.tiny + inner * torch.finfo(c.dtype).tiny
-    scale = scale + math.sqrt(columns) * floor
-    finite = part.right.isfinite().all(-1, keepdim=True)
-    broken = part.left.isfinite().all(-1, keepdim=True).logical_not()
-    z = torch.where(finite & ~broken, (part.left - part.right) / scale, 0.0)
-    squares = z.square().reshape(-1, COLUMNS)
-    q, worst = squares.mean(0), squares.mean(1).max(0)
-    # an element of the product is not larger than `ab`
-    lowest = torch.finfo(torch.float32).max if errors.tiny < 1e-10 else 65504.0
-    bad = (broken & finite.all() & (ab + _or_zero(part.extra) < lowest)).sum()
-    found = [q.mean(), q.std(), worst.values, worst.indices, bad]
-    return torch.stack([one.to(torch.float32) for one in found])
-
-
-def _or_zero(extra: Tensor | None) -> Tensor | float:
-    return 0.0 if extra is None else extra
+    scale = torch.hypot(c * rounding * ratio.sqrt(), c * summed_c + ab * summed_ab)
+    scale = torch.hypot(scale, ab * cancelled)
+    most = ab
+    if parts[0].extra is not None:  # the product may be rounded before the addition
+        extra = rows([part.extra for part in parts if part.extra is not None], 1)
+        scale, most = torch.hypot(scale, (c + extra) * rounding), ab + extra
+    if any(part.errors.factors for part in parts):
+        scale = torch.hypot(scale, c * factor_c + ab * factor_ab)
+    if any(part.errors.sums for part in parts):
+        scale = torch.hypot(scale, torch.maximum(c, ab * root) * sums)
+    finite = right.abs().amax(-1, keepdim=True) < math.inf
+    broken = (left.abs().amax(-1, keepdim=True) < math.inf).logical_not()
+    z = torch.where(finite & ~broken, (left - right) / (scale + floor), 0.0)
+    squares = z.square()
+    q, worst = squares.mean(1), squares.mean(2).max(1)
+    mean = q.mean(1)
+    deviation = ((q - mean[:, None]).square().sum(1) / (COLUMNS - 1)).sqrt()
+    bad = (broken & finite.all(1, keepdim=True) & (most < lowest)).sum((1, 2))
+    found = [mean, deviation, worst.values, worst.indices, bad]
+    return torch.stack([one.to(torch.float32) for one in found], 1)
 
 
 def _errors(call: Call, result: Tensor, convolution: bool = False) -> _Errors:
@@ -322,16 +451,11 @@ def _product(
     """alpha * first @ second + beta * added."""
     if not all(isinstance(one, Tensor) for one in (first, second, result)):
         return []
-    if first.dtype != second.dtype or result.dtype not in FLOATS or not result.numel():
-        return []
+    first, second = _narrowed(first, result), _narrowed(second, result)
+    added = None if added is None else _narrowed(added, result)
     inner, columns = second.shape[-2:]
-    if not inner:
+    if first.dtype != second.dtype or result.dtype not in FLOATS or not result.numel() or not inner:
         return []
-    errors = _errors(call, result)
-    if result.dtype in (torch.float16, torch.bfloat16) and first.dtype is torch.float32:
-        # autocast
-        first, second = first.to(result.dtype), second.to(result.dtype)
-        added = None if added is None else added.to(result.dtype)
     if second.dim() > 2:
         if first.shape[:-2] != second.shape[:-2]:
             return []
@@ -360,11 +484,13 @@ def _product(
         extra = _norms(held, -1) * (abs(beta) * (1 if whole else math.sqrt(columns)))
     return [
         _Part(
-            "result", left, right, _norms(ours, -1), bound, extra, _ratio(ours), inner, columns,
-            errors,
+            "result", left, right, _norms(ours, -1), bound, extra, _sample(ours), inner, columns,
+            _errors(call, result),
         )
     ]  # fmt: skip
 
+
+Size = Sequence[int]
 
 # Convolutions. Each is the product of patches of an image and of filters, for each group.
 
@@ -384,41 +510,37 @@ class _Shape:
             [0] * len(self.stride), groups,
         )  # fmt: skip
 
-    def transposed(self, image: Tensor, filters: Tensor, groups: int, size: list[int]) -> Tensor:
+    def backward(
+        self, flown: Tensor, image: Tensor, filters: Tensor, groups: int, mask: list[bool]
+    ) -> list[Tensor]:
+        """The gradients of the image and of the filters."""
+        found: list[Tensor] = torch.ops.aten.convolution_backward(
+            flown, image, filters, None, self.stride, self.padding, self.dilation, False,
+            [0] * len(self.stride), groups, mask,
+        )  # fmt: skip
+        return found
+
+    def image_gradient(self, flown: Tensor, filters: Tensor, groups: int, size: Size) -> Tensor:
         """The gradient of an image of this size."""
-        given = zip(image.shape[2:], size, filters.shape[2:], strict=True)
-        left = [
-            there - ((here - 1) * stride - 2 * padding + dilation * (width - 1) + 1)
-            for (here, there, width), stride, padding, dilation in zip(
-                given, self.stride, self.padding, self.dilation, strict=True
-            )
-        ]
-        return torch.convolution(
-            image, filters, None, self.stride, self.padding, self.dilation, True, left, groups
-        )
+        shape = len(flown), groups * filters.shape[1], *size
+        image = flown.new_empty(1).expand(shape)
+        return self.backward(flown, image, filters, groups, [True, False, False])[0]
 
 
 def _conv(call: Call, result: Any) -> list[_Part]:
-    """torch.nn.functional.conv1d, conv2d and conv3d."""
-    image, filters = _argument(call, 0, "input"), _argument(call, 1, "weight")
-    stride, dilation = (
-        _argument(call, place, name, default=1) for place, name in ((3, "stride"), (5, "dilation"))
-    )
-    padding, groups = (
-        _argument(call, 4, "padding", default=0),
-        _argument(call, 6, "groups", default=1),
-    )
-    if isinstance(padding, str):
+    """torch.nn.functional.conv1d, conv2d and conv3d, and aten.convolution."""
+    transposed = False
+    if call.operator == "convolution":
+        image, filters, bias, *options, transposed, _, groups = call.args[:9]
+    else:
+        named = ("input", None), ("weight", None), ("bias", None), ("stride", 1), ("padding", 0)
+        given = enumerate((*named, ("dilation", 1), ("groups", 1)))
+        image, filters, bias, *options, groups = (
+            _argument(call, place, name, default=default) for place, (name, default) in given
+        )
+    if transposed or isinstance(options[1], str):
         return []
-    shape = _shape(filters, stride, padding, dilation, groups)
-    return _convolved(call, image, filters, _argument(call, 2, "bias"), shape, result)
-
-
-def _convolution(call: Call, result: Any) -> list[_Part]:
-    """aten.convolution."""
-    image, filters, bias, stride, padding, dilation, transposed, _, groups = call.args[:9]
-    if transposed:
-        return []
+    stride, padding, dilation = options
     shape = _shape(filters, stride, padding, dilation, groups)
     return _convolved(call, image, filters, bias, shape, result)
 
@@ -434,48 +556,49 @@ def _shape(filters: Tensor, stride: Any, padding: Any, dilation: Any, groups: in
 def _convolved(
     call: Call, image: Tensor, filters: Tensor, bias: Tensor | None, shape: _Shape, result: Tensor
 ) -> list[_Part]:
-    groups, places = shape.groups, filters.dim() - 2
-    columns, inner = len(filters) // groups, filters[0].numel()
-    if not _fits(image, filters, result, columns, inner) or image.dim() != places + 2:
+    groups, columns, inner = shape.groups, len(filters) // shape.groups, filters[0].numel()
+    if not _fits(image, filters, result, columns, inner) or image.dim() != filters.dim():
         return []
-    errors = _errors(call, result, convolution=True)
-    image, filters = (_narrowed(one, result) for one in (image, filters))
+    image, filters = _narrowed(image, result), _narrowed(filters, result)
     signs = _signs(columns, filters)
-    left = _projected(result, groups, _signs_as(signs, result.dtype))
     flat = filters.reshape(groups, columns, inner).transpose(1, 2)
     inside = _times(flat, signs, 1)  # groups, inner, 8
     skinny = inside.transpose(1, 2).reshape(groups * COLUMNS, *filters.shape[1:])
-    right = _by_parts(image, skinny, lambda x, w: shape(x, w, groups))
-    right = right.view(len(image), groups, COLUMNS, -1).transpose(2, 3)
-    ones = torch.ones_like(skinny[:groups, :1])
-    patches = shape(_energy(image, groups), ones, groups).flatten(2).amax(2)
-    bound = patches.clamp_min(0).sqrt()[..., None] * _norms(flat, (-2, -1))[:, 0]
-    extra = None
-    if bias is not None:
-        held = _narrowed(bias, result).to(left.dtype).view(groups, 1, columns)
-        right = right + held @ signs.to(left.dtype)
-        extra = _norms(held, -1)
-    return [_conv_part("result", left, right, result, groups, bound, extra, inner, columns, errors)]
+    norms = _norms(flat, (-2, -1))[:, 0, 0]
+    part = _by_channels(call, "result", image, skinny, norms, shape, groups, result, signs, inner)
+    if bias is None:
+        return [part]
+    held = _narrowed(bias, result).to(part.left.dtype).view(groups, 1, columns)
+    right = part.right + held @ signs.to(part.left.dtype)
+    return [replace(part, right=right, extra=_norms(held, -1))]
 
 
-def _conv_part(
+def _by_channels(
+    call: Call,
     label: str,
-    left: Tensor,
-    right: Tensor,
-    result: Tensor,
+    given: Tensor,
+    skinny: Tensor,
+    norms: Tensor,
+    convolve: Callable[[Tensor, Tensor, int], Tensor],
     groups: int,
-    bound: Tensor,
-    extra: Tensor | None,
+    result: Tensor,
+    signs: Tensor,
     inner: int,
-    columns: int,
-    errors: _Errors,
 ) -> _Part:
+    """A convolution whose channels are projected. `skinny`: the filters times the signs, `norms`:
+    those of the filters of each group.
+    """
+    columns = result.shape[1] // groups
+    left = _projected(result, groups, _signs_as(signs, result.dtype))
+    right = _by_parts(given, skinny, lambda x, w: convolve(x, w, groups))
+    right = right.view(len(given), groups, COLUMNS, -1).transpose(2, 3)
+    ones = torch.ones_like(skinny[:groups, :1])
+    patches = convolve(_energy(given, groups), ones, groups).flatten(2).amax(2)
+    bound = (patches.clamp_min(0).sqrt() * norms)[..., None, None]
     grouped = result.reshape(len(result), groups, columns, -1)
-    size = _norms(grouped, 2).transpose(2, 3)
-    ratio = _ratio(grouped[0].transpose(1, 2).reshape(-1, columns))
-    return _Part(
-        label, left, right, size, bound[..., None], extra, ratio, inner, columns, errors, True
-    )
+    size, sample = _norms(grouped, 2).transpose(2, 3), _sample(grouped.transpose(2, 3))
+    errors = _errors(call, result, convolution=True)
+    return _Part(label, left, right, size, bound, None, sample, inner, columns, errors, True)
 
 
 def _convolution_backward(call: Call, result: Any) -> list[_Part]:
@@ -500,21 +623,14 @@ def _image_gradient(
     if not _fits(flown, filters, result, columns, inner):
         return []
     signs = _signs(columns, filters)
-    left = _projected(result, groups, _signs_as(signs, result.dtype))
     flat = filters.flatten(2).transpose(1, 2)  # output channels, places, columns
     inside = _times(flat.reshape(-1, columns), signs, 1).view(*flat.shape[:2], COLUMNS)
     skinny = inside.transpose(1, 2).reshape(len(filters), COLUMNS, *filters.shape[2:])
-    size = list(image.shape[2:])
-    right = _by_parts(flown, skinny, lambda x, w: shape.transposed(x, w, groups, size))
-    right = right.view(len(image), groups, COLUMNS, -1).transpose(2, 3)
-    ones = torch.ones_like(skinny[:groups, :1])
-    patches = shape.transposed(_energy(flown, groups), ones, groups, size).flatten(2).amax(2)
-    by_group = _norms(filters.reshape(groups, -1), 1)[:, 0]
-    bound = patches.clamp_min(0).sqrt() * by_group
-    errors = _errors(call, result, convolution=True)
+    norms = _norms(filters.reshape(groups, -1), 1)[:, 0]
+    convolve = partial(shape.image_gradient, size=image.shape[2:])
     label = "gradient of the input"
-    bound = bound[..., None]
-    return [_conv_part(label, left, right, result, groups, bound, None, inner, columns, errors)]
+    given = label, flown, skinny, norms, convolve, groups, result, signs, inner
+    return [_by_channels(call, *given)]
 
 
 def _filter_gradient(
@@ -533,10 +649,8 @@ def _filter_gradient(
     empty = skinny.new_empty(groups * COLUMNS, *filters.shape[1:])
     right = torch.zeros_like(empty)
     for at, some in _chunks(image):
-        right += torch.ops.aten.convolution_backward(
-            skinny[at : at + len(some)], some.to(wide), empty, None, shape.stride, shape.padding,
-            shape.dilation, False, [0] * len(shape.stride), groups, [False, True, False],
-        )[1]  # fmt: skip
+        flowing = skinny[at : at + len(some)]
+        right += shape.backward(flowing, some.to(wide), empty, groups, [False, True, False])[1]
     right = right.view(groups, COLUMNS, -1).transpose(1, 2)
     channels = _norms(image.transpose(0, 1).flatten(1), 1).view(groups, -1, 1)
     rows = channels.expand(-1, -1, math.prod(filters.shape[2:])).reshape(groups, -1, 1)
@@ -548,7 +662,7 @@ def _filter_gradient(
     return [
         _Part(
             "gradient of the weight", left, right, _norms(grouped, -1), rows * of_flown[:, None],
-            None, _ratio(grouped), inner, columns, errors, True,
+            None, _sample(grouped), inner, columns, errors, True,
         )
     ]  # fmt: skip
 
@@ -681,23 +795,33 @@ def _norms(tensor: Tensor, dims: int | tuple[int, ...]) -> Tensor:
     return found.clamp_min(TINY * math.sqrt(count))
 
 
-def _ratio(result: Tensor) -> Tensor:
-    """sum(4^exponent) / sum(x^2) of a row, on average over a sample of rows."""
-    flat = result.reshape(-1, result.shape[-1]) if result.dim() > 2 else result
-    step = max(1, len(flat) // SAMPLED)
-    some = flat[_random.randrange(step) :: step][:SAMPLED].to(torch.float32)
-    below = torch.exp2(some.abs().log2().floor())
-    whole = some.square().sum(-1)
+def _sample(result: Tensor) -> Tensor:
+    """A copy of some rows of a result, from all of its matrices."""
+    wanted = max(4, min(SAMPLED, PIECE // 128 // result.shape[-1]))
+    each = max(1, int(wanted ** (1 / (result.dim() - 1))))
+    for dim in range(result.dim() - 1):
+        step = max(1, result.shape[dim] // each)
+        places = [slice(None)] * dim
+        result = result[(*places, slice(_random.randrange(step), None, step))][
+            (*places, slice(each))
+        ]
+    return result.to(torch.float32, copy=True).reshape(-1, result.shape[-1])
+
+
+def _ratio(samples: Tensor) -> Tensor:
+    """sum(4^exponent) / sum(x^2) of a row, on average over the rows of each sample."""
+    below = torch.exp2(samples.abs().log2().floor())
+    whole = samples.square().sum(-1)
     ratios = below.square().sum(-1) / whole
     usable = ratios.isfinite() & (whole > 1e-30)
-    found = torch.where(usable, ratios, 1.0).mean()
+    found: Tensor = torch.where(usable, ratios, 1.0).mean(-1)
     return found.clamp(0.25, 1.0)
 
 
 # Random signs, which are the program's generators' none.
 
 _random = random.Random(0x5EED)
-_pools: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+_pools: dict[tuple[torch.device, int, torch.dtype], Tensor] = {}
 
 
 def _signs(count: int, like: Tensor) -> Tensor:
@@ -705,7 +829,7 @@ def _signs(count: int, like: Tensor) -> Tensor:
 
     A pool is uploaded when it is used first, and when more rows than it has are wanted.
     """
-    key = like.device, like.dtype
+    key = *stream_of(like.device), like.dtype
     pool = _pools.get(key)
     if pool is None or len(pool) < 2 * count:
         generator = torch.Generator(device="cpu").manual_seed(_random.getrandbits(60))
@@ -713,7 +837,7 @@ def _signs(count: int, like: Tensor) -> Tensor:
         drawn = torch.randint(
             0, 2, (size, COLUMNS), generator=generator, device="cpu", dtype=torch.int8
         )
-        pool = _pools[key] = (drawn * 2 - 1).to(like.dtype).to(like.device)
+        pool = _pools[key] = upload((drawn * 2 - 1).to(like.dtype), like.device)
     at = _random.randrange(len(pool) - count)
     return pool[at : at + count]
 
@@ -734,6 +858,6 @@ _PRODUCTS: dict[str, _Maker] = {
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
-    "convolution": _convolution,
+    "convolution": _conv,
     "convolution_backward": _convolution_backward,
 }

@@ -58,7 +58,8 @@ class Sampling:
     """A large call between its start and its end."""
 
     call: Call
-    part: Slice | None  # None: a view, of which a slice is taken after the call if it is a copy
+    part: Slice | None  # None: a view, or a call that only its device checks
+    is_view: bool  # of which a slice is taken after the call if it is a copy
     versions: list[int]
     given: Any  # where its arguments are in the graph; None: no gradients are wanted
     confirms: bool  # a larger sample of a suspect, whose verdict counts
@@ -125,21 +126,15 @@ class Suspects:
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
-    """What the device checks of a whole result, to be read later."""
+class _Checked:
+    """What a check on the device is of. It holds no tensor of the device."""
 
-    product: projection.Pending | None = None
-    greatest: Tensor | None = None  # magnitudes of results
-    given: Tensor | None = None  # magnitudes of all arguments, of operators of NEVER_NAN
-    block: Tensor | None = None  # how many elements of a block differ
-
-    @property
-    def has_nan(self) -> bool:
-        return self.greatest is not None and bool(self.greatest.isnan().any())
-
-    @property
-    def has_finite_arguments(self) -> bool:
-        return self.given is not None and bool(self.given.isfinite().all())
+    call: Call
+    key: Hashable
+    label: str
+    given: Sequence[Tensor]  # a sample of the arguments on the host
+    shown: Tensor | None  # some of the result, without values
+    names: tuple[str, ...] = ()  # of the numbers: "greatest", "of arguments", "block"
 
 
 @dataclass
@@ -160,6 +155,7 @@ class Sampled:
         self._lock = threading.Lock()
         self._blocks = blocks.Block(blocks.ELEMENTS), blocks.Block(blocks.ON_HOST)
         self._turns: Counter[tuple[str, str]] = Counter()  # calls that the device may check
+        self._checks = projection.Checks(self._note)
         self.suspects = Suspects()
         self.counts = Counts()
 
@@ -176,14 +172,14 @@ class Sampled:
         if reason:
             self._tool.skip(call, reason)
             return None
-        part = None
-        if not op_names.is_view(call.name, call.args):
+        part, is_view = None, op_names.is_view(call.name, call.args)
+        if not is_view and (is_suspect or self._tool.has_time(call)):
             part = self._slice(call, is_suspect)
             if part is None:
                 return None
         wanted = part is not None and any(part.gradients) and call.level != "aten"
         given = gradients.arguments(call) if wanted or _has_products(call) else None
-        return Sampling(call, part, eligibility.versions(call), given, is_suspect)
+        return Sampling(call, part, is_view, eligibility.versions(call), given, is_suspect)
 
     def _slice(self, call: Call, is_suspect: bool) -> Slice | None:
         choose = self._choose_more if is_suspect else self._choose
@@ -195,109 +191,143 @@ class Sampled:
         return part
 
     def after(self, state: Sampling, result: Any) -> None:
-        call, part = state.call, state.part
+        call = state.call
         made = tensor_list(result)
-        if part is None:
+        if state.is_view:
             if _shares_memory(call, made):
                 with self._lock:
                     self.counts.views += 1
                 return
-            part = self._slice(call, is_suspect=False)
-            if part is None:
+            if not self._tool.has_time(call):
+                return
+            state.part = self._slice(call, is_suspect=False)
+            if state.part is None:
                 return
         reason = eligibility.kind(made)
         wrote = bool(eligibility.writes(call, state.versions, eligibility.versions(call)))
-        if not reason and wrote and part.written is None:
+        if not reason and wrote and state.part is not None and state.part.written is None:
             reason = NO_RULE
         if reason:
             self._tool.skip(call, reason)
             return
-        transfer = self._transfer(state)
-        taken = self._taken(call, part, result, made, wrote, transfer)
-        taken.sampled = not state.confirms
         aliasing.wait_for_host(call.device or eligibility.HOST, result)
-        checks = self._checks(state, result, made, wrote, transfer)
-        if part.is_result_judged and not self._tool.judge(
-            taken.call, transfer, partial(self._forward, taken, checks)
-        ):
-            return
-        with self._lock:
-            self.counts.calls += 1
-            self.counts.by_operator[call.name] += 1
+        taken = None if state.part is None else self._judge(state, state.part, result, made, wrote)
+        if not wrote:
+            self._check(state, taken, result, made)
         if state.given is not None and any(tensor.requires_grad for tensor in made):
             self._watch(state, taken, result)
-        if state.confirms and not wrote:
+        if wrote:
+            return
+        if state.confirms:
             self._judge_place(state, result, made)
-        elif self._tool.sees_once and not wrote and self.suspects.takes(call):
+        elif self._tool.sees_once and self.suspects.takes(call):
             self._tool.judge_again(call, result)
+
+    def _judge(
+        self, state: Sampling, part: Slice, result: Any, made: list[Tensor], wrote: bool
+    ) -> Taken | None:
+        """Copies a slice of a call to the host, to be judged there; None: too many are pending."""
+        transfer = self._transfer(state)
+        taken = self._taken(state.call, part, result, made, wrote, transfer)
+        taken.sampled = not state.confirms
+        if part.is_result_judged and not self._tool.judge(
+            taken.call, transfer, partial(self._tool.forward, taken, "")
+        ):
+            return None
+        if not part.is_result_judged:
+            transfer.launched()
+        with self._lock:
+            self.counts.calls += 1
+            self.counts.by_operator[state.call.name] += 1
+        return taken
 
     def _transfer(self, state: Sampling) -> Transfer:
         return Transfer(self._tool.is_late(state.call.device) and not state.confirms)
 
-    def _forward(self, taken: Taken, checks: Checks) -> None:
-        self._tool.forward(taken, "")
-        self._note(taken, "output", checks)
+    # Checks of the device: a sample misses rare errors.
 
-    def _note(self, taken: Taken, label: str, checks: Checks) -> None:
-        """Makes a suspect of a call of which the device's own checks found something."""
-        finding = None if checks.product is None else checks.product.verdict()
-        if not taken.sampled:
+    def _check(self, state: Sampling, taken: Taken | None, result: Any, made: list[Tensor]) -> None:
+        """Launches what the device can check of a whole result."""
+        call = state.call
+        if state.confirms:
             return
-        call, key = taken.call, taken.key
-        by_projection = finding is not None and finding.non_finite > 0
-        if checks.has_nan and (by_projection or checks.has_finite_arguments):
-            self._tool.report_nan(taken, label, NAN)
+        product = projection.start(call, result) if self._projects(call, "output") else None
+        numbers: dict[str, Tensor | None] = {}
+        if product is None and state.part is not None and self._is_turn(call, "block", BLOCK_EACH):
+            numbers["block"] = blocks.differing(call, result, self._block(call))
+        # an argument may say that the result is not to be finite
+        if not any(map(_is_not_finite, call.args)):
+            never_nan = _is_never_nan(call)
+            numbers["greatest"] = projection.greatest(made if never_nan else _large(made))
+            if never_nan and product is None:
+                numbers["of arguments"] = projection.greatest(call.given)
+        self._launch(call, taken, "output", made, product, numbers)
+
+    def _launch(
+        self,
+        call: Call,
+        taken: Taken | None,
+        label: str,
+        made: Sequence[Tensor],
+        product: projection.Pending | None,
+        numbers: dict[str, Tensor | None],
+    ) -> None:
+        known = {name: one.reshape(()).float() for name, one in numbers.items() if one is not None}
+        if product is None and not known:
+            return
+        header = call.given_others((), {}) if taken is None else taken.call
+        shown = next((one.to("meta") for one in made if one.is_floating_point()), None)
+        given = () if taken is None else header.given
+        checked = _Checked(header, key_of(call), label, given, shown, tuple(known))
+        self._checks.add(checked, product, list(known.values()))
+        is_late = self._tool.is_late(call.device)
+        # together they are cheaper where it costs time to launch a kernel
+        self._checks.advance(at_once=self._is_on_host(call), wait=not is_late)
+
+    def _note(
+        self, checked: _Checked, finding: projection.Finding | None, numbers: list[float]
+    ) -> None:
+        """Reports a NaN, or makes a suspect of a call, by what the device's checks found."""
+        found = dict(zip(checked.names, numbers, strict=True))
+        greatest, block = found.get("greatest", 0.0), int(found.get("block", 0))
+        is_finite = "of arguments" in found and math.isfinite(found["of arguments"])
+        of_finite = is_finite or (finding is not None and finding.non_finite > 0)
+        place = checked.call, checked.key, checked.label
+        if math.isnan(greatest) and of_finite and checked.shown is not None:
+            self._tool.report_nan(checked.call, checked.label, checked.shown, NAN)
         elif finding is not None:
             text = f"by a projection, {finding.message}"
-            self.suspects.note(call, key, label, text, finding.non_finite > 0)
-        elif checks.block is not None and int(checks.block):
-            text = f"{int(checks.block):,} elements differ from a part of the call, computed alone"
-            self.suspects.note(call, key, label, text, non_finite=False)
-        elif checks.greatest is not None and not _are_finite([checks.greatest]):
-            if not _are_finite(taken.call.given):
-                return  # what is not finite in the arguments may be so in the result
+            self.suspects.note(*place, text, finding.non_finite > 0)
+        elif block:
+            text = f"{block:,} elements differ from a part of the call, computed alone"
+            self.suspects.note(*place, text, non_finite=False)
+        elif not math.isfinite(greatest) and _are_finite(checked.given):
+            # what is not finite in the arguments may be so in the result
             text = "the result is not finite; whether the arguments are was not checked"
-            self.suspects.note(call, key, label, text, non_finite=True)
-
-    def _checks(
-        self, state: Sampling, result: Any, made: list[Tensor], wrote: bool, transfer: Transfer
-    ) -> Checks:
-        """Launches what the device can check of a whole result: a sample misses rare errors."""
-        if state.part is None or wrote:
-            return Checks()
-        product = None
-        if self._projects(state.call, "output"):
-            product = projection.start(state.call, result)
-        block = None
-        if product is None and self._is_turn(state.call, "block", BLOCK_EACH):
-            block = blocks.differing(state.call, result, self._block(state.call))
-            block = None if block is None else transfer.copy(block)
-        call = state.call
-        never_nan = _is_never_nan(call)
-        large = [one for one in made if finite.has_numbers(one)] if never_nan else _large(made)
-        # an argument may say that the result is not to be finite
-        if not large or any(map(_is_not_finite, call.args)):
-            return Checks(product, block=block)
-        given = _magnitudes(call.given, transfer) if product is None and never_nan else None
-        return Checks(product, _magnitudes(large, transfer), given, block)
+            self.suspects.note(*place, text, non_finite=True)
 
     def _block(self, call: Call) -> blocks.Block:
-        on_host = call.device is None or statistics.kind_is_seen(call.device.type)
-        return self._blocks[on_host]
+        return self._blocks[self._is_on_host(call)]
+
+    def _is_on_host(self, call: Call) -> bool:
+        """Whether the kernels of a call are the host's."""
+        return call.device is None or statistics.kind_is_seen(call.device.type)
 
     def _projects(self, call: Call, item: str) -> bool:
         """Whether a product is checked by a projection: each of a GPU, some of a host's kernels, of
         which the check's own kernels take as long as a small product.
         """
-        if call.device is None or not statistics.kind_is_seen(call.device.type):
-            return True
-        return self._is_turn(call, item, EACH)
+        return not self._is_on_host(call) or self._is_turn(call, item, EACH)
 
     def _is_turn(self, call: Call, item: str, each: int) -> bool:
         """Whether a call is one of `each` of its operator, the first of them included."""
         with self._lock:
             self._turns[call.name, item] += 1
             return self._turns[call.name, item] % each == 1
+
+    def finish(self) -> None:
+        """Reads the checks that are pending."""
+        self._checks.advance(wait=True)
 
     def _judge_place(self, state: Sampling, result: Any, made: list[Tensor]) -> None:
         """Judges the elements of a suspect's result which the device's own checks point to."""
@@ -342,65 +372,62 @@ class Sampled:
         mine = host_transfer.mapped(part.result(result), transfer.leaf)
         return Taken(again, mine, after, bool(requires), str(device), key=key_of(call))
 
-    def _watch(self, state: Sampling, taken: Taken, result: Any) -> None:
-        call, part = state.call, state.part
-        assert part is not None
-        guard = dispatch.guard(self._tool, taken.call)
+    def _watch(self, state: Sampling, taken: Taken | None, result: Any) -> None:
+        """Judges the gradients of a call; of one that was not sampled, only products, by a
+        projection.
+        """
+        call, part, tool = state.call, state.part, self._tool
+        header = call.given_others((), {}) if taken is None else taken.call
+        guard = dispatch.guard(tool, header)
         choose = self._choose_more if state.confirms else self._choose
         products = _product_gradients(call)
-        takers, of_result = part.gradients, part.result
-        judge, transfers, wants = self._tool.judge, self._transfer, taken.wants_gradient
+        is_rounded = eligibility.autocast_of(call.device or eligibility.HOST) is not None
 
         def done(found: Gradients) -> None:
             if not found.complete:
-                self._tool.skip(taken.call, PART)
+                tool.skip(header, PART)
                 return
-            with self._tool.timed():
-                judge_gradients(found)
+            with tool.timed():
+                judge(found)
 
-        def forward(made: Taken, label: str, checks: Checks) -> None:
-            self._tool.forward(made, "")
-            self._note(made, label, checks)
-
-        def judge_gradients(found: Gradients) -> None:
-            transfer = transfers(state)
-            if wants:
-                flown = [transfer.part(of_result, tensor) for tensor in found.outputs]
-                into = map(transfer.part, takers, found.inputs)
-                sliced = Gradients(flown, list(into), True)
-                judge(taken.call, transfer, partial(self._tool.backward, taken, sliced))
+        def judge(found: Gradients) -> None:
+            transfer = self._transfer(state)
+            if taken is not None and part is not None and taken.wants_gradient:
+                flown = [transfer.part(part.result, tensor) for tensor in found.outputs]
+                into = list(map(transfer.part, part.gradients, found.inputs))
+                into += [None] * (len(taken.call.given) - len(into))  # that only the slice has
+                sliced = Gradients(flown, into, True)
+                tool.judge(taken.call, transfer, partial(tool.backward, taken, sliced))
             for product in filter(None, (one(found) for one in products)):
-                made = self._product(call, taken, product, product.tile(choose), transfer)
-                checks = Checks()
-                if taken.again.rounded is None and self._projects(call, product.label):
-                    checks = Checks(product.check(call))
-                judge(taken.call, transfer, partial(forward, made, product.label, checks))
-                aim = product.differing(call) if state.confirms else None
-                if aim is not None:
-                    made = self._product(call, taken, product, product.tile(aim), transfer)
-                    judge(taken.call, transfer, partial(self._tool.forward, made, ""))
+                if taken is not None:
+                    self._judge_tile(taken, product, product.tile(choose), transfer)
+                if not is_rounded and not state.confirms and self._projects(call, product.label):
+                    pending = projection.start(product.call(call), product.mine)
+                    self._launch(call, taken, product.label, [product.mine], pending, {})
+                aim = product.differing(call) if taken is not None and state.confirms else None
+                if taken is not None and aim is not None:
+                    self._judge_tile(taken, product, product.tile(aim), transfer)
 
         # a part of a gradient is taken when the whole call has had its gradients
         gradients.watch(call, state.given, result, Tensor.detach, guard(done), guard)
 
-    def _product(
+    def _judge_tile(
         self,
-        call: Call,
         taken: Taken,
         product: Product,
         tile: tuple[Tensor, Tensor, Tensor],
         transfer: Transfer,
-    ) -> Taken:
-        """The product that a gradient of a product is."""
+    ) -> None:
+        """Judges a tile of the product that a gradient of a product is."""
         *args, mine = tile
-        small = call.given_others(tuple(map(transfer.copy, args)), {})
+        small = taken.call.given_others(tuple(map(transfer.copy, args)), {})
         small.func = _times
         again = again_of(small, (), False, None, [mine.dtype])
         again.rounded, again.precision = taken.again.rounded, taken.again.precision
         again.draws_nothing = True
         made = Taken(again, transfer.copy(mine), [None, None], False, taken.device)
         made.sampled, made.label, made.key = taken.sampled, product.label, taken.key
-        return made
+        self._tool.judge(made.call, transfer, partial(self._tool.forward, made, ""))
 
     # Verdicts.
 
@@ -494,12 +521,6 @@ def _is_never_nan(call: Call) -> bool:
     return mask is None  # a mask may leave out all keys of a query
 
 
-def _magnitudes(tensors: Sequence[Tensor], transfer: Transfer) -> Tensor:
-    """The magnitudes of the greatest values, on their way to the host."""
-    found = finite.greatest([one for one in tensors if finite.has_numbers(one)])
-    return transfer.copy(torch.stack([one.float() for one in found])) if found else torch.ones(1)
-
-
 def _not_finite(call: Call, made: list[Tensor]) -> Aim | None:
     """An element that is not finite, where the arguments are.
 
@@ -562,15 +583,12 @@ class Product:
         factors = slices.take(left, (*rows, None)), slices.take(right, (*batch, None, columns))
         return *factors, slices.take(self.mine, (*rows, columns))
 
-    def check(self, call: Call) -> projection.Pending | None:
-        """Launches the check of the whole gradient on its device."""
-        return projection.start(self._call(call), self.mine)
-
     def differing(self, call: Call) -> Aim | None:
         """The elements with the largest errors, as the device sees them."""
-        return _differing(self._call(call), self.mine)
+        return _differing(self.call(call), self.mine)
 
-    def _call(self, call: Call) -> Call:
+    def call(self, call: Call) -> Call:
+        """The gradient as a call; `call`: the one that it is a gradient of."""
         made = call.given_others((self.left, self.right), {})
         made.name, made.func = "torch.matmul", torch.matmul
         return made

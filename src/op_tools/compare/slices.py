@@ -8,9 +8,10 @@ only indexes: the cost is that of gathering a few thousand elements, whatever th
 from __future__ import annotations
 
 import math
-import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import functional as F
 
+from op_tools.compare.inputs import stream_of, upload
 from op_tools.core import op_names
 from op_tools.core.call import Call, tensor_list
 from op_tools.tensors import mutation
@@ -28,7 +30,7 @@ SAMPLE = 1 << 12  # elements of a result that are judged, where its elements are
 WHOLE = 1 << 20  # elements that one independent slice may need (a row of a softmax, an image)
 
 Picks = tuple[Tensor | None, ...]  # of each dimension the indices; None: all of them
-Choose = Callable[[Sequence[int], Sequence[int], int], Picks | None]
+Taker = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Slice:
     result: Callable[[Any], Any]  # the part of the large call's result
     written: Callable[[], list[Tensor | None]] | None = None  # parts of arguments after the call
     # of each tensor argument the part of its gradient; None: it needs more than the slice
-    gradients: list[Callable[[Tensor], Tensor] | None] = field(default_factory=list)
+    gradients: list[Taker | None] = field(default_factory=list)
     func: Callable[..., Any] | None = None  # what to call; None: the large call's function
     is_result_judged: bool = True  # False: only the gradients are parts of the large call's
 
@@ -48,6 +50,28 @@ class Slice:
 _PLASTIC = 1.32471795724  # its powers fill a plane evenly
 STEPS = [_PLASTIC**-1, _PLASTIC**-2, *(math.sqrt(number) % 1.0 for number in (2, 7, 11, 13))]
 _BETWEEN = (math.sqrt(5) - 1) / 2  # between the places in neighbouring regions
+ROUNDS = 64  # calls whose indices are computed and uploaded at once
+BLOCKS = 1 << 10  # sizes of dimensions whose indices are held
+
+
+class _Block:
+    """Indices of one dimension for ROUNDS calls, on the host and on each device that used them."""
+
+    def __init__(self, size: int, count: int, first: int, dimension: int) -> None:
+        regions = np.arange(count + 1) * size // count
+        calls = (first + np.arange(ROUNDS)) * STEPS[(dimension - 1) % len(STEPS)] + dimension / 7
+        places = (calls[:, None] + np.arange(count) * _BETWEEN) % 1.0
+        within = (places * np.diff(regions)).astype(np.int64)
+        self.first = first
+        self.host = torch.from_numpy(regions[:-1] + within)
+        self._there: dict[tuple[torch.device, int], Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        stream = stream_of(device)
+        found = self._there.get(stream)
+        if found is None:
+            found = self._there[stream] = upload(self.host, device)
+        return found
 
 
 class Chooser:
@@ -60,7 +84,9 @@ class Chooser:
     """
 
     def __init__(self, seed: int = 0, scale: float = 1.0) -> None:
-        self._call, self._dimension = 13 * seed, 0
+        self._first, self._dimension = 13 * seed, 0
+        self._blocks: dict[tuple[int, int, int], _Block] = {}
+        self._calls: Counter[tuple[int, int, int]] = Counter()
         self.scale = scale
 
     @property
@@ -70,7 +96,6 @@ class Chooser:
 
     def next_call(self) -> None:
         """The next indices are those of another call."""
-        self._call += 1
         self._dimension = 0
 
     def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
@@ -99,13 +124,24 @@ class Chooser:
 
     def indices(self, size: int, count: int, at: int | None = None) -> Tensor:
         """`count` different indices below `size`, in order; `at`: the dimension of the result."""
-        step = STEPS[self._dimension % len(STEPS)]
         self._dimension += 1
-        first = self._call * step + self._dimension / 7
-        regions = np.arange(count + 1) * size // count
-        places = (first + np.arange(count) * _BETWEEN) % 1.0
-        within = (places * np.diff(regions)).astype(np.int64)
-        return torch.from_numpy(regions[:-1] + within)
+        key = size, count, self._dimension
+        round, row = divmod(self._first + self._calls[key], ROUNDS)
+        self._calls[key] += 1
+        block = self._blocks.get(key)
+        if block is None or block.first != round * ROUNDS:
+            if len(self._blocks) >= BLOCKS:
+                self._blocks.clear()
+            block = self._blocks[key] = _Block(size, count, round * ROUNDS, self._dimension)
+        found = block.host[row]
+        found.uploaded = block, row  # type: ignore[attr-defined]
+        return found
+
+
+def _on(indices: Tensor, device: torch.device) -> Tensor:
+    """Indices on a device, of the same values; those of a Chooser are there."""
+    block, row = getattr(indices, "uploaded", (None, 0))
+    return upload(indices, device) if block is None else block.on(device)[row]
 
 
 class Aim(Chooser):
@@ -135,14 +171,16 @@ class Aim(Chooser):
 class Row(Aim):
     """Chooses all columns of one row of a product."""
 
-    def edge(self, inner: int) -> int:
-        return sys.maxsize
+    def __call__(self, shape: Sequence[int], free: Sequence[int], elements: int) -> Picks | None:
+        picks = super().__call__(shape[: len(self._place)], free, elements)
+        return None if picks is None else (*picks, *[None] * (len(shape) - len(picks)))
 
 
 def is_affordable(call: Call) -> bool:
     """Whether a large call can be judged as a whole within seconds."""
     elements = sum(tensor.numel() for tensor in call.given)
-    if rule_for(call.operator) in _EXPENSIVE:
+    rule = rule_for(call.operator)
+    if rule in _EXPENSIVE or isinstance(rule, _Product):
         rows = max(math.prod(tensor.shape[:-1]) for tensor in call.given)
         return elements * min(rows, elements) <= WHOLE << 8
     return elements <= WHOLE
@@ -164,15 +202,8 @@ def _result_elements(call: Call) -> int:
     try:
         if rule is _pointwise:
             return math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in call.given)))
-        if rule is _outer:
-            return math.prod(tensor.numel() for tensor in call.given)
-        if rule is _linear:
-            first, second = call.args[:2]
-            return int(first.numel() // max(first.shape[-1], 1) * len(second))
-        if rule in (_matmul, _addmm):
-            first, second = call.args[-2:] if rule is _addmm else call.args[:2]
-            batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-            return math.prod((*batch, first.shape[-2], second.shape[-1]))
+        if isinstance(rule, _Product):
+            return rule.elements(call)
     except (AttributeError, IndexError, RuntimeError, ValueError):  # a call that will fail
         pass
     return 0
@@ -198,7 +229,7 @@ def take(tensor: Tensor, picks: Picks) -> Tensor:
     part = tensor.detach()
     for at, indices in enumerate(picks, tensor.dim() - len(picks)):
         if indices is not None and at >= 0 and tensor.shape[at] != 1:
-            part = part.index_select(at, indices.to(tensor.device, non_blocking=True))
+            part = part.index_select(at, _on(indices, tensor.device))
     part = part.clone() if part.data_ptr() == tensor.data_ptr() else part
     part.picks = picks  # type: ignore[attr-defined]
     return part
@@ -223,28 +254,79 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 # Families of operators.
 
+Rule = Callable[[Call, Chooser], Slice | None]
+Dims = Callable[[Call], Sequence[int]]
+
+
+def _is_kernel(call: Call) -> bool:
+    """Whether a call has the arguments of an operator of ATen, at any level."""
+    return call.level == "aten" or isinstance(call.func, OpOverload)
+
+
+def _argument(call: Call, place: int, name: str, default: Any = None) -> Any:
+    return call.args[place] if len(call.args) > place else call.kwargs.get(name, default)
+
+
+def _replaced(call: Call, parts: dict[tuple[int, str], Any]) -> tuple[tuple[Any, ...], Any]:
+    """The arguments of a call with others at some places, or under their names."""
+    args, kwargs = list(call.args), dict(call.kwargs)
+    for (place, name), part in parts.items():
+        if place < len(args):
+            args[place] = part
+        else:
+            kwargs[name] = part
+    return tuple(args), kwargs
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _rereads(
+    call: Call, part: Callable[[Tensor], Tensor]
+) -> Callable[[], list[Tensor | None]] | None:
+    may_write = call.name.startswith("torch.nn.functional.") and mutation.may_write(call)
+    if not may_write and not op_names.sounds_in_place(call.name):
+        return None
+    return lambda: [part(call.given[0]), *[None] * (len(call.given) - 1)]
+
+
+def _in_part(
+    call: Call,
+    part: Callable[[Tensor], Tensor],
+    result: Callable[[Tensor], Tensor] | None = None,
+    gradients: Sequence[Callable[[Tensor], Tensor] | None] = (),
+) -> Slice:
+    """A call with a part of each of its tensors."""
+    kwargs = {key: _mapped(value, part) for key, value in call.kwargs.items()}
+    taker = part if result is None else result
+    return Slice(
+        _mapped(call.args, part),
+        kwargs,
+        lambda made: _mapped(made, taker),
+        _rereads(call, part),
+        list(gradients),
+    )
+
 
 def _pointwise(call: Call, choose: Chooser) -> Slice | None:
     """Each element of a result depends on the elements at its place in the arguments."""
-    given = call.given
     try:
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in given))
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in call.given))
     except RuntimeError:  # a tensor that only names a type, or a call that will fail
         return None
     picks = choose(shape, range(len(shape)), choose.sample)
     if picks is None:
         return None
+    part = partial(take, picks=picks)
+    return _in_part(call, part, None, [part if t.shape == shape else None for t in call.given])
 
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks)
 
-    return Slice(
-        _mapped(call.args, part),
-        {key: _mapped(value, part) for key, value in call.kwargs.items()},
-        lambda result: _mapped(result, part),
-        _rereads(call, part),
-        [part if tensor.shape == shape else None for tensor in given],
-    )
+def _whole(call: Call, choose: Chooser) -> Slice | None:
+    """A number that needs all elements: the whole call, if it is not too large."""
+    if sum(tensor.numel() for tensor in call.given) > WHOLE:
+        return None
+    return _in_part(call, _copied, None, [_copied] * len(call.given))
 
 
 def _lists(call: Call, choose: Chooser) -> Slice | None:
@@ -261,7 +343,7 @@ def _lists(call: Call, choose: Chooser) -> Slice | None:
     def part(tensor: Tensor, at: int) -> Tensor:
         picks = chosen[at]
         alike = picks is not None and tensor.shape == lists[0][members[at]].shape
-        return take(tensor, picks) if alike and picks is not None else tensor.detach().clone()
+        return take(tensor, picks) if alike and picks is not None else _copied(tensor)
 
     def parts(value: Any) -> Any:
         if _is_list(value):
@@ -282,60 +364,57 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and bool(value) and isinstance(value[0], Tensor)
 
 
-def _rows(kept: Callable[[Call], Sequence[int]], *, mask: int | None = None) -> Any:
-    """Results of the shape of the first argument, independent along all but the kept dimensions."""
+# Rows: the dimensions of the first tensor are independent, all but some.
 
-    def rule(call: Call, choose: Chooser) -> Slice | None:
-        first = call.given[0]
-        fixed = {at % first.dim() for at in kept(call)}
+
+@dataclass(frozen=True)
+class _Rows:
+    """The dimensions of the first tensor are independent, all but those that `kept` names.
+
+    A tensor with as many dimensions is sliced as the first one is; any other tensor is whole,
+    unless `others` has its indices.
+    """
+
+    kept: Dims
+    result: Callable[[Call, Picks], Picks] = lambda call, picks: picks
+    others: Callable[[Call, Tensor, Picks], Picks | None] = lambda call, tensor, picks: None
+    first: int = 0  # which tensor is meant by the first one
+    scale: int = 1  # times as many elements as usual
+    mask: int | None = None  # the place of an output mask, of which the first result is left
+
+    def __call__(self, call: Call, choose: Chooser) -> Slice | None:
+        first = call.given[self.first]
+        fixed = {at % first.dim() for at in self.kept(call)}
         free = [at for at in range(first.dim()) if at not in fixed]
-        picks = choose(first.shape, free, choose.sample)
+        picks = choose(first.shape, free, self.scale * choose.sample)
         if picks is None or all(indices is None for indices in picks):
             return None
 
         def part(tensor: Tensor) -> Tensor:
-            """Slice a tensor of the first argument's dimensions; copy any other tensor whole."""
             if tensor.dim() != first.dim():
-                return tensor.detach().clone()
+                theirs = self.others(call, tensor, picks)
+                return _copied(tensor) if theirs is None else take(tensor, theirs)
+            if any(tensor.shape[at] not in (1, first.shape[at]) for at in free):
+                raise ValueError("the tensors are not of one shape")
             return take(tensor, picks)
 
-        args = _mapped(call.args, part)
-        if mask is not None:  # the gradients of weights need all rows
-            args = (*args[:mask], [True] + [False] * (len(args[mask]) - 1), *args[mask + 1 :])
-        return Slice(
-            args,
-            {key: _mapped(value, part) for key, value in call.kwargs.items()},
-            lambda result: (
-                (part(result[0]), *[None] * (len(result) - 1))
-                if mask is not None
-                else _mapped(result, part)
-            ),
-            _rereads(call, part),
-            [part, *[None] * (len(call.given) - 1)],
+        of_result = partial(take, picks=self.result(call, picks))
+        gradients = [
+            part if t.dim() == first.dim() and t.is_floating_point() else None for t in call.given
+        ]
+        found = _in_part(call, part, of_result, gradients)
+        if self.mask is None:
+            return found
+        mask = [True] + [False] * (len(call.args[self.mask]) - 1)  # those of weights need all rows
+        args = (*found.args[: self.mask], mask, *found.args[self.mask + 1 :])
+        return replace(
+            found, args=args, result=lambda made: (part(made[0]), *[None] * len(mask[1:]))
         )
 
-    return rule
 
+def _dim(place: int, default: Any = None, name: str = "dim") -> Dims:
+    """The dimensions that an argument names."""
 
-def _rereads(
-    call: Call, part: Callable[[Tensor], Tensor]
-) -> Callable[[], list[Tensor | None]] | None:
-    may_write = call.name.startswith("torch.nn.functional.") and mutation.may_write(call)
-    if not may_write and not op_names.sounds_in_place(call.name):
-        return None
-    return lambda: [part(call.given[0]), *[None] * (len(call.given) - 1)]
-
-
-def _is_kernel(call: Call) -> bool:
-    """Whether a call has the arguments of an operator of ATen, at any level."""
-    return call.level == "aten" or isinstance(call.func, OpOverload)
-
-
-def _argument(call: Call, place: int, name: str, default: Any = None) -> Any:
-    return call.args[place] if len(call.args) > place else call.kwargs.get(name, default)
-
-
-def _dim(place: int, default: Any = None, name: str = "dim") -> Callable[[Call], Sequence[int]]:
     def kept(call: Call) -> Sequence[int]:
         dim = _argument(call, place, name, default)
         if dim is None:
@@ -345,88 +424,207 @@ def _dim(place: int, default: Any = None, name: str = "dim") -> Callable[[Call],
     return kept
 
 
-def _normalized(call: Call) -> Sequence[int]:
-    shape = call.args[1] if len(call.args) > 1 else call.kwargs["normalized_shape"]
-    return range(-len(shape), 0)
+def _normalized(place: int) -> Dims:
+    """The last dimensions, as many as an argument has sizes."""
+    return lambda call: range(-len(_argument(call, place, "normalized_shape")), 0)
 
 
-def _normalized_backward(call: Call) -> Sequence[int]:
-    return range(-len(call.args[2]), 0)
+def _spatial(count: int | None = None) -> _Rows:
+    """Images and channels are independent; the last `count` dimensions belong together."""
+    return _Rows(lambda call: range(-(count or call.given[0].dim() - 2), 0))
 
 
-def _reduction(call: Call, choose: Chooser) -> Slice | None:
-    """A reduction along some dimensions; the others are independent."""
-    first = call.given[0]
-    dims = _dim(1)(call)
-    fixed = {at % first.dim() for at in dims}
+def _padded(call: Call) -> Sequence[int]:
+    return range(-(len(_argument(call, 1, "pad")) // 2), 0)
+
+
+def _repeats(call: Call) -> Sequence[int]:
+    """The dimensions that are repeated."""
+    rest = call.args[1:] or tuple(call.kwargs.values())
+    sizes = list(rest[0] if isinstance(rest[0], (tuple, list)) else rest)
+    return [at for at in range(-call.given[0].dim(), 0) if sizes[at] != 1]
+
+
+def _nothing(call: Call) -> Sequence[int]:
+    return ()
+
+
+def _with_new(call: Call, picks: Picks) -> Picks:
+    """The result has one more dimension, at the place that an argument names."""
+    dim = _argument(call, 1, "dim", 0) % (len(picks) + 1)
+    return (*picks[:dim], None, *picks[dim:])
+
+
+def _without_class(call: Call, tensor: Tensor, picks: Picks) -> Picks | None:
+    """Targets and losses lack the dimension of the classes, the second one."""
+    if call.args[3] is not None:
+        raise ValueError("classes have weights")
+    return (picks[0], *picks[2:]) if tensor.dim() else None
+
+
+def _reduced(call: Call, choose: Chooser) -> Slice | None:
+    """A reduction along some dimensions, or of all elements."""
+    dim = _argument(call, 1, "dim")
+    if isinstance(dim, Tensor):
+        return _pointwise(call, choose)
+    if dim in (None, (), []):
+        return _whole(call, choose)
+    fixed = {at % call.given[0].dim() for at in _dim(1)(call)}
     keepdim = _argument(call, 2, "keepdim", False)
-    free = [at for at in range(first.dim()) if at not in fixed]
-    picks = choose(first.shape, free, 4 * choose.sample)
-    if not fixed or picks is None or all(indices is None for indices in picks):
+
+    def left(call: Call, picks: Picks) -> Picks:
+        return picks if keepdim else tuple(p for at, p in enumerate(picks) if at not in fixed)
+
+    return _Rows(_dim(1), left, scale=4)(call, choose)
+
+
+def _triangle(call: Call, choose: Chooser) -> Slice | None:
+    """Some matrices of a batch; of a single one a row."""
+    first = call.args[0]
+    diagonal = _argument(call, 1, "diagonal", 0)
+    if first.dim() > 2 and first.shape[-2] * first.shape[-1] <= choose.sample:
+        return _Rows(lambda call: (-2, -1))(call, choose)
+    row = choose.indices(first.shape[-2], 1)
+    others = choose(first.shape[:-2], range(first.dim() - 2), 1)
+    if others is None and first.dim() > 2:
         return None
-    left = picks if keepdim else tuple(picks[at] for at in free)
-    return Slice(
-        (take(first, picks), *call.args[1:]),
-        call.kwargs,
-        lambda result: _mapped(result, lambda tensor: take(tensor, left)),
-        None,
-        [lambda tensor: take(tensor, picks)],
-    )
+    part = partial(take, picks=(*(others or ()), row, None))
+    return Slice((part(first), diagonal + int(row)), {}, part, _rereads(call, part), [part])
 
 
-def _product(places: tuple[int, int], *, transposed: bool = False, added: int | None = None) -> Any:
-    """Some rows of the first matrix with some columns of the second; `added`: what is added."""
+def _sized(place: int, kept: Dims) -> Rule:
+    """An argument has the sizes of the result: the gradient of a view, or of a larger image."""
 
     def rule(call: Call, choose: Chooser) -> Slice | None:
-        first, second = (call.args[place] for place in places)
-        if first.dim() < 2 or second.dim() < 2:
+        sizes = call.args[place]
+        fixed = {at % len(sizes) for at in kept(call)}
+        free = [at for at in range(len(sizes)) if at not in fixed]
+        picks = choose(sizes, free, choose.sample)
+        if picks is None or all(indices is None for indices in picks):
             return None
-        columns = -2 if transposed else -1
-        inner = first.shape[-1]
-        batch = torch.broadcast_shapes(
-            first.shape[:-2], second.shape[:-2] if not transposed else ()
-        )
-        edge = choose.edge(inner)
-        width = second.shape[columns]
-        rows, batches = (*batch, first.shape[-2]), len(batch)
-        row_picks = choose(rows, range(len(rows)), edge)
-        column = choose.indices(width, edge, -1) if width > edge else None
-        if row_picks is None:
-            return None
-        result_picks = (*row_picks, column)
-        first_picks = (*row_picks, None)
-        # a transposed factor is a weight, and has no batch
-        second_picks = (column, None) if transposed else (*row_picks[:batches], None, column)
-        args = list(call.args)
-        args[places[0]] = take(first, first_picks)
-        args[places[1]] = take(second, second_picks)
-        kwargs = dict(call.kwargs)
-        if added is not None and isinstance(_argument(call, added, "bias"), Tensor):
-            part = take(_argument(call, added, "bias"), result_picks)
-            if len(call.args) > added:
-                args[added] = part
-            else:
-                kwargs["bias"] = part
-        return Slice(tuple(args), kwargs, lambda result: take(result, result_picks))
+        pairs = zip(sizes, picks, strict=True)
+        counts = [size if indices is None else len(indices) for size, indices in pairs]
+        flown = call.args[0]
+        selects = flown.dim() < len(sizes)
+        mine = tuple(p for at, p in enumerate(picks) if not selects or at not in fixed)
+        args = take(flown, mine), *call.args[1:place], counts, *call.args[place + 1 :]
+        return Slice(args, call.kwargs, partial(take, picks=picks))
 
     return rule
 
 
-def _embedding(call: Call, choose: Chooser) -> Slice | None:
-    """Some of the words, with the rows of the weights that they name."""
-    weight_first = _is_kernel(call)
-    indices, weight = (call.args[1], call.args[0]) if weight_first else call.args[:2]
-    if _argument(call, 3, "max_norm") is not None and not weight_first:
+def _filled(call: Call, choose: Chooser) -> Slice | None:
+    """A tensor of a given size, filled with one value."""
+    sizes = call.args[1]
+    picks = choose(sizes, range(len(sizes)), choose.sample)
+    if picks is None or isinstance(sizes, int):
         return None
-    width = weight.shape[1]
-    picks = choose(indices.shape, range(indices.dim()), max(1, 4 * choose.sample // width))
+    pairs = zip(sizes, picks, strict=True)
+    counts = [size if indices is None else len(indices) for size, indices in pairs]
+    args = call.args[0].detach()[..., :0].clone(), counts, *call.args[2:]
+    return Slice(args, call.kwargs, partial(take, picks=picks))
+
+
+def _reshaped(*shape: Any) -> Rule:
+    """A copy in another shape: elements keep their order. `shape`: other arguments of the slice."""
+
+    def rule(call: Call, choose: Chooser) -> Slice | None:
+        first = call.args[0]
+        flat = choose.indices(first.numel(), min(first.numel(), choose.sample))
+
+        def part(tensor: Tensor) -> Tensor:
+            places = torch.unravel_index(_on(flat, tensor.device), tensor.shape)
+            return tensor.detach()[places]
+
+        return Slice((part(first), *shape), {}, part, None, [part])
+
+    return rule
+
+
+# Products: some indices of each letter of the result, and all of the letters that are summed.
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of tensors, whose dimensions have letters; `*` is any number of dimensions."""
+
+    words: tuple[str, ...]
+    made: str
+    last: str = ""  # the name of the last argument, where it has one
+
+    def letters(self, call: Call) -> tuple[list[tuple[Tensor, str]], str]:
+        """Each argument that is a tensor, with the letters of its dimensions, and the result's."""
+        given = [(_argument(call, *place), word) for place, word in self._places()]
+        found = [(value, word) for value, word in given if isinstance(value, Tensor)]
+        more = [value.dim() - len(word.strip("*")) for value, word in found]
+        for (_, word), dims in zip(found, more, strict=True):
+            # what is added may have fewer dimensions than the result
+            if ("*" not in word and dims) or ("k" in word and dims < 0):
+                raise ValueError("a factor is no matrix")
+        batch = "ABCDEFGH"[: max(more)]
+        words = [(value, word.replace("*", batch)) for value, word in found]
+        return words, self.made.replace("*", batch)
+
+    def _places(self) -> list[tuple[tuple[int, str], str]]:
+        """Where each argument is, with the letters of its dimensions."""
+        names = [""] * (len(self.words) - 1) + [self.last]
+        return list(zip(enumerate(names), self.words, strict=True))
+
+    def elements(self, call: Call) -> int:
+        """How many the result has."""
+        found, made = self.letters(call)
+        sizes = _sizes_of(found)
+        return math.prod(sizes[letter] for letter in made)
+
+    def __call__(self, call: Call, choose: Chooser) -> Slice | None:
+        found, made = self.letters(call)
+        taken = _by_letters(found, made, choose)
+        if taken is None:
+            return None
+        parts, result = taken
+        places = [place for place, _ in self._places()]
+        given = [place for place in places if isinstance(_argument(call, *place), Tensor)]
+        args, kwargs = _replaced(call, dict(zip(given, parts, strict=True)))
+        return Slice(args, kwargs, partial(take, picks=result))
+
+
+def _sizes_of(found: Sequence[tuple[Tensor, str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for tensor, word in found:
+        for letter, size in zip(reversed(word), reversed(tensor.shape), strict=False):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return sizes
+
+
+def _by_letters(
+    found: Sequence[tuple[Tensor, str]], made: str, choose: Chooser
+) -> tuple[list[Tensor], Picks] | None:
+    """A part of each tensor, and the indices of the result that they give."""
+    sizes = _sizes_of(found)
+    summed = math.prod(size for letter, size in sizes.items() if letter not in made)
+    shape = [sizes[letter] for letter in made]
+    edge = choose.edge(summed)
+    elements = min(edge, math.prod(shape[:-1])) * min(edge, shape[-1])
+    picks = choose(shape, range(len(shape)), elements)
     if picks is None:
         return None
-    words = take(indices, picks)
-    rows = weight.detach().index_select(0, words.reshape(-1).to(weight.device))
-    numbers = torch.arange(words.numel(), device=words.device).view_as(words)
-    args = (rows, numbers) if weight_first else (numbers, rows)
-    return Slice(args, {}, lambda result: take(result, (*picks, None)))
+    chosen = dict(zip(made, picks, strict=True))
+    return [take(t, tuple(chosen.get(letter) for letter in word)) for t, word in found], picks
+
+
+def _einsum(call: Call, choose: Chooser) -> Slice | None:
+    equation, *operands = call.args
+    operands = list(operands[0]) if isinstance(operands[0], (tuple, list)) else operands
+    given, arrow, made = equation.replace(" ", "").partition("->")
+    if not arrow or "." in equation:
+        return None
+    taken = _by_letters(list(zip(operands, given.split(","), strict=True)), made, choose)
+    if taken is None or sum(part.numel() for part in taken[0]) > WHOLE:
+        return None
+    return Slice((equation, *taken[0]), {}, partial(take, picks=taken[1]))
+
+
+# Convolutions and norms over channels.
 
 
 def _convolution(call: Call, choose: Chooser) -> Slice | None:
@@ -441,17 +639,14 @@ def _convolution(call: Call, choose: Chooser) -> Slice | None:
     width = weight.shape[1] if transposed else len(weight)
     channels = choose.indices(width, 4, 1) if groups == 1 and width > 4 else None
     left: list[Tensor | None] = [None] * (image.dim() - 2)
-    args = list(call.args)
-    args[0] = take(image, (images, None, *left))
-    args[1] = take(weight, (None, channels, *left) if transposed else (channels, None, *left))
-    kwargs = dict(call.kwargs)
+    of_weight = (None, channels, *left) if transposed else (channels, None, *left)
+    parts = {
+        (0, "input"): take(image, (images, None, *left)),
+        (1, "weight"): take(weight, of_weight),
+    }
     if isinstance(bias, Tensor):
-        part = take(bias, (channels,))
-        if len(call.args) > 2:
-            args[2] = part
-        else:
-            kwargs["bias"] = part
-    return Slice(tuple(args), kwargs, lambda result: take(result, (images, channels, *left)))
+        parts[2, "bias"] = take(bias, (channels,))
+    return Slice(*_replaced(call, parts), partial(take, picks=(images, channels, *left)))
 
 
 def _convolution_gradients(
@@ -479,14 +674,13 @@ def _convolution_backward(call: Call, choose: Chooser) -> Slice | None:
     left: list[Tensor | None] = [None] * (image.dim() - 2)
     images = choose.indices(len(image), 1, 0)
     alone = (images, None, *left)
-    ours = take(flown, alone), take(image, alone), weight.detach().clone()
+    ours = take(flown, alone), take(image, alone), _copied(weight)
     theirs: tuple[Tensor, ...] | None = None
     channels = None
     if (mask[1] or mask[2]) and groups == 1 and not transposed and image.numel() <= WHOLE:
         channels = choose.indices(len(weight), min(2, len(weight)))
-        of_weight = (channels, None, *left)
-        theirs = take(flown, (None, channels, *left)), image.detach().clone()
-        theirs = *theirs, take(weight, of_weight)
+        theirs = take(flown, (None, channels, *left)), _copied(image)
+        theirs = *theirs, take(weight, (channels, None, *left))
     if theirs is None and not mask[0]:
         return None
 
@@ -516,12 +710,9 @@ def _channels(call: Call, choose: Chooser) -> Slice | None:
         return take(tensor, picks if tensor.dim() == first.dim() else (channel,))
 
     given = call.given
-    return Slice(
-        _mapped(call.args, part),
-        {key: _mapped(value, part) for key, value in call.kwargs.items()},
-        lambda result: _mapped(result, part),
-        lambda: [None if tensor is first else part(tensor) for tensor in given],
-        [part] * len(given),
+    found = _in_part(call, part, None, [part] * len(given))
+    return replace(
+        found, written=lambda: [None if tensor is first else part(tensor) for tensor in given]
     )
 
 
@@ -544,110 +735,67 @@ def _group_norm(call: Call, choose: Chooser) -> Slice | None:
             return take(tensor, (image, channels, *left))
         return take(tensor, (image, group))  # a statistic
 
-    args = list(_mapped(call.args, part))
+    found = _in_part(call, part, None, [part, *[None] * (len(call.given) - 1)])
+    args = list(found.args)
     if not kernel:
         args[1] = 1
     elif backward:
         args[5:] = [1, width, args[7], 1, [True, False, False]]
+        return replace(found, args=tuple(args), result=lambda result: (part(result[0]), None, None))
     else:
         args[3:7] = [1, width, args[5], 1]
-    return Slice(
-        tuple(args),
-        {key: _mapped(value, part) for key, value in call.kwargs.items()},
-        lambda result: (part(result[0]), None, None) if backward else _mapped(result, part),
-        None,
-        [part, *[None] * (len(call.given) - 1)],
+    return replace(found, args=tuple(args))
+
+
+def _without(count: int, func: Callable[..., Any] | None) -> Rule:
+    """A vendor's batch norm, without the last `count` arguments and further results."""
+
+    def variant(call: Call, choose: Chooser) -> Slice | None:
+        args = call.args[: len(call.args) - count]
+        part = _channels(call.given_others(args, call.kwargs), choose)
+        if part is None:
+            return None
+        inner = part.result
+        return replace(part, func=func, result=lambda made: inner(tuple(made[:3])), gradients=[])
+
+    return variant
+
+
+def _cudnn_batch_norm_backward(
+    given: Tensor, flown: Tensor, weight: Tensor, mean: Any, var: Any, *rest: Any
+) -> tuple[Tensor, ...]:
+    *saved, eps = rest
+    kernel = torch.ops.aten.native_batch_norm_backward.default
+    result: tuple[Tensor, ...] = kernel(
+        flown, given, weight, mean, var, *saved, True, eps, [True, True, True]
     )
+    return result
 
 
-def _attention(call: Call, choose: Chooser) -> Slice | None:
-    """One head of one sequence, with all that it attends to."""
-    query, key, value = call.args[:3]
-    mask = _argument(call, 3, "attn_mask")
-    if query.dim() != 4 or _argument(call, 4, "dropout_p", 0.0):
-        return None
-    if query.shape[2] * key.shape[2] > 4 * WHOLE:
-        return None
-    head, sequence = choose.indices(query.shape[1], 1, 1), choose.indices(len(query), 1, 0)
-    mine = (sequence, head, None, None)
-    shared = (sequence, head // (query.shape[1] // key.shape[1]), None, None)
-    args = [take(query, mine), take(key, shared), take(value, shared), *call.args[3:]]
-    kwargs = dict(call.kwargs)
-    if isinstance(mask, Tensor):
-        if len(args) > 3:
-            args[3] = take(mask, mine)
-        else:
-            kwargs["attn_mask"] = take(mask, mine)
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, mine)
-
-    alone = query.shape[1] == key.shape[1]  # else a gradient of a key is a sum over its group
-    shared_part = part if alone else None
-    return Slice(
-        tuple(args),
-        kwargs,
-        part,
-        None,
-        [part, shared_part, shared_part, *[None] * (len(call.given) - 3)],
-    )
-
-
-def _multi_head(call: Call, choose: Chooser) -> Slice | None:
-    """One sequence, with all weights, if they are not too large."""
-    query, mask = call.args[0], call.kwargs.get("key_padding_mask")
-    drops = call.args[10] and _argument(call, 13, "training", True)
-    if len(call.args) > 14 or drops or query.dim() != 3:
-        return None
-    rest = [*call.args[3:], *[value for key, value in call.kwargs.items() if key != "attn_mask"]]
-    weights = sum(tensor.numel() for tensor in tensor_list(rest) if tensor is not mask)
-    attended = call.kwargs.get("attn_mask")
-    if weights > WHOLE or (attended is not None and attended.dim() != 2):
-        return None
-    sequence = choose.indices(query.shape[1], 1, 1)
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, (None, sequence, None))
-
-    def result(made: Any) -> Any:
-        if isinstance(made, Tensor):  # a gradient
-            return part(made) if made.shape == query.shape else take(made, (sequence, None, None))
-        averaged = call.kwargs.get("average_attn_weights", True)
-        picks = (sequence, *[None] * (2 if averaged else 3))
-        return part(made[0]), None if made[1] is None else take(made[1], picks)
-
-    kwargs = {word: _mapped(value, _copied) for word, value in call.kwargs.items()}
-    if mask is not None:
-        kwargs["key_padding_mask"] = take(mask, (sequence, None))
-    args = [*map(part, call.args[:3]), *_mapped(call.args[3:], _copied)]
-    others = [None] * (len(call.given) - 3)
-    return Slice(tuple(args), kwargs, result, None, [part, part, part, *others])
+# Attention: one head of one sequence, with all that it attends to.
 
 
 def _named(call: Call) -> dict[str, Any]:
-    """The arguments of an operator of ATen by their names."""
+    """The arguments of an attention by their names."""
     schema = getattr(call.func, "_schema", None)
     if schema is None:
-        raise TypeError("no operator of ATen")
-    declared = schema.arguments
-    given = {argument.name: argument.default_value for argument in declared}
-    given |= dict(zip([argument.name for argument in declared], call.args, strict=False))
-    return given | call.kwargs
+        words = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+        given = {"dropout_p": 0.0, "is_causal": False}
+        return given | dict(zip(words, call.args, strict=False)) | call.kwargs
+    given = {argument.name: argument.default_value for argument in schema.arguments}
+    names = [argument.name for argument in schema.arguments]
+    return given | dict(zip(names, call.args, strict=False)) | call.kwargs
 
 
-def _attended(named: dict[str, Any], heads: Picks) -> dict[str, Any]:
+def _options(named: dict[str, Any], heads: Picks) -> dict[str, Any]:
     """What else than tensors an attention is given."""
     mask = named.get("attn_mask", named.get("attn_bias"))
     made = {"is_causal": named["is_causal"], "scale": named.get("scale")}
     return made if mask is None else {**made, "attn_mask": take(mask, heads)}
 
 
-def _first_of_attention(*args: Any, **kwargs: Any) -> tuple[Tensor]:
-    return (F.scaled_dot_product_attention(*args, **kwargs),)
-
-
-def _fused_attention(call: Call, choose: Chooser) -> Slice | None:
-    """A kernel of attention, of which only the first result is the meaning of all of them."""
+def _attention(call: Call, choose: Chooser) -> Slice | None:
+    """One head. Of a kernel only the first result is the meaning of all of them."""
     named = _named(call)
     query, key, value = (named[word] for word in ("query", "key", "value"))
     if named["dropout_p"] or query.dim() != 4 or query.shape[2] * key.shape[2] > 4 * WHOLE:
@@ -656,12 +804,17 @@ def _fused_attention(call: Call, choose: Chooser) -> Slice | None:
     mine = (sequence, head, None, None)
     shared = (sequence, head // (query.shape[1] // key.shape[1]), None, None)
     args = take(query, mine), take(key, shared), take(value, shared)
-    return Slice(
-        args,
-        _attended(named, mine),
-        lambda result: (take(result[0], mine),),
-        func=_first_of_attention,
-    )
+    part, options = partial(take, picks=mine), _options(named, mine)
+    if _is_kernel(call):
+        return Slice(args, options, lambda made: (part(made[0]),), func=_first_of_attention)
+    # where heads share a key, its gradient is the sum of theirs
+    of_key = part if query.shape[1] == key.shape[1] else None
+    gradients: list[Taker | None] = [part, of_key, of_key, *[None] * (len(call.given) - 3)]
+    return Slice(args, options, part, None, gradients)
+
+
+def _first_of_attention(*args: Any, **kwargs: Any) -> tuple[Tensor]:
+    return (F.scaled_dot_product_attention(*args, **kwargs),)
 
 
 def _attention_gradients(
@@ -691,7 +844,7 @@ def _attention_gradients(
     return of_scores @ key, of_key, of_value
 
 
-def _fused_attention_backward(call: Call, choose: Chooser) -> Slice | None:
+def _attention_backward(call: Call, choose: Chooser) -> Slice | None:
     """Gradients of one head of the keys, and of all queries' heads that attend to it."""
     named = _named(call)
     query, key, value = (named[word] for word in ("query", "key", "value"))
@@ -704,134 +857,61 @@ def _fused_attention_backward(call: Call, choose: Chooser) -> Slice | None:
     shared, sequence = choose.indices(key.shape[1], 1), choose.indices(len(query), 1)
     heads = (sequence, shared * group + torch.arange(group), None, None)
     keys = (sequence, shared, None, None)
-    args = take(flown, heads), take(query, heads), take(key, keys), take(value, keys)
     return Slice(
-        args,
-        _attended(named, heads),
+        (take(flown, heads), take(query, heads), take(key, keys), take(value, keys)),
+        _options(named, heads),
         lambda result: tuple(map(take, result[:3], (heads, keys, keys))),
         func=_attention_gradients,
     )
 
 
-def _joined(call: Call, choose: Chooser) -> Slice | None:
-    """Tensors put together along one dimension; the others are independent."""
-    members = list(call.args[0])
-    first = members[0]
-    dim = _argument(call, 1, "dim", 0) % first.dim()
-    shape = list(first.shape)
-    shape[dim] = sum(member.shape[dim] for member in members)
-    picks = choose(shape, [at for at in range(first.dim()) if at != dim], choose.sample)
-    if picks is None or any(member.dim() != first.dim() for member in members):
+def _multi_head(call: Call, choose: Chooser) -> Slice | None:
+    """One sequence, with all weights, if they are not too large."""
+    query, mask = call.args[0], call.kwargs.get("key_padding_mask")
+    drops = call.args[10] and _argument(call, 13, "training", True)
+    if len(call.args) > 14 or drops or query.dim() != 3:
         return None
-    parts = [take(member, picks) for member in members]
-    return Slice(
-        (parts, *call.args[1:]),
-        call.kwargs,
-        lambda result: take(result, picks),
-        None,
-        [lambda tensor: take(tensor, picks)] * len(members),
-    )
+    rest = [*call.args[3:], *[value for key, value in call.kwargs.items() if key != "attn_mask"]]
+    weights = sum(tensor.numel() for tensor in tensor_list(rest) if tensor is not mask)
+    attended = call.kwargs.get("attn_mask")
+    if weights > WHOLE or (attended is not None and attended.dim() != 2):
+        return None
+    sequence = choose.indices(query.shape[1], 1, 1)
+    part = partial(take, picks=(None, sequence, None))
+
+    def result(made: Any) -> Any:
+        if isinstance(made, Tensor):  # a gradient
+            return part(made) if made.shape == query.shape else take(made, (sequence, None, None))
+        averaged = call.kwargs.get("average_attn_weights", True)
+        picks = (sequence, *[None] * (2 if averaged else 3))
+        return part(made[0]), None if made[1] is None else take(made[1], picks)
+
+    kwargs = {word: _mapped(value, _copied) for word, value in call.kwargs.items()}
+    if mask is not None:
+        kwargs["key_padding_mask"] = take(mask, (sequence, None))
+    args = [*map(part, call.args[:3]), *_mapped(call.args[3:], _copied)]
+    others = [None] * (len(call.given) - 3)
+    return Slice(tuple(args), kwargs, result, None, [part, part, part, *others])
 
 
-def _stacked(call: Call, choose: Chooser) -> Slice | None:
-    """Tensors put side by side along a new dimension."""
-    members = list(call.args[0])
-    dim = _argument(call, 1, "dim", 0) % (members[0].dim() + 1)
-    picks = choose(members[0].shape, range(members[0].dim()), choose.sample // len(members) + 1)
+# Indices: of some elements of the result, with what they name.
+
+
+def _embedding(call: Call, choose: Chooser) -> Slice | None:
+    """Some of the words, with the rows of the weights that they name."""
+    weight_first = _is_kernel(call)
+    indices, weight = (call.args[1], call.args[0]) if weight_first else call.args[:2]
+    if _argument(call, 3, "max_norm") is not None and not weight_first:
+        return None
+    width = weight.shape[1]
+    picks = choose(indices.shape, range(indices.dim()), max(1, 4 * choose.sample // width))
     if picks is None:
         return None
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks)
-
-    return Slice(
-        ([part(member) for member in members], *call.args[1:]),
-        call.kwargs,
-        lambda result: take(result, (*picks[:dim], None, *picks[dim:])),
-        None,
-        [part] * len(members),
-    )
-
-
-def _elements(tensor: Tensor, flat: Tensor) -> Tensor:
-    """The elements of a tensor at some places in their order, copied, outside of the graph."""
-    places = torch.unravel_index(flat, tensor.shape)
-    return tensor.detach()[tuple(at.to(tensor.device, non_blocking=True) for at in places)]
-
-
-def _reshaped(shape: Callable[[Call], tuple[Any, ...]]) -> Any:
-    """A copy in another shape: elements keep their order. `shape`: other arguments of the slice."""
-
-    def rule(call: Call, choose: Chooser) -> Slice | None:
-        first = call.args[0]
-        flat = choose.indices(first.numel(), min(first.numel(), choose.sample))
-
-        def part(tensor: Tensor) -> Tensor:
-            return _elements(tensor, flat)
-
-        return Slice((part(first), *shape(call)), {}, part, None, [part])
-
-    return rule
-
-
-def _repeated(call: Call, choose: Chooser) -> Slice | None:
-    """Repeated along some dimensions; the others are independent."""
-    first, sizes = call.args[0], _sizes(call)
-    free = [at for at in range(-first.dim(), 0) if sizes[at] == 1]
-    picks = choose(first.shape, [at + first.dim() for at in free], choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks)
-
-    return Slice((part(first), tuple(sizes)), {}, part, None, [part])
-
-
-def _sizes(call: Call) -> list[int]:
-    """Sizes after the first argument, as a list or one by one."""
-    rest = call.args[1:] or tuple(call.kwargs.values())
-    return list(rest[0] if isinstance(rest[0], (tuple, list)) else rest)
-
-
-def _filled(call: Call, choose: Chooser) -> Slice | None:
-    """A tensor of a given size, filled with one value."""
-    sizes = call.args[1]
-    picks = choose(sizes, range(len(sizes)), choose.sample)
-    if picks is None or isinstance(sizes, int):
-        return None
-    args = call.args[0].detach()[..., :0].clone(), _counts(sizes, picks), *call.args[2:]
-    return Slice(args, call.kwargs, lambda result: take(result, picks))
-
-
-def _counts(sizes: Sequence[int], picks: Picks) -> list[int]:
-    return [
-        size if indices is None else len(indices)
-        for size, indices in zip(sizes, picks, strict=True)
-    ]
-
-
-def _of_part(call: Call, choose: Chooser) -> Slice | None:
-    """The gradient of a view along one dimension: zeros around what flows back."""
-    flown, sizes, dim = call.args[:3]
-    dim %= len(sizes)
-    picks = choose(sizes, [at for at in range(len(sizes)) if at != dim], choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
-    selects = flown.dim() < len(sizes)
-    of_flown = tuple(index for at, index in enumerate(picks) if not selects or at != dim)
-    args = take(flown, of_flown), _counts(sizes, picks), dim, *call.args[3:]
-    return Slice(args, call.kwargs, lambda result: take(result, picks))
-
-
-def _upsampled_backward(call: Call, choose: Chooser) -> Slice | None:
-    """Some channels of some images, with all their elements."""
-    flown, sizes = call.args[0], call.args[2]
-    picks = choose(flown.shape, [0, 1], choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
-    args = take(flown, picks), call.args[1], _counts(sizes, (*picks[:2], *[None] * len(sizes[2:])))
-    return Slice((*args, *call.args[3:]), call.kwargs, lambda result: take(result, picks))
+    words = take(indices, picks)
+    rows = weight.detach().index_select(0, words.reshape(-1).to(weight.device))
+    numbers = torch.arange(words.numel(), device=words.device).view_as(words)
+    args = (rows, numbers) if weight_first else (numbers, rows)
+    return Slice(args, {}, partial(take, picks=(*picks, None)))
 
 
 def _selected(call: Call, choose: Chooser) -> Slice | None:
@@ -873,40 +953,12 @@ def _indexed(
         return None
     end = dim + index.dim()
     numbers = take(index, picks[dim:end])
-    whole: Picks = (*picks[:dim], None, *picks[end:])
     # the elements by their place: the operator that copies rows may be the one that is judged
     places = numbers.reshape(-1).to(first.device)
     rows = first.detach()[(*[slice(None)] * dim, places)]
-    part = take(rows, whole)
+    part = take(rows, (*picks[:dim], None, *picks[end:]))
     at = torch.arange(numbers.numel(), device=numbers.device).view_as(numbers)
-    return Slice(arguments(part, at), call.kwargs, lambda result: take(result, picks))
-
-
-def _added(call: Call, choose: Chooser) -> Slice | None:
-    """Rows added at the places of an index; the other dimensions are independent."""
-    first, dim = call.args[0], call.args[1] % call.args[0].dim()
-    picks = choose(first.shape, [at for at in range(first.dim()) if at != dim], choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks) if tensor.dim() == first.dim() else tensor.detach().clone()
-
-    if call.args[2].dim() == first.dim() and any(
-        size != first.shape[at] for at, size in enumerate(call.args[2].shape) if at != dim
-    ):
-        return None  # a shorter index
-    args = _mapped(call.args, part)
-    if call.args[2].dim() != first.dim():  # one number for each row, of which none is picked
-        args = (*args[:2], call.args[2].detach().clone(), *args[3:])
-    gathers = "gather" in call.name
-    return Slice(
-        args,
-        {key: _mapped(value, part) for key, value in call.kwargs.items()},
-        part,
-        _rereads(call, part),
-        [part if not gathers or at == 0 else None for at in range(len(call.given))],
-    )
+    return Slice(arguments(part, at), call.kwargs, partial(take, picks=picks))
 
 
 def _put(call: Call, choose: Chooser) -> Slice | None:
@@ -919,22 +971,23 @@ def _put(call: Call, choose: Chooser) -> Slice | None:
     picks = choose(first.shape, range(1, first.dim()), choose.sample)
     if picks is None or all(indices is None for indices in picks):
         return None
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks)
-
+    part = partial(take, picks=picks)
     args = part(first), [_copied(index), *others], take(values, picks[1:]), *call.args[3:]
     return Slice(args, call.kwargs, part, _rereads(call, part))
 
 
-def _embedding_backward(call: Call, choose: Chooser) -> Slice | None:
-    """Some columns of the weight, with all words."""
-    flown, words, count = call.args[:3]
-    picks = choose((count, flown.shape[-1]), [1], choose.sample)
-    if picks is None or words.numel() > WHOLE:
+def _norms(call: Call, choose: Chooser) -> Slice | None:
+    """The norms of two tensors of a list."""
+    lists = call.args[0]
+    fit = [at for at, tensor in enumerate(lists) if tensor.numel() <= WHOLE]
+    if not fit:
         return None
-    args = take(flown, picks[1:]), words.detach().clone(), *call.args[2:]
-    return Slice(args, call.kwargs, lambda result: take(result, picks))
+    chosen = [fit[at] for at in choose.indices(len(fit), min(2, len(fit))).tolist()]
+    args = [_copied(lists[at]) for at in chosen], *call.args[1:]
+    return Slice(args, call.kwargs, lambda result: [_copied(result[at]) for at in chosen])
+
+
+# Losses.
 
 
 def _likelihood(call: Call, choose: Chooser) -> Slice | None:
@@ -947,32 +1000,12 @@ def _likelihood(call: Call, choose: Chooser) -> Slice | None:
     named = targets.where(is_used, torch.zeros_like(targets)).unsqueeze(dim)
     part = values.detach().gather(dim, named)
     zeros = torch.zeros_like(targets).where(is_used, torch.full_like(targets, -100))
-    return Slice(
-        (part, zeros, None, reduction, -100), call.kwargs, lambda result: _mapped(result, _copied)
-    )
+    args = part, zeros, None, reduction, -100
+    return Slice(args, call.kwargs, lambda result: _mapped(result, _copied))
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def _likelihood_backward(call: Call, choose: Chooser) -> Slice | None:
-    """The gradients of some rows of logarithms, each with its target."""
-    flown, values, targets = call.args[:3]
-    if values.dim() < 2:
-        return None
-    picks = choose(values.shape, [at for at in range(values.dim()) if at != 1], 4 * choose.sample)
-    if picks is None or all(indices is None for indices in picks):
-        return None
-    places = (picks[0], *picks[2:])
-    args = [_mapped(value, _copied) for value in call.args]
-    args[0] = take(flown, places) if flown.dim() else args[0]
-    args[1:3] = take(values, picks), take(targets, places)
-    return Slice(tuple(args), call.kwargs, lambda result: take(result, picks))
-
-
-def _sum_of_losses(values: Tensor, targets: Tensor, scale: float, **kwargs: Any) -> Tensor:
-    return F.cross_entropy(values, targets, **kwargs, reduction="sum") * scale
+def _sum_of_losses(values: Tensor, targets: Tensor, used: Tensor, **kwargs: Any) -> Tensor:
+    return F.cross_entropy(values, targets, **kwargs, reduction="sum") / used
 
 
 def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
@@ -980,7 +1013,6 @@ def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
     values, targets = call.args[:2]
     named = {"weight": 2, "size_average": 3, "ignore_index": 4, "reduce": 5, "reduction": 6}
     given = {word: _argument(call, place, word) for word, place in named.items()}
-    smoothing = _argument(call, 7, "label_smoothing", 0.0)
     ignored = -100 if given["ignore_index"] is None else given["ignore_index"]
     if values.dim() < 2 or targets.dtype != torch.int64 or given["weight"] is not None:
         return None
@@ -990,153 +1022,21 @@ def _cross_entropy(call: Call, choose: Chooser) -> Slice | None:
     if picks is None or all(indices is None for indices in picks):
         return None
     places = (picks[0], *picks[2:])
-    args = take(values, picks), take(targets, places)
+    args: tuple[Tensor, ...] = take(values, picks), take(targets, places)
+    smoothing = _argument(call, 7, "label_smoothing", 0.0)
     kwargs: dict[str, Any] = {"ignore_index": ignored, "label_smoothing": smoothing}
-    gradients: list[Callable[[Tensor], Tensor] | None] = [
-        lambda tensor: take(tensor, picks),
-        *[None] * (len(call.given) - 1),
-    ]
+    gradients: list[Taker | None] = [partial(take, picks=picks)]
+    gradients += [None] * (len(call.given) - 1)
     if given["reduction"] == "none":
         kwargs["reduction"] = "none"
-        return Slice(args, kwargs, lambda result: take(result, places), None, gradients)
-    used = int((targets != ignored).sum())
-    scale = 1.0 / max(used, 1) if given["reduction"] in (None, "mean") else 1.0
-    kwargs["scale"] = scale
+        return Slice(args, kwargs, partial(take, picks=places), None, gradients)
+    is_mean = given["reduction"] in (None, "mean")
+    used = (targets != ignored).sum() if is_mean else targets.new_ones(())
+    args = *args, used.clamp_min(1)
     return Slice(args, kwargs, _copied, None, gradients, _sum_of_losses, is_result_judged=False)
 
 
-def _whole(call: Call, choose: Chooser) -> Slice | None:
-    """A number that needs all elements: the whole call, if it is not too large."""
-    if sum(tensor.numel() for tensor in call.given) > WHOLE:
-        return None
-    return Slice(
-        _mapped(call.args, _copied),
-        {word: _mapped(value, _copied) for word, value in call.kwargs.items()},
-        lambda result: _mapped(result, _copied),
-        None,
-        [_copied] * len(call.given),
-    )
-
-
-def _reduced(call: Call, choose: Chooser) -> Slice | None:
-    """A reduction along dimensions, or of all elements."""
-    if _argument(call, 1, "dim") in (None, (), []):
-        return _whole(call, choose)
-    return _reduction(call, choose)
-
-
-def _norms(call: Call, choose: Chooser) -> Slice | None:
-    """The norms of two tensors of a list."""
-    lists = call.args[0]
-    fit = [at for at, tensor in enumerate(lists) if tensor.numel() <= WHOLE]
-    if not fit:
-        return None
-    chosen = [fit[at] for at in choose.indices(len(fit), min(2, len(fit))).tolist()]
-    args = [lists[at].detach().clone() for at in chosen], *call.args[1:]
-    return Slice(args, call.kwargs, lambda result: [_copied(result[at]) for at in chosen])
-
-
-def _triangle(call: Call, choose: Chooser) -> Slice | None:
-    """Some matrices of a batch; of a single one a row."""
-    first = call.args[0]
-    diagonal = _argument(call, 1, "diagonal", 0)
-    if first.dim() > 2 and first.shape[-2] * first.shape[-1] <= choose.sample:
-        result: Slice | None = _rows(lambda call: (-2, -1))(call, choose)
-        return result
-    row = choose.indices(first.shape[-2], 1)
-    others = choose(first.shape[:-2], range(first.dim() - 2), 1)
-    if others is None and first.dim() > 2:
-        return None
-    picks = (*(others or ()), row, None)
-
-    def part(tensor: Tensor) -> Tensor:
-        return take(tensor, picks)
-
-    return Slice((part(first), diagonal + int(row)), {}, part, _rereads(call, part), [part])
-
-
-def _one_hot(call: Call, choose: Chooser) -> Slice | None:
-    """Some numbers, each with its row."""
-    first, count = call.args[0], _argument(call, 1, "num_classes", -1)
-    picks = choose((*first.shape, count), range(first.dim()), choose.sample)
-    if picks is None or count < 1:
-        return None
-    return Slice((take(first, picks[:-1]), count), {}, lambda result: take(result, picks))
-
-
-def _outer(call: Call, choose: Chooser) -> Slice | None:
-    """Some elements of both vectors."""
-    first, second = call.args
-    picks = choose((len(first), len(second)), (0, 1), choose.sample)
-    if picks is None:
-        return None
-    args = take(first, picks[:1]), take(second, picks[1:])
-    return Slice(args, {}, lambda result: take(result, picks))
-
-
-def _einsum(call: Call, choose: Chooser) -> Slice | None:
-    """Some indices of each letter of the result."""
-    equation, *operands = call.args
-    operands = list(operands[0]) if isinstance(operands[0], (tuple, list)) else operands
-    given, arrow, made = equation.replace(" ", "").partition("->")
-    letters = given.split(",")
-    if not arrow or "." in equation:
-        return None
-    sizes = {
-        letter: operand.shape[at]
-        for word, operand in zip(letters, operands, strict=True)
-        for at, letter in enumerate(word)
-    }
-    summed = math.prod(size for letter, size in sizes.items() if letter not in made)
-    picks = choose([sizes[letter] for letter in made], range(len(made)), choose.edge(summed) ** 2)
-    if picks is None:
-        return None
-    by_letter = dict(zip(made, picks, strict=True))
-
-    def places(word: str) -> Picks:
-        return tuple(by_letter.get(letter) for letter in word)
-
-    parts = [take(operand, places(word)) for word, operand in zip(letters, operands, strict=True)]
-    if sum(part.numel() for part in parts) > WHOLE:
-        return None
-    return Slice((equation, *parts), {}, lambda result: take(result, picks))
-
-
-def _spatial(count: int | None = None) -> Any:
-    """Images and channels are independent; the last `count` dimensions belong together."""
-    return _rows(lambda call: range(-(count or call.given[0].dim() - 2), 0))
-
-
-def _padded(call: Call) -> Sequence[int]:
-    return range(-(len(_argument(call, 1, "pad")) // 2), 0)
-
-
-def _without(count: int, func: Callable[..., Any] | None, rule: Any) -> Any:
-    """A vendor's variant of an operator, without the last `count` arguments and further results."""
-
-    def variant(call: Call, choose: Chooser) -> Slice | None:
-        args = call.args[: len(call.args) - count]
-        part: Slice | None = rule(call.given_others(args, call.kwargs), choose)
-        if part is None:
-            return None
-        inner = part.result
-        return replace(
-            part, func=func, result=lambda result: inner(tuple(result[:3])), gradients=[]
-        )
-
-    return variant
-
-
-def _cudnn_batch_norm_backward(
-    given: Tensor, flown: Tensor, weight: Tensor, mean: Any, var: Any, *rest: Any
-) -> tuple[Tensor, ...]:
-    *saved, eps = rest
-    kernel = torch.ops.aten.native_batch_norm_backward.default
-    result: tuple[Tensor, ...] = kernel(
-        flown, given, weight, mean, var, *saved, True, eps, [True, True, True]
-    )
-    return result
-
+# The table.
 
 _POINTWISE = """
     abs add addcdiv addcmul angle bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp
@@ -1152,148 +1052,91 @@ _POINTWISE = """
     native_dropout_backward dropout zeros_like ones_like full_like nan_to_num type_as cpu
     __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __neg__
     __gt__ __lt__ __ge__ __le__ __eq__ __ne__ __and__ __or__ __invert__ __iadd__ __imul__
-""".split()
-_IN_PLACE = """
-    add mul div sub clamp relu neg exp sqrt sigmoid tanh masked_fill lerp addcmul addcdiv silu
-    rsqrt reciprocal pow clamp_min clamp_max leaky_relu hardtanh elu
-""".split()
+    add_ mul_ div_ sub_ clamp_ relu_ neg_ exp_ sqrt_ sigmoid_ tanh_ masked_fill_ lerp_ addcmul_
+    addcdiv_ silu_ rsqrt_ reciprocal_ pow_ clamp_min_ clamp_max_ leaky_relu_ hardtanh_ elu_
+"""
+_FUSED = "flash_attention_for_cpu flash_attention efficient_attention cudnn_attention".split()
+_FUSED += ["fused_attention_overrideable"]
+_SHRINKING = "max_pool avg_pool adaptive_avg_pool _adaptive_avg_pool lp_pool".split()
 
-_FUSED = """
-    flash_attention_for_cpu flash_attention efficient_attention cudnn_attention
-    fused_attention_overrideable
-""".split()
-
-_linear = _product((0, 1), transposed=True, added=2)
-_matmul = _product((0, 1))
-_addmm = _product((1, 2), added=0)
-_EXPENSIVE = frozenset(
-    {
-        _linear, _matmul, _addmm, _convolution, _convolution_backward, _attention,
-        _fused_attention, _fused_attention_backward, _einsum,
-    }
-)  # fmt: skip
-
-RULES: dict[str, Callable[[Call, Chooser], Slice | None]] = {
-    **dict.fromkeys(_POINTWISE, _pointwise),
-    **{f"{word}_": _pointwise for word in _IN_PLACE},
-    "linear": _linear,
-    **dict.fromkeys(("mm", "bmm", "matmul", "__matmul__"), _matmul),
-    **dict.fromkeys(("addmm", "baddbmm"), _addmm),
-    "softmax": _rows(_dim(1)),
-    "log_softmax": _rows(_dim(1)),
-    "_softmax": _rows(_dim(1)),
-    "_log_softmax": _rows(_dim(1)),
-    "_softmax_backward_data": _rows(_dim(2)),
-    "_log_softmax_backward_data": _rows(_dim(2)),
-    "cumsum": _rows(_dim(1)),
-    "layer_norm": _rows(_normalized),
-    "rms_norm": _rows(_normalized),
-    "native_layer_norm": _rows(_normalized),
-    "native_layer_norm_backward": _rows(_normalized_backward, mask=7),
-    "_fused_rms_norm": _rows(_normalized),
-    "_fused_rms_norm_backward": _rows(_normalized_backward, mask=5),
-    "_safe_softmax": _rows(_dim(1)),
-    "glu": _rows(_dim(1, -1)),
-    "glu_backward": _rows(_dim(2)),
-    "topk": _rows(_dim(2, -1)),
-    "sort": _rows(_dim(1, -1)),
-    "argsort": _rows(_dim(1, -1)),
-    "flip": _rows(_dim(1, name="dims")),
-    "roll": _rows(_dim(2, name="dims")),
-    "pad": _rows(_padded),
-    "constant_pad_nd": _rows(_padded),
-    "repeat_interleave": _rows(_dim(2)),
-    "split_with_sizes_copy": _rows(_dim(2, 0)),
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "prod"), _reduced),
-    **dict.fromkeys(("argmax", "argmin", "any", "all", "std", "var", "logsumexp"), _reduced),
-    "mse_loss": _whole,
-    "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    "conv_transpose1d": _convolution,
-    "conv_transpose2d": _convolution,
-    "conv_transpose3d": _convolution,
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
-    "batch_norm": _channels,
-    "instance_norm": _channels,
-    "native_batch_norm": _channels,
-    "_native_batch_norm_legit": _channels,
-    "_native_batch_norm_legit_no_training": _channels,
-    "native_batch_norm_backward": _channels,
-    "cudnn_batch_norm": _without(0, torch.ops.aten.native_batch_norm.default, _channels),
-    "miopen_batch_norm": _without(0, torch.ops.aten.native_batch_norm.default, _channels),
-    "cudnn_batch_norm_backward": _without(1, _cudnn_batch_norm_backward, _channels),
-    "batch_norm_backward": _without(
-        1, torch.ops.aten.native_batch_norm_backward.default, _channels
-    ),
-    "group_norm": _group_norm,
-    "native_group_norm": _group_norm,
-    "native_group_norm_backward": _group_norm,
-    "interpolate": _spatial(),
-    **{
-        f"{word}{count}d": _spatial(count)
-        for word in ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool", "lp_pool")
-        for count in (1, 2, 3)
-    },
-    **{
-        f"{word}{count}d{end}": _spatial(count)
-        for word, end in (
-            ("max_pool", "_with_indices"),
-            ("max_pool", "_with_indices_backward"),
-            ("avg_pool", "_backward"),
-            ("_adaptive_avg_pool", "_backward"),
-        )
-        for count in (2, 3)
-    },
-    **dict.fromkeys(
-        ("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"), _spatial(2)
-    ),
-    **dict.fromkeys(
+# A family, and the operators in it by the last parts of their names.
+_FAMILIES: list[tuple[Rule, str]] = [
+    (_pointwise, _POINTWISE),
+    (_Product(("*k", "nk", "n"), "*n", "bias"), "linear"),
+    (_Product(("*mk", "*kn"), "*mn"), "mm bmm matmul __matmul__"),
+    (_Product(("*mn", "*mk", "*kn"), "*mn"), "addmm baddbmm"),
+    (_Product(("m", "n"), "mn"), "outer ger"),
+    (_einsum, "einsum"),
+    (_Rows(_dim(1)), "softmax log_softmax _softmax _log_softmax _safe_softmax cumsum"),
+    (_Rows(_dim(1)), "gather scatter_add scatter_add_ index_add index_add_"),
+    (_Rows(_dim(2)), "_softmax_backward_data _log_softmax_backward_data glu_backward"),
+    (_Rows(_dim(2)), "repeat_interleave"),
+    (_Rows(_dim(1, -1)), "glu sort argsort"),
+    (_Rows(_dim(2, -1)), "topk"),
+    (_Rows(_dim(1, name="dims")), "flip"),
+    (_Rows(_dim(2, name="dims")), "roll"),
+    (_Rows(_dim(2, 0)), "split_with_sizes_copy"),
+    (_Rows(_padded), "pad constant_pad_nd"),
+    (_Rows(_repeats), "repeat"),
+    (_Rows(_dim(1, 0)), "cat"),
+    (_Rows(_nothing, _with_new), "stack"),
+    (_Rows(_nothing, lambda call, picks: (*picks, None)), "one_hot"),
+    (_Rows(_normalized(1)), "layer_norm rms_norm native_layer_norm _fused_rms_norm"),
+    (_Rows(_normalized(2), mask=7), "native_layer_norm_backward"),
+    (_Rows(_normalized(2), mask=5), "_fused_rms_norm_backward"),
+    (_put, "index_put index_put_"),
+    (_Rows(lambda call: range(call.given[0].dim() - 1)), "embedding_dense_backward"),
+    (_reduced, "sum mean amax amin max min prod argmax argmin any all std var logsumexp"),
+    (_triangle, "tril triu tril_ triu_"),
+    (_whole, "mse_loss"),
+    (_spatial(), "interpolate"),
+    *[(_spatial(at), " ".join(f"{word}{at}d" for word in _SHRINKING)) for at in (1, 2, 3)],
+    *[
         (
-            "upsample_nearest2d_backward",
-            "upsample_bilinear2d_backward",
-            "upsample_bicubic2d_backward",
-        ),
-        _upsampled_backward,
+            _spatial(at),
+            f"max_pool{at}d_with_indices max_pool{at}d_with_indices_backward avg_pool{at}d_backward"
+            f" _adaptive_avg_pool{at}d_backward",
+        )
+        for at in (2, 3)
+    ],
+    (_spatial(2), "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d"),
+    (
+        _sized(2, lambda call: range(2, len(call.args[2]))),
+        "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
     ),
-    "scaled_dot_product_attention": _attention,
-    "multi_head_attention_forward": _multi_head,
-    **dict.fromkeys([f"_scaled_dot_product_{word}" for word in _FUSED], _fused_attention),
-    **dict.fromkeys(
-        [f"_scaled_dot_product_{word}_backward" for word in _FUSED], _fused_attention_backward
+    (_sized(1, lambda call: (call.args[2],)), "select_backward slice_backward"),
+    (_filled, "new_zeros new_ones new_full"),
+    (_reshaped((-1,)), "reshape _unsafe_view"),
+    (_reshaped(), "flatten"),
+    (_embedding, "embedding"),
+    (_selected, "index_select"),
+    (_subscripted, "index __getitem__"),
+    (_norms, "_foreach_norm"),
+    (_convolution, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"),
+    (_convolution, "convolution"),
+    (_convolution_backward, "convolution_backward"),
+    (_channels, "batch_norm instance_norm native_batch_norm native_batch_norm_backward"),
+    (_channels, "_native_batch_norm_legit _native_batch_norm_legit_no_training"),
+    (_without(0, torch.ops.aten.native_batch_norm.default), "cudnn_batch_norm miopen_batch_norm"),
+    (_without(1, _cudnn_batch_norm_backward), "cudnn_batch_norm_backward"),
+    (_without(1, torch.ops.aten.native_batch_norm_backward.default), "batch_norm_backward"),
+    (_group_norm, "group_norm native_group_norm native_group_norm_backward"),
+    (_attention, "scaled_dot_product_attention"),
+    (_attention, " ".join(f"_scaled_dot_product_{word}" for word in _FUSED)),
+    (_attention_backward, " ".join(f"_scaled_dot_product_{word}_backward" for word in _FUSED)),
+    (_multi_head, "multi_head_attention_forward"),
+    (_likelihood, "nll_loss_forward nll_loss2d_forward"),
+    (
+        _Rows(lambda call: (1,), others=_without_class, first=1, scale=4),
+        "nll_loss_backward nll_loss2d_backward",
     ),
-    "nll_loss_forward": _likelihood,
-    "nll_loss2d_forward": _likelihood,
-    "nll_loss_backward": _likelihood_backward,
-    "nll_loss2d_backward": _likelihood_backward,
-    "cross_entropy": _cross_entropy,
-    "cat": _joined,
-    "stack": _stacked,
-    **dict.fromkeys(("reshape", "_unsafe_view"), _reshaped(lambda call: ((-1,),))),
-    "flatten": _reshaped(lambda call: ()),
-    "repeat": _repeated,
-    "new_zeros": _filled,
-    "new_ones": _filled,
-    "new_full": _filled,
-    "select_backward": _of_part,
-    "slice_backward": _of_part,
-    "index_select": _selected,
-    "index": _subscripted,
-    "__getitem__": _subscripted,
-    **dict.fromkeys(("gather", "scatter_add", "scatter_add_", "index_add", "index_add_"), _added),
-    **dict.fromkeys(("index_put", "index_put_"), _put),
-    "_foreach_norm": _norms,
-    **dict.fromkeys(("tril", "triu", "tril_", "triu_"), _triangle),
-    "one_hot": _one_hot,
-    **dict.fromkeys(("outer", "ger"), _outer),
-    "einsum": _einsum,
-}
+    (_cross_entropy, "cross_entropy"),
+]
+RULES: dict[str, Rule] = {word: rule for rule, words in _FAMILIES for word in words.split()}
+_EXPENSIVE = (_convolution, _convolution_backward, _attention, _attention_backward, _einsum)
 
 
-def rule_for(word: str) -> Callable[[Call, Chooser], Slice | None] | None:
+def rule_for(word: str) -> Rule | None:
     """The rule for an operator by the last part of its name."""
     if word.startswith(("_foreach_", "_fused_")) and "norm" not in word:
         return _lists

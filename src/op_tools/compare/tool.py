@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from deeplink import settings
 from deeplink.judge import verdict
 from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
-from op_tools.compare.budget import Budget
+from op_tools.compare.budget import Budget, Pace
 from op_tools.compare.console import (
     Failure,
     Rows,
@@ -38,11 +38,9 @@ from op_tools.core.call import Call, signature, tensor_list
 from op_tools.core.dispatch import Plan
 from op_tools.core.options import Options
 from op_tools.core.tool import Observer, Started
-from op_tools.core.worker import Background
 from op_tools.tensors import aliasing, host_transfer, statistics
 from op_tools.tensors.overlap import overlaps
 
-PATIENCE = 1.0  # seconds that a call waits for others to be judged
 BEYOND = "beyond the budget"
 BEHIND = "too many calls were waiting to be judged"
 
@@ -82,9 +80,9 @@ class OpAutoCompare(Observer):
         by_hand = self._how.background is False or self._how.shown
         share = self._how.budget
         self.budget = None if share is None else Budget(share)
-        self._patience = PATIENCE if share is None else 0.0
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
-        self._background = None if by_hand or self.sees_once else Background()
+        patience = None if share is None else 0.0
+        self._pace = None if by_hand or self.sees_once else Pace(patience)
         helper = native_library.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)
         self._known = helper and helper.SignatureFilter(1, dispatch.local)
@@ -170,7 +168,10 @@ class OpAutoCompare(Observer):
         if reason:
             self.skip(call, reason)
             return None
-        transfer = inputs.Transfer(not at_once and self._is_late_when_small(call))
+        is_late = not at_once and self._is_late_when_small(call)
+        if is_late and not self._how.background and not self.has_time(call):
+            return None
+        transfer = inputs.Transfer(is_late)
         versions = eligibility.versions(call)
         given = gradients.arguments(call) if call.level != "aten" else None
         if given is not None and not given.wanted:
@@ -231,7 +232,7 @@ class OpAutoCompare(Observer):
             given = enumerate(call.given)
             taken.after = [None if at in kept else copies.of(tensor) for at, tensor in given]
             work = partial(self.forward, taken, aliasing.overrun(state.guards))
-            self.judge(taken.call, state.transfer, work, waits=True)
+            self.judge(taken.call, state.transfer, work)
         if wants and state.given is not None:
             self._watch(call, state.given, result, taken, state.transfer.is_late)
 
@@ -252,7 +253,7 @@ class OpAutoCompare(Observer):
                 self.skip(taken.call, gradients.PART)
                 return
             with self.timed():
-                self.judge(taken.call, transfer, partial(self.backward, taken, found), waits=True)
+                self.judge(taken.call, transfer, partial(self.backward, taken, found))
 
         take: Callable[[Tensor], Tensor] = described if taken.rows else transfer.copy
         gradients.watch(call, given, result, take, guard(done), guard)
@@ -261,25 +262,23 @@ class OpAutoCompare(Observer):
 
     def is_late(self, device: torch.device | None) -> bool:
         """Whether large calls of a device are judged in another thread."""
-        return self._background is not None and device is not None
+        return self._pace is not None and device is not None
 
     def _is_late_when_small(self, call: Call) -> bool:
         """Whether a small call is judged there, too: where a copy to the host would wait."""
-        if self._background is None or call.device is None or self._how.background:
-            return self._background is not None
+        if self._pace is None or call.device is None or self._how.background:
+            return self._pace is not None
         return call.device.type != "cpu" and not statistics.kind_is_seen(call.device.type)
 
-    def judge(
-        self,
-        call: Call,
-        transfer: inputs.Transfer,
-        work: Callable[[], None],
-        waits: bool = False,
-    ) -> bool:
-        """Judges a call, once its copies are on the host; False: too many calls are pending.
+    def has_time(self, call: Call) -> bool:
+        """Whether a call is judged in another thread: not all are, where too many are pending."""
+        if self._pace is None or call.device is None or self._pace.wants(call):
+            return True
+        self.skip(call, BEHIND)
+        return False
 
-        `waits`: the program waits for a place among them as long as it takes.
-        """
+    def judge(self, call: Call, transfer: inputs.Transfer, work: Callable[[], None]) -> bool:
+        """Judges a call, once its copies are on the host; False: too many calls are pending."""
 
         def plainly() -> None:
             # the modes of the program (a FlopCounterMode) do not see the calls of the tool, whose
@@ -289,11 +288,11 @@ class OpAutoCompare(Observer):
                 work()
 
         transfer.launched()
-        if self._background is None or not transfer.is_late:
+        if self._pace is None or not transfer.is_late:
             plainly()
             return True
         later = partial(dispatch.guarded, self, call, plainly)
-        if self._background.offer(later, None if waits else self._patience):
+        if self._pace.offer(later, waits=bool(self._how.background)):
             return True
         self.skip(call, BEHIND)
         return False
@@ -357,14 +356,13 @@ class OpAutoCompare(Observer):
             self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
             self._rows.add(call, direction, items)
 
-    def report_nan(self, taken: Taken, label: str, message: str) -> None:
+    def report_nan(self, call: Call, label: str, made: Tensor, message: str) -> None:
         """Reports a NaN that cannot be right; only the first calls of a run have finite inputs."""
-        made = next(t for t in tensor_list(taken.result) if t.is_floating_point())
         item = Item(label, verdict.refused("finite", message, made))
-        direction = "backward" if taken.label else taken.call.direction
+        direction = call.direction if label == "output" else "backward"
         with self._lock:
-            self.failures.append(Failure.of(taken.call, direction, item, ""))
-            self._rows.add(taken.call, direction, [item])
+            self.failures.append(Failure.of(call, direction, item, ""))
+            self._rows.add(call, direction, [item])
 
     def skip(self, call: Call, reason: str) -> None:
         with self._lock:
@@ -381,8 +379,11 @@ class OpAutoCompare(Observer):
         return lines if self.budget is None else [*lines, f"OpAutoCompare: {self.budget}"]
 
     def finish(self, started: Started) -> None:
-        if self._background is not None:
-            self._background.close()
+        if self._sampled is not None:
+            with dispatch.unseen():
+                self._sampled.finish()
+        if self._pace is not None:
+            self._pace.background.close()
         self._rows.close()
         if self._sampled is not None:
             self.compared += self._sampled.counts.views

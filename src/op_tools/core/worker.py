@@ -46,6 +46,10 @@ class Background:
             return False
         return True
 
+    def pending(self) -> int:
+        """Pieces of work that are not begun."""
+        return self._queue.qsize()
+
     def close(self) -> None:
         """Waits until all is done."""
         self._closed = True

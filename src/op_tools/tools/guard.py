@@ -13,9 +13,9 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -28,8 +28,8 @@ from deeplink.table import console
 from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Taken
-from op_tools.compare.projection import Pending, Reading
 from op_tools.compare.rerun import again_of
+from op_tools.compare.sampling import key_of
 from op_tools.core import (
     dispatch,
     engine,
@@ -40,10 +40,10 @@ from op_tools.core import (
     tool_errors,
 )
 from op_tools.core.call import Call, Direction, tensor_list
-from op_tools.core.filters import Selection
 from op_tools.core.options import Options
 from op_tools.core.tool import Observer, Started
 from op_tools.tensors import host_transfer
+from op_tools.tools.overflow import meant
 
 CHECKS = 64  # calls that are checked in a step: of products, and of other operators
 FIRST = 0.25  # share of the calls of the first step, in which their number is not known
@@ -96,11 +96,10 @@ class _Suspect:
 
 @dataclass(frozen=True)
 class _Check:
-    """A check that was launched. It holds no tensor of the call."""
+    """What was checked on the device. It holds no tensor of the call."""
 
     key: Hashable
     finding: Finding  # if it turns out so
-    pending: Pending | Reading
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class _State:
     """What is known of a call from before it."""
 
     kept: Call | None = None  # with copies on the host: the call is judged there
-    finite: Tensor | None = None  # whether the arguments are, of a call that writes one
+    greatest: Tensor | None = None  # of the arguments, of a call that writes one
 
 
 class Guard(Observer):
@@ -127,27 +126,8 @@ class Guard(Observer):
     findings: list[Finding]  # that were confirmed, the first EACH of each operator
     suspects: list[Finding]  # whose next call was right, or did not come, as many
 
-    def __init__(
-        self,
-        ops: Sequence[str] | str | None = None,
-        disable: Sequence[str] | str | None = None,
-        *,
-        budget: float | None = None,
-        on_finding: OnFinding | None = None,
-        select: Selection | None = None,
-        devices: Sequence[str] | None = None,
-        config: str | None = None,
-    ) -> None:
-        own: dict[str, Any] = {"budget": budget, "on_finding": on_finding}
-        super().__init__(
-            ops,
-            disable,
-            level="aten",
-            select=select,
-            devices=devices,
-            config=config,
-            **{name: value for name, value in own.items() if value is not None},
-        )
+    def __init__(self, *lists: Sequence[str] | str | None, **options: Any) -> None:
+        super().__init__(*lists, level="aten", **options)
 
     def begin(self, options: Options) -> None:
         self._budget, self._on_finding = _asked(options)
@@ -157,7 +137,7 @@ class Guard(Observer):
         self._random = random.Random(settings.rank())
         self._counts: Counter[bool] = Counter()  # calls of this step: of products, of others
         self._shares = {True: FIRST, False: FIRST}
-        self._checks: deque[_Check] = deque()
+        self._checks = projection.Checks(self._note)
         self._suspects: dict[Hashable, _Suspect] = {}
         self._judged: set[Hashable] = set()
         self._wrong: Counter[str] = Counter()  # calls that were confirmed, by operator
@@ -181,7 +161,7 @@ class Guard(Observer):
         if self._active is not None:
             step_counter.count(False, self._stepped)
             with dispatch.unseen():
-                self._guarded(self._collect, True)
+                self._guarded(self._collect)
             super().stop()
 
     def _stepped(self, step: int) -> None:
@@ -202,10 +182,8 @@ class Guard(Observer):
                 seen = self._counts[kind]
                 self._shares[kind] = min(1.0, CHECKS / seen) if seen else FIRST
             self._counts.clear()
-        self._collect(False)
-        for key, suspect in list(self._suspects.items()):
-            if step > suspect.until:
-                self._drop(key, suspect)
+        self._checks.advance(at_once=True)
+        self._drop_until(step)
         self._engage(bool(self._suspects) or self._clock.is_due(self.steps))
 
     def _engage(self, on: bool) -> None:
@@ -244,7 +222,7 @@ class Guard(Observer):
                 suspect.taken = True
         if suspect is not None:
             return _State(kept=inputs.kept(call, host_transfer.host_copy)[0])
-        return _State(finite=_finite(call.given) if _writes(call) else None)
+        return _State(greatest=projection.greatest(call.given) if _writes(call) else None)
 
     def after(self, call: Call, state: _State | None, result: Any) -> None:
         if state is None:
@@ -253,46 +231,48 @@ class Guard(Observer):
             if state.kept is not None:
                 self._judge(call, state.kept, result)
             else:
-                self._launch(call, state, result)
+                self._check(call, state, result)
+                self._checks.advance()
 
-    def _launch(self, call: Call, state: _State, result: Any) -> None:
-        pending: Pending | Reading | None = projection.start(call, result)
-        product = pending is not None
-        if pending is None:
-            if _meant(call):
-                return
-            made = _finite(tensor_list(result))
-            given = _finite(call.given) if state.finite is None else state.finite
-            if made is None:
-                return
-            pending = Reading(made.logical_not() if given is None else given & ~made)
-        finding = _finding(call, "NaN or Inf, of finite arguments")
-        self._checks.append(_Check(_key(call), finding, pending))
-        with self._lock:
-            self.products += product
-            self.others += not product
+    def _check(self, call: Call, state: _State, result: Any) -> None:
+        check = _Check(_key(call), _finding(call, "NaN or Inf, of finite arguments"))
+        product = projection.start(call, result)
+        if product is not None:
+            self.products += 1
+            self._checks.add(check, product)
+            return
+        made = None if meant(call) else projection.greatest(tensor_list(result))
+        if made is None:
+            return
+        given = projection.greatest(call.given) if state.greatest is None else state.greatest
+        self._checks.add(
+            check, None, [made if given is None else made.where(given.isfinite(), 0.0)]
+        )
+        self.others += 1
 
     # Verdicts.
 
-    def _collect(self, wait: bool) -> None:
-        """Reads the checks that are done, in order; `wait`: all of them."""
-        while self._checks and (wait or self._checks[0].pending.done()):
-            check = self._checks.popleft()
-            if isinstance(check.pending, Reading):
-                text = check.finding.text if check.pending.read() else ""
-            else:
-                found = check.pending.verdict()
-                text = found.message if found is not None else ""
-            if text and self._wrong[check.finding.operator] >= EACH:
-                self._wrong[check.finding.operator] += 1
-            elif text and check.key not in self._judged:
-                finding = _with(check.finding, text=text)
-                suspect = _Suspect(
-                    finding, isinstance(check.pending, Pending), step_counter.current() + WAITS
-                )
-                self._suspects.setdefault(check.key, suspect)
-        if wait:
-            for key, suspect in list(self._suspects.items()):
+    def _note(self, check: _Check, found: projection.Finding | None, numbers: list[float]) -> None:
+        """Makes a suspect of a call of which a check failed."""
+        if found is None and all(map(math.isfinite, numbers)):
+            return
+        operator = check.finding.operator
+        if self._wrong[operator] >= EACH:
+            self._wrong[operator] += 1
+        elif check.key not in self._judged:
+            text = check.finding.text if found is None else found.message
+            finding = replace(check.finding, text=text)
+            suspect = _Suspect(finding, found is not None, step_counter.current() + WAITS)
+            self._suspects.setdefault(check.key, suspect)
+
+    def _collect(self) -> None:
+        """Reads all checks. Suspects whose next call did not come are reported as such."""
+        self._checks.advance(wait=True)
+        self._drop_until(math.inf)
+
+    def _drop_until(self, step: float) -> None:
+        for key, suspect in list(self._suspects.items()):
+            if step > suspect.until:
                 self._drop(key, suspect)
 
     def _drop(self, key: Hashable, suspect: _Suspect, is_reported: bool = True) -> None:
@@ -308,9 +288,7 @@ class Guard(Observer):
     def _judge(self, call: Call, kept: Call, result: Any) -> None:
         """Judges a call of a suspect's kind on the host; waits for the device."""
         key = _key(call)
-        ours = host_transfer.mapped(
-            result, lambda x: host_transfer.host_copy(x) if isinstance(x, Tensor) else x
-        )
+        ours = host_transfer.mapped(result, inputs.Transfer(is_late=False).leaf)
         made = tensor_list(ours)
         types = [tensor.dtype for tensor in made]
         again = again_of(kept, frozenset(), _writes(call), None, types)
@@ -332,7 +310,7 @@ class Guard(Observer):
             self._wrong[call.name] += 1
             if self._wrong[call.name] <= EACH:
                 saved = self._saver.save(taken, None)
-                finding = _with(_finding(call, text), confirmed=True, saved=saved)
+                finding = replace(_finding(call, text), confirmed=True, saved=saved)
                 self.findings.append(finding)
                 self._unreported.append(finding)
         elif right:  # NaN and Inf once may come of the program's own numbers
@@ -452,9 +430,7 @@ def _asked(options: Options) -> tuple[float, OnFinding]:
 
 def _key(call: Call) -> Hashable:
     """What calls of the same kind have in common."""
-    shapes = tuple([(tuple(tensor.shape), tensor.dtype) for tensor in call.given])
-    site = call.site.short if call.site is not None else ""
-    return call.name, call.direction, call.module, site, shapes
+    return call.direction, key_of(call)
 
 
 def _finding(call: Call, text: str) -> Finding:
@@ -463,35 +439,8 @@ def _finding(call: Call, text: str) -> Finding:
     return Finding(call.name, device, *place, text, False)
 
 
-def _with(finding: Finding, **changes: Any) -> Finding:
-    return Finding(**{**vars(finding), **changes})
-
-
 def _writes(call: Call) -> bool:
     return bool(call.func._schema.is_mutable) if hasattr(call.func, "_schema") else False
-
-
-def _meant(call: Call) -> bool:
-    """Whether the program itself gives an Inf, as a plain value."""
-    values = (*call.args, *call.kwargs.values())
-    return any(isinstance(value, float) and math.isinf(value) for value in values)
-
-
-def _finite(tensors: list[Tensor]) -> Tensor | None:
-    """Whether all tensors of floating numbers are finite, on their device; None: there are none."""
-    some = [
-        tensor.detach()
-        for tensor in tensors
-        if tensor.is_floating_point()
-        and tensor.numel()
-        and tensor.element_size() > 1
-        and tensor.layout == torch.strided
-        and tensor.device == tensors[0].device
-    ]
-    if not some:
-        return None
-    greatest = torch._foreach_norm(some, float("inf"))
-    return torch.stack([one.to(torch.float32) for one in greatest]).isfinite().all()
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
