@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -15,7 +17,7 @@ from torch._ops import OpOverload
 from deeplink import settings
 from deeplink.judge import Verdict, envelope, judge, same_choice
 from deeplink.judge.envelope import FLOAT32, FLOAT64
-from deeplink.judge.formats import FORMATS
+from deeplink.judge.formats import FORMATS, is_inexact
 from deeplink.judge.verdict import name_of
 from op_tools.compare import precision
 from op_tools.compare.eligibility import COPIES, NOT_UNIQUE, NoReferenceError, declared
@@ -24,7 +26,33 @@ from op_tools.core import op_names
 from op_tools.core.call import Call, tensors
 
 VALUES = 1e-6  # absolute and relative tolerance of plain numbers
+BITWISE = "bitwise"  # a standard: equal to the CPU's result in the same type
+AGAIN = 16  # calls after which an operator that was not the CPU's bit for bit is tried again
 SURE = 48  # runs that tell what rounding does, before an accusation that a few might explain
+
+
+class _DiffersError(Exception):
+    """A result is not the CPU's bit for bit."""
+
+
+class Tried:
+    """Which operators were found to differ a short while ago."""
+
+    def __init__(self) -> None:
+        self._differs: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def found(self, name: str, look: Callable[[], list[Item] | None]) -> list[Item] | None:
+        """What `look` finds, for one that was not; else None."""
+        with self._lock:
+            self._differs[name] -= 1
+            if self._differs[name] > 0:
+                return None
+        found = look()
+        if found is None:
+            with self._lock:
+                self._differs[name] = AGAIN
+        return found
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,24 @@ class Taken:
 
 def forward(taken: Taken, standard: str) -> list[Item]:
     """The arguments and the results of a call, each with its verdict."""
-    run = taken.reference()
+    return _forward(taken, taken.reference(), standard)
+
+
+def bit_for_bit(taken: Taken) -> list[Item] | None:
+    """The same of a call that the CPU does alike in the same type, bit for bit; None: it does not.
+    No other judge is needed.
+    """
+    run, operator = taken.plain, taken.call.operator
+    types = {name_of(tensor.dtype) for tensor in taken.results}
+    if run is None or any(settings.op_tolerance(operator, t) is not None for t in types):
+        return None
+    try:
+        return _forward(taken, run, BITWISE)
+    except _DiffersError:
+        return None
+
+
+def _forward(taken: Taken, run: Run, standard: str) -> list[Item]:
     lazy = _Forward(taken, run)
     found = _inputs(taken, run, lazy, standard)
     read = (now for now in taken.after if now is not None)
@@ -209,6 +254,8 @@ def _outputs(
 ) -> list[Item]:
     """`known`: the verdicts on arguments that were written; they may be results, too."""
     mine, theirs = list(leaves_of(taken.result)), list(leaves_of(run.result))
+    if standard == BITWISE and not _have_equal_values(mine, theirs):
+        raise _DiffersError
     if len(mine) != len(theirs):
         text = f"{len(mine)} results, expected {len(theirs)}"
         return [Item("output", Verdict(False, "structure", text, ratio=math.inf))]
@@ -222,9 +269,17 @@ def _outputs(
         elif isinstance(a, Tensor) or isinstance(b, Tensor):
             text = f"{type(a).__name__}, expected {type(b).__name__}"
             found.append(Item(label, Verdict(False, "structure", text, ratio=math.inf)))
-        elif isinstance(a, (bool, int, float, complex)):
+        elif isinstance(a, (bool, int, float, complex)) and standard != BITWISE:
             found.append(Item(label, _value(a, b)))
     return found
+
+
+def _have_equal_values(mine: list[Any], theirs: list[Any]) -> bool:
+    """Whether what is no tensor is equal."""
+    if [type(a) for a in mine] != [type(b) for b in theirs]:
+        return False
+    pairs = zip(mine, theirs, strict=True)
+    return all(isinstance(a, Tensor) or bool(a == b) for a, b in pairs)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
@@ -309,7 +364,33 @@ def backward(
     taken: Taken, outputs: Sequence[Tensor | None], inputs: Sequence[Tensor | None], standard: str
 ) -> list[Item]:
     """The gradients of a call's arguments, from those of its results."""
-    reference = taken.reference().gradients(outputs)
+    return _backward(taken, outputs, inputs, taken.reference().gradients(outputs), standard)
+
+
+def gradients_bit_for_bit(
+    taken: Taken, outputs: Sequence[Tensor | None], inputs: Sequence[Tensor | None]
+) -> list[Item] | None:
+    """The same of gradients that the CPU has alike, as in `bit_for_bit`."""
+    run = taken.plain
+    if run is None:
+        return None
+    try:
+        theirs = run.gradients(outputs)
+    except RuntimeError:  # no such kernel in this type
+        return None
+    try:
+        return _backward(taken, outputs, inputs, theirs, BITWISE)
+    except _DiffersError:
+        return None
+
+
+def _backward(
+    taken: Taken,
+    outputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor | None],
+    reference: Sequence[Tensor | None],
+    standard: str,
+) -> list[Item]:
     lazy = _Backward(taken, outputs, reference)
     found = []
     for place, (label, mine, theirs) in enumerate(
@@ -319,6 +400,8 @@ def backward(
             continue
         if theirs is None:
             theirs = torch.zeros(mine.shape, dtype=torch.float64)
+        elif standard == BITWISE:
+            theirs = theirs.to(mine.dtype)
         verdict = verdict_on(taken, mine, theirs, lazy, place, standard)
         found.append(Item(label, verdict, theirs.dtype))
     return found
@@ -364,6 +447,11 @@ def verdict_on(
 ) -> Verdict:
     """The verdict by the tolerance that is set for the operator and the type, else the standard."""
     call = taken.call
+    if standard == BITWISE:
+        if not identical(mine, theirs):
+            raise _DiffersError
+        text = f"equal to the CPU's {name_of(mine.dtype)} result"
+        return replace(unchanged(mine), message=text if is_inexact(mine.dtype) else "")
     tolerance = settings.op_tolerance(call.operator, name_of(mine.dtype))
     verdict = judge(
         mine,

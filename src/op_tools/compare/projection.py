@@ -212,8 +212,9 @@ class Checks(Generic[Tag]):
 
     def _has_come(self) -> bool:
         calls, reading = self._launched[0]
-        products = [product for _, product, _ in calls if product is not None]
-        return all(each.done() for each in (*products[-1:], reading) if each is not None)
+        if reading is not None:  # it was launched last
+            return reading.done()
+        return all(product is None or product.done() for _, product, _ in calls)
 
     def _launch(self) -> None:
         added, self._added = self._added, []

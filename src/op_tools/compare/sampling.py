@@ -301,7 +301,7 @@ class Sampled:
         elif block:
             text = f"{block:,} elements differ from a part of the call, computed alone"
             self.suspects.note(*place, text, non_finite=False)
-        elif not math.isfinite(greatest) and _are_finite(checked.given):
+        elif not math.isfinite(greatest) and are_finite(checked.given):
             # what is not finite in the arguments may be so in the result
             text = "the result is not finite; whether the arguments are was not checked"
             self.suspects.note(*place, text, non_finite=True)
@@ -505,7 +505,8 @@ def _shared(call: Call, part: Slice) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
-def _are_finite(tensors: Sequence[Tensor]) -> bool:
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors of the host have no NaN or Inf."""
     return all(bool(torch.isfinite(one).all()) for one in tensors if one.is_floating_point())
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from deeplink import settings
 from deeplink.judge import verdict
-from op_tools.compare import bitwise, eligibility, host_verdicts, inputs, precision
+from op_tools.compare import eligibility, host_verdicts, inputs, precision
 from op_tools.compare.budget import Budget, Pace
 from op_tools.compare.console import (
     Failure,
@@ -73,7 +73,7 @@ class OpAutoCompare(Observer):
         self._seen: set[Hashable] = set()
         self._calls: Counter[str] = Counter()
         self._rereads = inputs.Rereads(always=self._how.shown)
-        self._tried = bitwise.Tried()
+        self._tried = host_verdicts.Tried()
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
@@ -299,7 +299,7 @@ class OpAutoCompare(Observer):
 
     def forward(self, taken: Taken, overrun: str) -> None:
         try:
-            items = self._same(taken, lambda: bitwise.forward(taken))
+            items = self._same(taken, lambda: host_verdicts.bit_for_bit(taken))
             if items is None:
                 items = host_verdicts.forward(taken, self._how.standard)
         except NoReferenceError as error:
@@ -319,7 +319,9 @@ class OpAutoCompare(Observer):
         try:
             items = None
             if taken.run is None:
-                items = self._same(taken, lambda: bitwise.backward(taken, *given))
+                items = self._same(
+                    taken, lambda: host_verdicts.gradients_bit_for_bit(taken, *given)
+                )
             if items is None:
                 items = host_verdicts.backward(taken, *given, self._how.standard)
         except NoReferenceError as error:

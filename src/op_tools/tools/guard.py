@@ -29,7 +29,7 @@ from op_tools.compare import eligibility, inputs, precision, projection
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Taken
 from op_tools.compare.rerun import again_of
-from op_tools.compare.sampling import key_of
+from op_tools.compare.sampling import are_finite, key_of
 from op_tools.core import (
     dispatch,
     engine,
@@ -314,7 +314,7 @@ class Guard(Observer):
                 self.findings.append(finding)
                 self._unreported.append(finding)
         elif right:  # NaN and Inf once may come of the program's own numbers
-            self._drop(key, suspect, suspect.is_product or not _all_finite(kept.given))
+            self._drop(key, suspect, suspect.is_product or not are_finite(kept.given))
         else:
             self.cleared += 1
 
@@ -443,16 +443,12 @@ def _writes(call: Call) -> bool:
     return bool(call.func._schema.is_mutable) if hasattr(call.func, "_schema") else False
 
 
-def _all_finite(tensors: list[Tensor]) -> bool:
-    return all(bool(one.isfinite().all()) for one in tensors if one.is_floating_point())
-
-
 def _not_finite(taken: Taken, made: list[Tensor]) -> tuple[str, bool]:
     """What is wrong with a result that is compared with the CPU's, and whether nothing can be said:
     it is finite, or its arguments are not.
     """
     given = taken.call.given
-    if _all_finite(made) or not _all_finite(given):
+    if are_finite(made) or not are_finite(given):
         return "", True
     if eligibility.unfit(taken.call):
         return "", False
