@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from deeplink import scaffold
+
 HERE = Path(__file__).parent
 SRC = HERE.parent / "src"
 
@@ -19,7 +21,8 @@ SRC = HERE.parent / "src"
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that pip installed the plug-in into; built once, from a copy, offline."""
     place = tmp_path_factory.mktemp("acme")
-    source = shutil.copytree(HERE / "plugin_acme", place / "source")
+    scaffold.create("acme", "python", place / "source")  # its runtime is this vendor's
+    source = shutil.copytree(HERE / "plugin_acme", place / "source", dirs_exist_ok=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--no-build-isolation", "--no-index", "--target"]
     done = subprocess.run(
@@ -107,11 +110,11 @@ def test_an_accelerator_is_chosen_by_itself_and_is_behind_the_device(site: Path)
 def test_the_doctor_shows_it_and_tests_it(site: Path, how: str) -> None:
     extend_runtime(site, SAYS_WHEN_IT_IS_OPENED)
     if how == "environment":
-        done = python(site, "-m", "deeplink", "doctor", DEEPLINK_VENDOR="acme")
+        done = python(site, "-m", "deeplink", "doctor", "--all", DEEPLINK_VENDOR="acme")
     else:
-        done = python(site, "-m", "deeplink", "doctor", "--vendor", "acme")
+        done = python(site, "-m", "deeplink", "doctor", "--all", "--vendor", "acme")
     assert "Chosen: acme, device 'dipu', ACME chip (made up)" in done.stdout
-    assert "Self-test: ACME chip (made up)" in done.stdout
+    assert "All checks passed: ACME chip (made up)" in done.stdout
     assert "the vendor names no collective" in done.stdout
     assert "acme is open" in done.stdout  # it was this chip that was tested
     assert done.returncode == 0, done.stdout + done.stderr

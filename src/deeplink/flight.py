@@ -80,7 +80,7 @@ def _of_group(group: str, here: dict[int, Record]) -> list[str]:
     if not waiting:
         return []
     some = min(waiting)
-    about = f"group {group}: {_ranks(waiting)} in {name(waiting[some])} ({waiting[some]['where']})"
+    about = f"group {group}: {_ranks(waiting)} in {name(waiting[some])}{_at(waiting[some])}"
     found = [
         f"{about}; rank {rank} is missing: {_what_last(last[rank])}"
         for rank in last
@@ -88,7 +88,9 @@ def _of_group(group: str, here: dict[int, Record]) -> list[str]:
     ]
     lost = [rank for rank in ranks if rank not in here]
     if lost:
-        found.append(f"{about}; {_ranks(lost)} wrote no record: gone, or outside of any collective")
+        found.append(
+            f"{about}; {_ranks(lost)}: no record found (process exited, or not in a collective)"
+        )
     found += _others(group, here, front, waiting, about)
     return found or [f"{about}: all are there, so it is slow, or the connection is broken"]
 
@@ -103,7 +105,7 @@ def _others(
         own = record.at(group, front)
         if own is None or (own["operation"] == some["operation"] and _same_sizes(own, some)):
             continue
-        found.append(f"{about}; rank {rank} calls {name(own)} instead ({own['where']})")
+        found.append(f"{about}; rank {rank} calls {name(own)} instead{_at(own)}")
     return found
 
 
@@ -121,7 +123,12 @@ def _waits(entry: Entry) -> bool:
 def _what_last(entry: Entry | None) -> str:
     if entry is None:
         return "it has called nothing in this group"
-    return f"its last is {name(entry)}, {entry['state']} ({entry['where']})"
+    return f"its last is {name(entry)}, {entry['state']}{_at(entry)}"
+
+
+def _at(entry: Entry) -> str:
+    """The line of a collective, where it is known: DDP's buckets have none."""
+    return f" ({entry['where']})" if entry["where"] else ""
 
 
 def _ranks(ranks: Any) -> str:
@@ -134,7 +141,7 @@ def _one_to_one(record: Record) -> list[str]:
     verbs = {"SEND": "to send to", "RECV": "to receive from"}
     return [
         f"rank {record.rank} waits {verbs[e['operation']]} rank {e['peer']} of group {e['group']}: "
-        f"{', '.join(e['inputs'] or e['outputs'])} ({e['where']})"
+        f"{', '.join(e['inputs'] or e['outputs'])}{_at(e)}"
         for e in record.entries
         if e["operation"] in verbs and e["state"] == "pending"
     ]

@@ -49,6 +49,13 @@ def current(device: str = "") -> Identity:
     return Identity(name, label, kind, _torch(), platform.python_version(), platform.node())
 
 
+def chosen() -> Identity:
+    """Identify the device that programs started from here run on; loads nothing of it."""
+    vendor = vendors.choose().vendor
+    versions = _torch(), platform.python_version()
+    return Identity(vendor.name, vendor.label, vendor.device, *versions, platform.node())
+
+
 def read(found: Mapping[str, Any]) -> Identity | None:
     """The identity in what a record says of itself; None: an older record, which has none."""
     names = tuple(Identity.__dataclass_fields__)

@@ -191,12 +191,11 @@ def _automatic(rows: list[Found]) -> Choice:
     for vendor in usable:
         if vendor.name == LAST_RESORT:
             return Choice(vendor, f"no accelerator is available{also}")
-    ordered = sorted(rows, key=lambda row: row.name != LAST_RESORT)  # its reason is the cause
-    states = _list(f"{row.name} {row.status} ({row.reason})" for row in ordered if row.reason)
+    last = next((f": {row.reason}" for row in rows if row.name == LAST_RESORT and row.reason), "")
     raise NoVendorError(
-        f"no vendor to choose: no accelerator is available and neither is {LAST_RESORT!r}; "
-        f"found: {states}.",
-        f"set {VARIABLE}=cpu to run on plain CPU."
+        f"no vendor to choose: no accelerator is available, and neither is {LAST_RESORT!r}{last}"
+        f"{also}.",
+        f"set {VARIABLE}=cpu to run on plain CPU; `deeplink doctor --all` shows all vendors."
         if any(vendor.name == "cpu" for vendor in usable)
         else "install this package (`pip install -e .`), so that its vendors are registered.",
     )

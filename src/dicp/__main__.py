@@ -1,47 +1,49 @@
-"""`python -m dicp`: the report of the last process that compiled, or of a file; the backends."""
+"""`python -m dicp`: the same as `deeplink compile-report`."""
 
-import argparse
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 
-from deeplink.errors import DeeplinkError
+from deeplink import cli
+from deeplink.commands.common import STDOUT, write_json
 from deeplink.table import console, table
 from dicp.backend import find, installed
 from dicp.dynamo_bridge import report
 
 
-def main() -> int:
-    """The command; `deeplink compile-report` comes here."""
-    parser = argparse.ArgumentParser(prog="deeplink compile-report", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, help="a report; else the last one")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument(
-        "--backends", nargs="?", const="", metavar="NAME", help="what is installed; or of that name"
-    )
-    given = parser.parse_args()
-    try:
-        if given.backends is not None:
-            _show_backends(given.backends)
-            return 0
-        records = report.read(given.file)
-    except DeeplinkError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if given.json:
-        print(report.as_json(records))
-    else:
+def compile_report(file: Path | None, backends: str | None, json: str) -> int:
+    """Show a report, or the backends; the exit code.
+
+    `backends` is None for a report, "" for all backends, else the name of one to load.
+    """
+    if backends is not None:
+        _show_backends(backends, json)
+        return 0
+    records = report.read(file)
+    if json:
+        write_json(report.plain(records), json)
+    if json != STDOUT:
         report.show(records)
     return 0
 
 
-def _show_backends(name: str) -> None:
-    """Which names torch.compile knows of ours, and whether their compilers are there."""
+def _show_backends(name: str, json: str) -> None:
+    """Show which backends torch.compile has of ours, and whether their compilers are installed."""
     if name:
-        find(name)  # says which name was meant
+        find(name)  # raises for another name, with the nearest one
     rows = installed(name)
+    if json:
+        write_json([{"backend": row[0], "compiler": row[1]} for row in rows], json)
+        return
     console().print(table("Backends of torch.compile", ("backend", "compiler"), rows))
     if any(text.startswith("not loaded") for _, text in rows):
         console().print("Hint: `deeplink compile-report --backends NAME` loads one and shows it.")
+
+
+def main() -> int:
+    """The command."""
+    return cli.status(["compile-report", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

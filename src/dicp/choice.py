@@ -42,10 +42,10 @@ def dicp(
         except MissingCompilerError as error:
             report.say_once(f"dicp: without {backend.label}; {str(error).splitlines()[0]}")
         else:
-            report.say_once(f"dicp: {backend.label}; {why}")
+            report.say_once(f"dicp: using {backend.label} ({why})")
             return made
-        why = "the next of those that serve"
-    report.say_once(f"dicp: eager; {why}")
+        why = "the next available backend"
+    report.say_once(f"dicp: using eager ({why})")
     return gm.forward
 
 
@@ -54,7 +54,7 @@ def _fastest_first(found: Sequence[Backend], kind: str, why: str) -> tuple[list[
     fastest = [backend for backend in found if kind in backend.fastest]
     rest = [backend for backend in found if kind not in backend.fastest]
     if fastest:
-        why = f"measured as the fastest of {len(found)} that serve, for {kind}"
+        why = f"fastest of {len(found)} available backends for {kind}"
     return [*fastest, *rest], why
 
 

@@ -1,4 +1,4 @@
-"""The face of the published suite's main.py: `python -m diopi --mode gen_data|run_test …`."""
+"""Drop-in replacement for the published DIOPI main.py: `python -m diopi --mode run_test …`."""
 
 from __future__ import annotations
 

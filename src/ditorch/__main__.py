@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import typer
+import sys
+from collections.abc import Callable, Sequence
 
-from deeplink import one_iter, running, settings
-from ditorch import coverage, session
-from ditorch.pytorch_tests.command import pytorch_tests
+from deeplink import cli, running, settings
+from deeplink.commands.host import Host
+from deeplink.errors import DeeplinkError
 
-app = typer.Typer(
-    help="Run programs written for CUDA on another accelerator.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+COMMANDS = ("run", "one-iter", "pytorch-tests", "coverage")
 
 
-@app.callback()
-def _root() -> None:
-    pass
+class Here(Host):
+    """Runs the program in this process, whose torch represents the device as CUDA."""
 
+    def program(self, word: str, request: running.Request, line: Sequence[str]) -> int:
+        if request.fail_on:
+            raise DeeplinkError("--fail-on is an option of `deeplink run`.", "use `deeplink run`.")
+        from ditorch import session
 
-@app.command(context_settings=running.FORWARDED)
-def run(context: typer.Context) -> None:
-    """Run a script (or `-m module`) with its arguments; `run --help` says what may watch it."""
-    _run(running.parse("python -m ditorch run", context.args))
+        settings.watch_children(request.values)  # the vendor is one of them
+        settings.activate_children()
+        session.activate(request.vendor or None)
+        running.run(request)
+        return 0
 
-
-@app.command("one-iter", context_settings=running.FORWARDED)
-def one_iteration(context: typer.Context) -> None:
-    """Record an iteration of a script, or compare one with a record, layer by layer."""
-    _run(one_iter.parse("python -m ditorch one-iter", context.args))
-
-
-app.command("pytorch-tests")(pytorch_tests)
-app.command("coverage")(coverage.command)
-
-
-def _run(request: running.Request) -> None:
-    settings.watch_children(request.values)  # the vendor is one of them
-    settings.activate_children()
-    session.activate(request.vendor or None)
-    running.run(request)
+    def patched(self, word: str, line: Sequence[str], here: Callable[[], int]) -> int:
+        return here()
 
 
 if __name__ == "__main__":
-    with running.errors_as_text():
-        app()
+    sys.exit(cli.status(sys.argv[1:], "python -m ditorch", Here(), COMMANDS))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from deeplink import coverage, settings
+from deeplink.commands.common import STDOUT, write_json
 from deeplink.coverage import Foreign, Use
 from deeplink.table import console, table
 from deeplink.vendor import using
@@ -16,7 +15,7 @@ from ditorch import cuda_namespace, session
 from ditorch.table import find
 from ditorch.target import Target
 
-SERVED, WARNS, RAISES, UNKNOWN = "served", "warns", "raises", "unknown"
+SERVED, WARNS, RAISES, UNKNOWN = "supported", "warns", "raises", "unknown"
 NOT_COVERED = "not covered"
 
 
@@ -48,28 +47,26 @@ def outcome_of(use: Use, target: Target | None) -> Outcome:
     return Outcome(use, WARNS, f"warns and returns {neutral}: {row.reason}")
 
 
-def command(
-    path: Annotated[Path, typer.Argument(help="A script, or a folder of them.")],
-    every: Annotated[bool, typer.Option("--all", help="Show what is served too.")] = False,
-    vendor: Annotated[str, typer.Option(help="On this vendor's device (DEEPLINK_VENDOR).")] = "",
-) -> None:
-    """Read a program before it is run: what the chosen device does with its CUDA calls.
-
-    Exits with 1 when a call is not served, or when the program has parts that this check does not
-    cover: CUDA C++, Triton kernels, packages with CUDA binaries.
-
-    \b
-    Examples:
-      deeplink coverage train.py
-      deeplink coverage --all src/
-    """
+def check(path: Path, *, every: bool, json: str, vendor: str) -> int:
+    """Show what the chosen device does with the CUDA calls of a program; the exit code."""
     found = coverage.scan(path)
     with using(vendor):
         active = session.activate()
     outcomes = [outcome_of(use, active.target) for use in found.uses]
-    _show(outcomes, found.foreign, active.vendor.label, every)
+    if json:
+        write_json(_plain(outcomes, found.foreign, active.vendor.label), json)
+    if json != STDOUT:
+        _show(outcomes, found.foreign, active.vendor.label, every)
     missed = any(one.outcome != SERVED for one in outcomes)
-    raise typer.Exit(1 if missed or found.foreign else 0)
+    return 1 if missed or found.foreign else 0
+
+
+def _plain(outcomes: list[Outcome], foreign: list[Foreign], label: str) -> dict[str, Any]:
+    return {
+        "device": label,
+        "calls": [asdict(one) for one in outcomes],
+        "not covered": [asdict(one) for one in foreign],
+    }
 
 
 def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bool) -> None:
@@ -92,13 +89,17 @@ def _show(outcomes: list[Outcome], foreign: list[Foreign], label: str, every: bo
         "warn and return a neutral value": WARNS,
         "are unknown": UNKNOWN,
     }
-    said = [
+    others = [
         f"{count} {text}"
         for text, outcome in counts.items()
         if (count := sum(one.outcome == outcome for one in outcomes))
     ]
-    line = f"{served} of {len(outcomes)} names are served on {label}"
-    out.print("; ".join([line, *said]), soft_wrap=True)
+    if others or not outcomes:
+        line = f"{served} of {len(outcomes)} torch.cuda calls are supported on {label}"
+        out.print("; ".join([line, *others]), soft_wrap=True)
+    else:
+        plural = "call is" if served == 1 else "calls are"
+        out.print(f"All {served} torch.cuda {plural} supported on {label}.", soft_wrap=True)
     if foreign:
         names = ", ".join(one.name for one in foreign)
         out.print(f"not covered by this check: {names}", style="yellow", soft_wrap=True)

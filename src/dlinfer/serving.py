@@ -45,15 +45,15 @@ def serve(framework: str, request: Request) -> None:
     server = SERVERS.get(framework)
     if server is None:
         raise DeeplinkError(f"no framework {framework!r}; allowed: {', '.join(SERVERS)}.")
-    missing = [name for name in server.needs if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DeeplinkError(
-            f"{framework} cannot serve: {', '.join(missing)} not installed.", server.install
-        )
     if not Path(request.model, "config.json").is_file():
         raise DeeplinkError(
             f"{request.model!r} is no folder with a model: it has no config.json.",
             "download the model first: the folder has config.json, weights and a tokenizer.",
+        )
+    missing = [name for name in server.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DeeplinkError(
+            f"{framework} cannot serve: {', '.join(missing)} not installed.", server.install
         )
     server.start(request)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import difflib
 import os
+from collections import Counter
 from collections.abc import Callable
 
 import op_tools
-from deeplink import settings
+from deeplink import run_folder, settings
 from deeplink.errors import SettingError
 from op_tools.core import engine
 from op_tools.core.tool import Tool
@@ -48,8 +49,11 @@ def start() -> Callable[[], None]:
 
 def stop(quiet: bool = False) -> None:
     """Stops them, from the outside in. `quiet`: one that saw nothing (a launcher's) is silent."""
+    found: Counter[str] = Counter()
+    started = bool(_running)
     while _running:
         tool = _running.pop()
+        found.update(_findings(tool))
         if not isinstance(tool, Tool):
             tool.stop(quiet)
             continue
@@ -59,6 +63,19 @@ def stop(quiet: bool = False) -> None:
             engine.stop(tool)
             tool._active = None
         tool.stop()
+    if started:
+        run_folder.write_findings(settings.OP_TOOLS_RESULTS.get(), dict(+found))
+
+
+def _findings(tool: _Started) -> dict[str, int]:
+    """How many findings a tool has, by the words of `deeplink run --fail-on`."""
+    if isinstance(tool, op_tools.OpAutoCompare):
+        return {"wrong": len(tool.failures)}
+    if isinstance(tool, op_tools.Guard):
+        return {"wrong": tool.confirmed}
+    if isinstance(tool, op_tools.OpOverflowCheck):
+        return {"nan": len(tool.alarms)}
+    return {}
 
 
 def _asked() -> list[_Started]:

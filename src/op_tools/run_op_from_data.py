@@ -16,17 +16,18 @@ if __name__ == "__main__" and not __package__:
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import torch
-import typer
 from rich.progress import track
 
+from deeplink import cli
+from deeplink.commands.common import write_json
 from deeplink.compare import Difference, worst
 from deeplink.errors import DeeplinkError
+from deeplink.run_folder import latest
 from deeplink.table import console
 from op_tools.capture.encoding import Recorded
 from op_tools.compare.eligibility import NoReferenceError
@@ -53,21 +54,12 @@ from op_tools.replay.console import (
     show_time,
     summary,
     worst_first,
-    write_json,
     write_junit,
 )
 from op_tools.replay.export_script import export
 from op_tools.timing.call_shapes import call_shapes, shape_of, text_of
 
 FLAGS = ("--only_run_forward", "--sync_time_measure", "--acc_check")
-
-
-class Target(StrEnum):
-    """What a replay is compared with."""
-
-    captured = "captured"
-    cpu = "cpu"
-    float64 = "float64"
 
 
 @dataclass(frozen=True)
@@ -205,49 +197,35 @@ def _wait(device: torch.device) -> None:
 # The command.
 
 
-def run_op_from_data(
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Captured calls: a folder, or an archive.")
-    ],
-    run_times: Annotated[int, typer.Option("--run_times", min=1, help="Runs of each call.")] = 100,
-    only_run_forward: Annotated[
-        bool, typer.Option("--only_run_forward", help="No backward.")
-    ] = False,
-    sync_time_measure: Annotated[
-        bool, typer.Option("--sync_time_measure", help="Show the time of each run.")
-    ] = False,
-    acc_check: Annotated[
-        bool, typer.Option("--acc_check", help="Compare with the CPU in float64, and show it.")
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Where; else where it was captured.")
-    ] = None,
-    against: Annotated[
-        Target | None, typer.Option("--against", help="What the result is held against.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the outcomes.")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Write them for a CI.")] = None,
-    export_to: Annotated[
-        Path | None, typer.Option("--export", help="Write the worst case as a script.")
-    ] = None,
-    trust: Annotated[
-        list[str] | None, typer.Option("--trust", help="A package besides torch to call.")
-    ] = None,
-) -> None:
-    """Replay captured calls: time them, and compare their results."""
-    chosen = against or (Target.float64 if acc_check else Target.captured)
+def replay(
+    directory: str,
+    *,
+    run_times: int,
+    only_run_forward: bool,
+    sync_time_measure: bool,
+    acc_check: bool,
+    device: str | None,
+    against: str | None,
+    json_file: str,
+    junit: Path | None,
+    export_to: Path | None,
+    trust: tuple[str, ...],
+) -> int:
+    """The work of `deeplink replay`; the exit code."""
+    chosen = against or ("float64" if acc_check else "captured")
     plan = Plan(
-        *(run_times, only_run_forward, sync_time_measure, chosen.value, device),
-        trust=tuple(trust or ()),
+        *(run_times, only_run_forward, sync_time_measure, chosen, device),
+        trust=trust,
         shows_check=acc_check,
     )
     try:
-        cases = load_cases(directory)
+        cases = load_cases(str(latest(Path(directory))))
         if device is not None:
             plan = replace(plan, device=_chosen(device))
     except (DeeplinkError, ValueError, OSError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        hint = "name what a capture wrote, as op_tools_results/op_capture_results."
+        message = error.message if isinstance(error, DeeplinkError) else str(error)
+        raise DeeplinkError(message, getattr(error, "hint", "") or hint) from None
     terminal.say(f"ditorch.framework: {framework(plan.device)}")
     outcomes: list[Outcome] = []
     screen = console(stderr=True)
@@ -260,13 +238,13 @@ def run_op_from_data(
     if sync_time_measure:
         save_times(outcomes)
     summary(outcomes)
-    if json_file is not None:
-        write_json(json_file, outcomes)
+    if json_file:
+        write_json([o.as_dict() for o in worst_first(outcomes)], json_file)
     if junit is not None:
         write_junit(junit, outcomes)
     if export_to is not None:
         _export(export_to, cases, outcomes)
-    raise typer.Exit(int(any(outcome.status in BAD for outcome in outcomes)))
+    return int(any(outcome.status in BAD for outcome in outcomes))
 
 
 def _chosen(asked: str) -> str:
@@ -305,10 +283,8 @@ def arguments(given: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """The console script."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(run_op_from_data)
-    app(args=arguments(sys.argv[1:]))
+    """The console script: the same as `deeplink replay`."""
+    sys.exit(cli.status(["replay", *arguments(sys.argv[1:])]))
 
 
 if __name__ == "__main__":

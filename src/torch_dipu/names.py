@@ -52,6 +52,7 @@ COMES_TO: dict[str, tuple[str, ...]] = {
     ),
 }
 
+NAME = re.compile(r"\w[\w.]*")
 ALWAYS, WITH_NUMBER = 1, 2  # as csrc/engine.h has them
 
 
@@ -111,7 +112,23 @@ def matching(patterns: Iterable[str]) -> dict[str, int]:
     return found
 
 
+def spelled(pattern: str) -> str:
+    """An entry in the device's own spelling: "mm" for aten.mm.default, aten::mm, torch.mm.
+
+    A regular expression loses only a leading "aten.".
+    """
+    word = re.sub(r"^(torch\.ops\.)?aten(::|\\?\.)", "", pattern)
+    if not NAME.fullmatch(word):
+        return word
+    if word.startswith("torch."):
+        return word.rpartition(".")[2]
+    return word.removesuffix(".default")
+
+
 def _hits(pattern: str) -> dict[str, int]:
+    if pattern.startswith("diopi"):
+        return {name: ALWAYS for name in _C.operators() if diopi_name(name) == pattern}
+    pattern = spelled(pattern)
     try:
         expression = re.compile("|".join(COMES_TO.get(pattern, (pattern,))))
     except re.error as error:
@@ -129,7 +146,7 @@ def _hits(pattern: str) -> dict[str, int]:
 
 def _refuse(pattern: str) -> None:
     known = {name for overload in _C.operators() for name in _plain_names(overload)}
-    near = difflib.get_close_matches(pattern, sorted(known | COMES_TO.keys()), n=3)
+    near = difflib.get_close_matches(spelled(pattern), sorted(known | COMES_TO.keys()), n=3)
     raise UnknownOperatorError(
         f"{pattern!r} matches no operator of the device.",
         f"did you mean {', '.join(near)}?" if near else "`deeplink doctor --ops` lists them.",

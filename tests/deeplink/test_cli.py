@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import deeplink
 from deeplink import cli, doctor, settings
+from deeplink.commands import device, host
 from deeplink.vendor import Choice, Found, Vendor
 
 runner = CliRunner()
@@ -43,23 +44,16 @@ def test_the_version_is_that_of_the_project_file() -> None:
     assert f'\nversion = "{deeplink.__version__}"\n' in text
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["settings", "-h"]])
-def test_help_teaches_by_example(arguments: list[str]) -> None:
-    code, output = run(*arguments)
-    assert code == 0
-    assert re.search(r"^ *Examples:\n+ +.*deeplink ", output, re.MULTILINE)
-
-
 @pytest.mark.usefixtures("healthy")
-def test_doctor_shows_vendors_choice_and_settings() -> None:
-    code, output = run("doctor", "--no-self-test", "--vendor", "good")
+def test_doctor_shows_all_details_when_they_are_asked_for() -> None:
+    code, output = run("doctor", "--all", "--no-self-test", "--vendor", "good")
     assert code == 0
     assert re.search(r"away +unavailable +away-dist +no card", output)
     assert re.search(r"good +available +good-dist +good chip \(made up\)", output)
     assert "Chosen: good, device 'cpu', good chip (made up)\nbecause: asked good" in output
     assert re.search(r"DIPU_DEVICE_COUNT +(default|environment) +\d", output)
     assert re.search(r"torch \d+\.\d+", output)
-    assert output.endswith("all is well\n")
+    assert output.startswith("No problem; device not tested: good chip (made up), device 'cpu'.\n")
 
 
 @pytest.mark.usefixtures("healthy")
@@ -70,10 +64,27 @@ def test_doctor_output_is_plain_and_narrow_when_it_is_no_terminal() -> None:
 
 
 @pytest.mark.usefixtures("healthy")
+def test_doctor_answers_in_twenty_lines_with_the_verdict_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DIPU_DEVICE_COUNT", "3")
+    code, output = run("doctor", "--quiet")
+    lines = output.splitlines()
+    assert code == 0 and len(lines) <= 20
+    assert lines[0] == "All checks passed: good chip (made up), device 'cpu'."
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in lines[1:-1])
+    assert rows["vendor"] == "good: asked None"
+    assert rows["self-test"].startswith("copy ok, autograd ok, rng ok, streams skipped")
+    assert (rows["available"], rows["unavailable"]) == ("good", "away")
+    assert "DIPU_DEVICE_COUNT=3" in rows["settings"]
+    assert lines[-1] == "Hint: `deeplink doctor --all` shows all details."
+
+
+@pytest.mark.usefixtures("healthy")
 def test_doctor_runs_the_self_test() -> None:
-    code, output = run("doctor")
+    code, output = run("doctor", "--all")
     assert code == 0
-    assert "Self-test: good chip (made up)" in output
+    assert "Self-test" in output
     for line in (r"copy +ok +\d", r"autograd +ok", r"streams +skipped", r"total +\d+\.\d\d s"):
         assert re.search(line, output), line
 
@@ -96,7 +107,7 @@ def test_an_unknown_vendor_fails_the_doctor_with_the_hint() -> None:
 @pytest.mark.usefixtures("healthy")
 def test_doctor_json_is_complete() -> None:
     code, output = run("doctor", "--json")
-    found = json.loads(output)
+    found = json.loads(output[output.index("{") :])
     assert code == 0 and found["ok"] is True
     assert found["chosen"]["label"] == "good chip (made up)"
     assert [row["name"] for row in found["vendors"]] == ["away", "good"]
@@ -116,7 +127,7 @@ def test_build_state_is_shown_and_its_failure_too(
         vendor = Vendor("good", "cpu", lambda: True, build=module)
         monkeypatch.setattr(doctor, "discover", lambda: [])
         monkeypatch.setattr(doctor, "choose", lambda name, v=vendor: Choice(v, "because"))
-        assert re.search(shown, run("doctor", "--no-self-test")[1])
+        assert re.search(shown, run("doctor", "--all", "--no-self-test")[1])
 
 
 def test_settings_shows_values_and_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +138,33 @@ def test_settings_shows_values_and_their_source(monkeypatch: pytest.MonkeyPatch)
     code, output = run("settings", "--all")
     assert "DIPU_DEVICE_MEMORY = 512MiB  (environment)" in output
     assert "default 16GiB; allowed: bytes, such as" in output
+
+
+def test_settings_shows_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in settings.table():
+        monkeypatch.delenv(setting.name, raising=False)
+    assert run("settings", "--changed") == (0, "all settings have their defaults\n")
+    monkeypatch.setenv("DIPU_DEVICE_MEMORY", "512M")
+    code, output = run("settings", "--changed", "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(output)["settings"]] == ["DIPU_DEVICE_MEMORY"]
+
+
+def test_settings_explains_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIPU_DEVICE_COUNT", raising=False)
+    code, output = run("settings", "--explain", "dipu_device_count")
+    assert code == 0
+    assert output.splitlines() == [
+        "DIPU_DEVICE_COUNT = 2  (default)",
+        "    How many reference devices there are.",
+        "    default 2; allowed: a whole number from 1 to 16",
+    ]
+
+
+def test_settings_refuses_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.status(["settings", "--explain", "DIPU_QUIRK"]) == 2
+    said = capsys.readouterr().err
+    assert said == "no setting is named 'DIPU_QUIRK'.\nHint: did you mean DIPU_QUIRKS?\n"
 
 
 def test_settings_reports_bad_and_unknown_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,10 +185,11 @@ def test_settings_answers_a_variable_of_older_documents(monkeypatch: pytest.Monk
 def test_main_shows_an_error_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
+    def fail(name: str) -> None:
         raise deeplink.SettingError("it went wrong.", "do better.")
 
-    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(device, "choose", lambda name: fail(name))
+    monkeypatch.setattr("sys.argv", ["deeplink", "doctor", "--ops"])
     with pytest.raises(SystemExit, match="2"):
         cli.main()
     assert capsys.readouterr().err == "it went wrong.\nHint: do better.\n"
@@ -171,17 +210,18 @@ def test_vendor_is_chosen_before_the_program_starts(
     """The process of the program activates a device on import: it must inherit the choice."""
     seen: list[str] = []
 
-    def start(command: list[str]) -> int:
+    def start(command: list[str], **how: object) -> int:
         seen.append(settings.DEEPLINK_VENDOR.get())
         return 0
 
     monkeypatch.delenv("DEEPLINK_VENDOR", raising=False)
-    monkeypatch.setattr(cli.children, "run", start)
+    monkeypatch.setattr(host.children, "run", start)
     assert run(*line)[0] == 0
     assert (seen, settings.DEEPLINK_VENDOR.get()) == (["cpu"], "")
 
 
 def test_an_unknown_vendor_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.children, "run", lambda line: pytest.fail("the program was started"))
-    with pytest.raises(deeplink.DeeplinkError, match=r"no vendor 'no-such'; installed: .*\nHint: "):
-        runner.invoke(cli.app, ["run", "--vendor", "no-such", PROGRAM], catch_exceptions=False)
+    monkeypatch.setattr(host.children, "run", lambda line: pytest.fail("the program was started"))
+    code, output = run("run", "--vendor", "no-such", PROGRAM)
+    assert code == 2
+    assert re.search(r"no vendor 'no-such'; installed: .*\nHint: ", output)

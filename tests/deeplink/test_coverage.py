@@ -77,7 +77,7 @@ def test_names_are_found_by_attribute_alias_and_import(program: Path) -> None:
 def test_the_command_lists_what_is_not_served_and_fails(program: Path) -> None:
     done = cover(program)
     assert done.returncode == 1, done.stderr
-    said = "4 of 6 names are served on reference device (CPU); 1 raise; 1 are unknown"
+    said = "4 of 6 torch.cuda calls are supported on reference device (CPU); 1 raise; 1 are unknown"
     assert said in done.stdout
     assert "jiterator._create_jit_fn" in done.stdout
     assert "manual_seed_all" not in done.stdout
@@ -90,7 +90,7 @@ def test_a_name_whose_call_raises_or_warns_is_not_served(tmp_path: Path) -> None
     assert done.returncode == 1
     assert re.search(r"CUDAGraph +raises +.*the device captures no", done.stdout), done.stdout
     assert re.search(r"utilization +warns +.*warns and returns 0", done.stdout), done.stdout
-    assert "0 of 2 names are served" in done.stdout
+    assert "0 of 2 torch.cuda calls are supported" in done.stdout
     strict = cover(path, DITORCH_STRICT="1")
     assert re.search(r"utilization +raises", strict.stdout), strict.stdout
 
@@ -100,7 +100,10 @@ def test_the_answer_is_the_chosen_devices(tmp_path: Path) -> None:
     path.write_text("import torch\ntorch.cuda.empty_cache()\ns = torch.cuda.Stream()\n")
     for vendor, label in (("cpu", "plain CPU"), ("reference", "reference device (CPU)")):
         done = cover(path, DEEPLINK_VENDOR=vendor)
-        assert (done.returncode, done.stdout) == (0, f"2 of 2 names are served on {label}\n")
+        assert (done.returncode, done.stdout) == (
+            0,
+            f"All 2 torch.cuda calls are supported on {label}.\n",
+        )
 
 
 def test_what_the_check_does_not_cover_is_named(tmp_path: Path) -> None:

@@ -350,7 +350,8 @@ def test_a_verdict_says_what_where_and_how_much() -> None:
     assert verdict.bound == 2 * 2.0**-23
     assert verdict.ratio == verdict.observed / verdict.bound
     assert str(verdict) == (
-        "1 beyond the bound of 32; at [2, 5]: 1.5 where 1 is right, error 0.5, allowed 2.38e-07"
+        "1 of 32 elements differ by more than rounding allows. "
+        "Worst at [2, 5]: got 1.5, expected 1 (error 0.5, tolerance 2.38e-07)"
     )
 
 

@@ -173,15 +173,16 @@ def test_cpu_is_never_chosen_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoVendorError) as caught:
         choose()
     assert str(caught.value) == (
-        "no vendor to choose: no accelerator is available and neither is 'reference'; "
-        "found: reference unavailable (no compiler).\n"
-        "Hint: set DEEPLINK_VENDOR=cpu to run on plain CPU."
+        "no vendor to choose: no accelerator is available, and neither is 'reference': "
+        "no compiler.\n"
+        "Hint: set DEEPLINK_VENDOR=cpu to run on plain CPU; `deeplink doctor --all` shows all "
+        "vendors."
     )
 
 
 def test_nothing_installed_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch)
-    with pytest.raises(NoVendorError, match=r"found: none\.\nHint: install this package"):
+    with pytest.raises(NoVendorError, match=r"neither is 'reference'\.\nHint: install this"):
         choose()
 
 

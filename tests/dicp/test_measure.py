@@ -53,7 +53,7 @@ def test_the_fastest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     names, told = decision(monkeypatch, (3.0,), slow=(2.0,), fast=(1.0,))
     assert names[:-1] == (["slow"] * 3 + ["fast"] * 3 + ["eager"] * 3) * (FIRST // 3)
     assert names[-1] == "fast"
-    assert told == ["fast; us a call: slow 2000000, fast 1000000, eager 3000000"]
+    assert told == ["kept fast: slow 2 s/call, fast 1 s/call, eager 3 s/call"]
 
 
 BLOCK = measure.LONG_BLOCK
@@ -67,7 +67,7 @@ def test_what_is_brief_has_to_be_the_fastest_once_its_data_lie_in_a_cache(
     names, told = decision(
         monkeypatch, first + rounds, compiled=first + (3e-4,) * BLOCK * measure.ROUNDS
     )
-    assert told == ["eager; us a call: compiled 300, eager 200"]
+    assert told == ["kept eager: compiled 300 us/call, eager 200 us/call"]
     turns = (["compiled"] * BLOCK + ["eager"] * BLOCK) * measure.ROUNDS
     assert names[2 * measure.BLOCK : -1] == turns
 
@@ -128,7 +128,7 @@ def test_who_is_near_is_measured_longer_and_has_to_win(monkeypatch: pytest.Monke
     look = 2 * measure.BLOCK * (measure.MOST + 1)
     assert names[look : look + measure.LATER] == ["eager"] * measure.LATER
     assert [str(made) for made in told] == [
-        f"eager{words}; us a call: compiled 1000000, eager 1000000" for words in (" for now", "")
+        f"kept eager{words}: compiled 1 s/call, eager 1 s/call" for words in (" for now", "")
     ]
     assert names[-1] == "eager"
 
@@ -254,8 +254,8 @@ def test_a_small_module_that_stays_eager_goes_past_torch_compile(
 ) -> None:
     compiled = called(monkeypatch, Small(), 4 * FIRST)
     assert report.RECORDS[-1].decision == (
-        "eager; us a call: compiled 0, eager 0, with torch.compile's own part; "
-        "the graph alone: eager; us a call: compiled 0, eager 0"
+        "kept eager: compiled 0 us/call, eager 0 us/call, with torch.compile's own part; "
+        "the graph alone: kept eager: compiled 0 us/call, eager 0 us/call"
     )
     torch.compiler.reset()
     around = torch.compile(lambda x: compiled(x) + 1, backend="eager", fullgraph=True)
@@ -307,7 +307,7 @@ def test_a_module_in_several_graphs_is_measured_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled = called(monkeypatch, Small(breaks=True), 4 * FIRST)
-    told = "eager; us a call: compiled 0, eager 0"
+    told = "kept eager: compiled 0 us/call, eager 0 us/call"
     whole = f"{told}, with torch.compile's own part; the graph alone: {told}"
     assert [record.decision for record in report.RECORDS[-2:]] == [whole] * 2
     torch.compiler.reset()

@@ -58,7 +58,7 @@ def test_a_graph_that_stays_eager_counts_as_not_compiled(
 ) -> None:
     record = report.begin("toygraph", "inference")
     record.nodes = record.taken = 4
-    record.decide("eager; us a call: compiled 20, eager 10", stays_eager=True)
+    record.decide("kept eager: compiled 20 us/call, eager 10 us/call", stays_eager=True)
     report.show([record])
     row = next(line for line in capsys.readouterr().out.splitlines() if "toygraph" in line)
     assert row.split()[2:6] == ["inference", "4", "0", "0"]  # operators, compiled, parts

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner, Result
 
+from deeplink import cli
+from deeplink.commands import host
 from deeplink.errors import DeeplinkError
 
 if TYPE_CHECKING:
@@ -38,9 +40,9 @@ def causes(results: ModuleType) -> ModuleType:
 
 def run(*arguments: str | Path) -> Result:
     """The command in this process; its workers are processes of their own."""
-    from ditorch.__main__ import app
+    from ditorch.__main__ import Here
 
-    return CliRunner().invoke(app, ["pytorch-tests", *map(str, arguments)])
+    return CliRunner().invoke(cli.app, ["pytorch-tests", *map(str, arguments)], obj=Here())
 
 
 def by_name(results: ModuleType, path: Path) -> dict[str, Row]:
@@ -266,7 +268,10 @@ def test_an_earlier_run_is_not_overwritten(results: ModuleType, tmp_path: Path) 
     output.write_text("precious")
     done = run("--suites", "optim_db", "-o", output)
     assert done.exit_code == 2
-    assert "go on with --resume, or name another file with --output" in done.stderr
+    assert (
+        "--resume continues it, --overwrite deletes its rows, --output names another file"
+        in done.stderr
+    )
     assert output.read_text() == "precious"
 
 
@@ -331,19 +336,17 @@ def test_a_cpu_that_dies_of_what_it_announces_is_spared(
     assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--only", "add", "-j", "4"]])
+@pytest.mark.parametrize("arguments", [["--resume"], ["--only", "add", "-j", "4"]])
 def test_deeplink_hands_the_command_over(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deeplink import cli
-
     lines: list[list[str]] = []
 
     def fake(line: list[str]) -> int:
         lines.append(line)
         return 7
 
-    monkeypatch.setattr(cli.children, "run", fake)
+    monkeypatch.setattr(host.children, "run", fake)
     done = CliRunner().invoke(cli.app, ["pytorch-tests", *arguments])
     assert lines == [[sys.executable, "-m", "ditorch", "pytorch-tests", *arguments]]
     assert done.exit_code == 7
@@ -353,7 +356,10 @@ def test_deeplink_hands_the_command_over(
 
 WRONG = [
     (("--suites", "op_bd"), "no suite 'op_bd'; there are: op_db, module_db, optim_db"),
-    (("--files", "test_nn.py"), "say --pytorch PATH/test, too"),
+    (
+        ("--files", "test_nn.py"),
+        "Hint: for example: --pytorch ~/pytorch/test --files",
+    ),
     (("--pytorch", "nowhere", "--files", "test_nn.py"), "nowhere has no test_nn.py"),
 ]
 

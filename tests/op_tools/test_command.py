@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import running, settings
+from deeplink import cli, settings
+from deeplink.commands import run as options
 from deeplink.errors import SettingError
 from op_tools import run as tools
 from op_tools.core import engine
@@ -51,7 +52,7 @@ def command(*line: object, **environment: str) -> subprocess.CompletedProcess[st
 
 def times() -> list[dict[str, str]]:
     found = []
-    for path in Path("op_tools_results/op_time_measure_result").glob("*.csv"):
+    for path in Path("op_tools_results").rglob("op_time_measure_result/*.csv"):
         with path.open(newline="") as file:
             found += list(csv.DictReader(file))
     return found
@@ -134,7 +135,7 @@ def test_a_bad_word_does_not_break_import_torch() -> None:
 def test_what_is_asked_for_becomes_settings(program: Path) -> None:
     line = ["--time", "--capture", "--fallback", "torch.exp", "--ops", "torch.add,torch.mul"]
     line += ["--steps", "3-5", "--level", "aten", "--verbose", str(program), "--time"]
-    request = running.parse("deeplink run", line)
+    request = cli.parse("run", line)
     assert request.arguments == ("--time",)
     assert request.values == {
         "OP_TOOLS_RUN": "capture,time,fallback",
@@ -167,7 +168,7 @@ def test_capture_takes_one_call_of_each_signature_unless_it_is_told_otherwise(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    request = running.parse("deeplink run", ["--capture", *options, str(program)])
+    request = cli.parse("run", ["--capture", *options, str(program)])
     assert "OP_CAPTURE_FIRST" not in request.values
 
 
@@ -190,42 +191,46 @@ def test_a_misspelt_operator_is_refused_before_the_program_starts(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (["--tme", "train.py"], "unrecognized arguments: --tme"),
+        (["--tme", "train.py"], "No such option: --tme"),
         (["--time", "--level", "kernel", "train.py"], "--level kernel: no such choice; allowed:"),
         (["--first", "-1", "--time", "train.py"], "--first"),
         (["--steps", "3", "train.py"], "--steps needs a tool; tools: --capture, --autocompare"),
         (["--time", "--steps", "5-3", "train.py"], "--steps 5-3: the range '5-3' is empty"),
-        (["--time"], "which program?"),
+        (["--time"], "no program was given.\nHint: for example: deeplink run train.py"),
         (["--time", "nowhere.py"], "no script 'nowhere.py'.\nHint: looked for it from /"),
-        (["--time", "nowhere"], "no script 'nowhere'.\nHint: for a module say -m nowhere"),
-        (["torchrun", "train.py"], "Hint: -m torch.distributed.run in place of torchrun"),
-        (["--fallback", "train.py"], "Hint: --fallback takes operators: --fallback OPS train.py"),
+        (
+            ["--time", "nowhere"],
+            "no script 'nowhere'.\nHint: for a module: deeplink run -m",
+        ),
+        (["python", "-c", "pass"], "runs scripts and modules, not `python -c`"),
+        (["--time", "-m"], "-m needs the name of a module.\nHint: "),
+        (["--fallback", "train.py"], "Hint: --fallback OPS train.py, for example: deeplink run"),
     ],
 )
 def test_a_bad_line_is_refused_with_its_reason(
     line: list[str], message: str, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        running.parse("deeplink run", line)
+        cli.parse("run", line)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        running.parse("deeplink run", ["--help"])
+        cli.parse("run", ["--help"])
     shown = capsys.readouterr().out
-    for word in (*running.TOOLS, *running.OPTIONS):
+    for word in (*options.TOOLS, *options.OPTIONS):
         assert f"--{word}" in shown
-    assert "examples:\n  deeplink run train.py" in shown
+    assert "Examples:\n    deeplink run train.py" in shown
 
 
 def test_each_tool_of_the_command_is_one_of_op_tools() -> None:
-    assert set(tools.CLASSES) == set(running.TOOLS)
+    assert set(tools.CLASSES) == set(options.TOOLS)
     for word, name in tools.CLASSES.items():
         found = getattr(__import__("op_tools"), name, None)
         if found is not None:  # each is made by hands of its own
-            assert found.key == running.TOOLS[word][0]
+            assert found.key == options.TOOLS[word][0]
 
 
 def test_an_unknown_tool_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +259,7 @@ LINES_WITH_FOLDERS = [
     ["why-nan", "-o", "{file}", "--", "python", "train.py"],
     ["diagnose", "-o", "{file}", "--symptom", "nan", "--", "python", "train.py"],
     ["bisect", "--to", "{file}", "--", "python", "train.py"],
+    ["determinism", "-o", "{file}", "train.py"],
     ["one-iter", "record", "--to", "{file}", "{program}"],
     ["run", "--time", "--results", "{file}", "{program}"],
     ["run", "--time", "--config", "{file}/none", "{program}"],
@@ -302,9 +308,11 @@ def test_a_module_gets_its_path_and_arguments_as_python_gives_them(tmp_path: Pat
     assert command("op_tools", "run", *line).stdout == plain.stdout
 
 
+@pytest.mark.parametrize("line", ["ditorch run", "deeplink bisect", "deeplink why-nan"])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"DIPU_DEVICE_COUNT": "99"}, "DIPU_DEVICE_COUNT='99' is not allowed"),
         ({"DEEPLINK_VENDOR": "no-such"}, "no vendor 'no-such'; installed: "),
         ({"DIPU_QUIRKS": "no-such"}, "no quirk 'no-such'; there are: "),
         ({"DIPU_BUILD_DIR": "{file}"}, "cannot write the build of "),
@@ -313,16 +321,24 @@ def test_a_module_gets_its_path_and_arguments_as_python_gives_them(tmp_path: Pat
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
 def test_a_device_that_cannot_be_is_one_message(
-    settings: dict[str, str], message: str, program: Path, tmp_path: Path
+    line: str, settings: dict[str, str], message: str, program: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "a_file").touch()
     places = {"file": tmp_path / "a_file", "folder": tmp_path / "empty"}
     given = {name: value.format(**places) for name, value in settings.items()}
     here = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(  # a process of its own: no device is loaded in it
-        [sys.executable, "-m", "ditorch", "run", str(program)],
+        [sys.executable, "-m", *line.split(), str(program)],
         env={**os.environ, **here, **given}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and "\nHint: " in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_misspelt_variable_is_reported_when_a_program_starts(program: Path) -> None:
+    done = command("deeplink", "run", "--vendor", "cpu", program, DITORCH_QUIET="0", DIPU_QUIRK="x")
+    text = "DIPU_QUIRK is set, but nothing reads it; did you mean DIPU_QUIRKS?"
+    assert text in done.stderr
+    done = command("deeplink", "run", "--quiet", "--vendor", "cpu", program, DIPU_QUIRK="x")
+    assert text not in done.stderr

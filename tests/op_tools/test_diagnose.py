@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from deeplink import cli, program
+from deeplink.errors import DeeplinkError
 from op_tools.diagnosis import conclusion, diagnose
-from op_tools.diagnosis.bisect import launch
 from op_tools.diagnosis.report.model import Content, Group
 
 
@@ -19,63 +19,58 @@ from op_tools.diagnosis.report.model import Content, Group
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DITORCH", "OP_RECORDER_HANG"):
         monkeypatch.delenv(name, raising=False)
+    Path("train.py").touch()
 
 
 def test_every_plan_says_what_it_would_run(capsys: pytest.CaptureFixture[str]) -> None:
     for symptom in diagnose.PLANS:
         line = ["--symptom", symptom, "--dry-run", "--", "python", "train.py", "--steps", "3"]
-        assert diagnose.main(line) == 0
+        assert cli.status(["diagnose", *line]) == 0
     said = capsys.readouterr().out.replace("\n", " ")
-    assert "$ deeplink why-nan -o why_nan -- python train.py --steps 3" in said
-    assert "$ deeplink run --results time --time --trace time/trace.json train.py" in said
-    assert "$ DITORCH=1 deeplink bisect --to bisect -- python train.py --steps 3" in said
-    assert "$ OP_RECORDER_HANG=60 deeplink run --results recorder --recorder train.py" in said
+    assert "$ deeplink why-nan -o why_nan train.py --steps 3" in said
+    assert "$ deeplink run -o time --time --trace time/trace.json train.py" in said
+    assert "$ deeplink bisect -o bisect train.py --steps 3" in said
+    assert "$ OP_RECORDER_HANG=60 deeplink run -o recorder --recorder train.py" in said
 
 
 def test_it_asks_until_it_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     answers = iter(["what", "9", "2"])
-    parser = argparse.ArgumentParser()
-    assert diagnose.ask(parser, lambda _: next(answers)) == "nan"
-    assert diagnose.ask(parser, lambda _: "slow") == "slow"
-    assert "not one of them: '9'" in capsys.readouterr().out
+    assert diagnose.ask(lambda _: next(answers)) == "nan"
+    assert diagnose.ask(lambda _: "slow") == "slow"
+    assert "no such symptom: '9'" in capsys.readouterr().out
 
 
-def test_nobody_at_the_keyboard_is_told_what_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_keyboard_the_option_is_named() -> None:
     def nobody(_: str) -> str:
         raise EOFError
 
-    with pytest.raises(SystemExit):
-        diagnose.ask(argparse.ArgumentParser(), nobody)
-    assert "say --symptom loss|nan|slow|hang|memory" in capsys.readouterr().err
+    with pytest.raises(DeeplinkError, match=r"pass --symptom loss\|nan\|slow\|hang\|memory"):
+        diagnose.ask(nobody)
 
 
-def test_a_program_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    with pytest.raises(SystemExit):
-        launch.command_of(parser, ["--"])
-    assert "which program?" in capsys.readouterr().err
-    assert launch.command_of(parser, ["--", "a.py", "-x"]) == [sys.executable, "a.py", "-x"]
+def test_an_option_behind_the_program_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.status(["diagnose", "train.py", "--symptom", "nan"]) == 2
+    assert "Hint: options of deeplink come first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("given", "started"),
     [
         (["python", "-m", "pkg", "-x"], ["-m", "pkg", "-x"]),
-        (["deeplink", "run", "a.py"], ["a.py"]),
+        (["deeplink", "run", "train.py"], ["train.py"]),
         (["torchrun", "--nproc-per-node", "2", "a.py"],
          ["-m", "torch.distributed.run", "--nproc-per-node", "2", "a.py"]),
     ],
 )  # fmt: skip
 def test_python_however_it_is_started_goes_to_run(given: list[str], started: list[str]) -> None:
-    program = launch.command_of(argparse.ArgumentParser(), given)
-    order = diagnose._order(diagnose.COMPARE, Path("out"), program)
-    head = [sys.executable, "-m", "ditorch", "run", "--results", "out", "--autocompare"]
+    order = diagnose._order(diagnose.COMPARE, Path("out"), program.read(given, "diagnose"))
+    head = [sys.executable, "-m", "ditorch", "run", "-o", "out", "--autocompare"]
     assert order.line == [*head, "--steps", "0-1", *started]
 
 
 def test_what_is_no_python_is_told_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_RECORDER_HANG", "7")  # the user's own stays
-    order = diagnose._order(diagnose.RECORD, Path("out"), ["bash", "train.sh"])
+    order = diagnose._order(diagnose.RECORD, Path("out"), program.read(["bash", "train.sh"], ""))
     assert order.line == ["bash", "train.sh"]
     assert order.values == {
         "DITORCH": "1",
@@ -113,7 +108,8 @@ def diagnosed(
         return status
 
     monkeypatch.setattr(diagnose, "_run", run)
-    return diagnose.main(["--symptom", symptom, "-o", str(folder), "--", "python", "train.py"])
+    line = ["diagnose", "--symptom", symptom, "-o", str(folder), "--", "python", "train.py"]
+    return cli.status(line)
 
 
 def test_a_program_that_does_not_run_is_not_called_well(
@@ -167,6 +163,6 @@ def test_a_found_culprit_ends_the_search_with_a_page(
     line = ["--symptom", "nan", "-o", str(tmp_path / "out"), "--", "python", str(program)]
     assert diagnose.main(line) == 1
     said = capfd.readouterr().out
-    assert "NaN by aten.log.default (forward)" in said
+    assert "NaN produced by aten.log.default (forward)" in said
     assert "[2/2]" not in said  # it was enough
     assert "aten.log.default" in (tmp_path / "out/report.html").read_text()

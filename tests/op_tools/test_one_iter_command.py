@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deeplink import one_iter, settings
+from deeplink import cli, settings
 
 PROGRAM = str(Path(__file__).parents[2] / "examples" / "train_small.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -36,7 +36,7 @@ LINES = [
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_options_go_before_the_program_or_are_its_own(line: list[str], tmp_path: Path) -> None:
     words = [word.format(record=tmp_path, program=PROGRAM) for word in line]
-    request = one_iter.parse("deeplink one-iter", words)
+    request = cli.parse("one-iter", words)
     assert (request.program, request.arguments) == (PROGRAM, ("--step", "5"))
     assert request.values[settings.OP_ONE_ITER_STEP.name] == "3"
     assert request.values[settings.OP_ONE_ITER_JSON.name] == str(Path("found.json").resolve())
@@ -62,7 +62,7 @@ def test_record_on_another_vendor_finds_the_fault_of_this_device(tmp_path: Path)
     done = _one_iter("compare", tmp_path, PROGRAM, **fault)
     assert "one-iter: recorded on plain CPU (device cpu)" in done.stdout, done.stderr
     assert "one-iter: compared on reference device (CPU) (device dipu)" in done.stdout
-    assert "the first that diverges: head" in done.stdout and done.returncode == 1
+    assert "first diverging layer: head" in done.stdout and done.returncode == 1
     assert "WARNING" not in done.stdout
 
 
@@ -76,7 +76,7 @@ def test_every_rank_records_and_compares_its_own(tmp_path: Path) -> None:
     done = _one_iter(*here, *TORCHRUN, PROGRAM)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank in range(2):
-        assert f"one-iter: rank {rank}: every layer is as it should be" in done.stdout
+        assert f"one-iter: rank {rank}: every layer is correct" in done.stdout
     found = tmp_path / "found.json"
     done = _one_iter(*here, "--json", found, *TORCHRUN, PROGRAM, DIPU_QUIRKS="ignore_strides:mm")
     assert done.returncode != 0

@@ -27,6 +27,12 @@ from op_tools.diagnosis.bisect import launch
         ("aten::mm.out", "aten.mm.out", "aten"),
         ("torch.ops.aten.mm.default", "aten.mm.default", "aten"),
         ("mm.out", "aten.mm.out", "aten"),
+        ("mm.out", "aten.mm.default", "aten"),
+        ("diopiMm", "aten.mm.default", "aten"),
+        ("diopiAddInp", "aten.add.Tensor", "aten"),
+        ("diopiSoftmaxBackward", "aten._softmax_backward_data.default", "aten"),
+        ("diopiConvolution2d", "aten.convolution.default", "aten"),
+        ("diopiLayerNormBackward", "aten.native_layer_norm_backward.default", "aten"),
         ("_softmax", "aten._softmax.default", "aten"),
         ("aten.mm.*", "aten.mm.default", "aten"),
         ("torch.Tensor.add.*", "torch.Tensor.add_", "api"),
@@ -49,6 +55,7 @@ def test_a_spelling_names_its_operator_and_its_level(entry: str, name: str, leve
         ("aten.mmm.default", "aten.mm"),
         ("aten.mm.defaut", "aten.mm"),
         ("mm.oot", "aten.mm"),
+        ("diopiMmm", "aten.mm"),
     ],
 )
 def test_a_name_of_no_operator_is_refused_with_the_nearest(entry: str, near: str) -> None:
@@ -85,17 +92,32 @@ def test_a_word_alone_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "OpFallback: mm means torch.Tensor.mm, torch.mm; for its kernel inside other" in said
 
 
-def test_a_kernel_is_moved_inside_other_operators_without_naming_its_level() -> None:
+@pytest.mark.parametrize("entry", ["aten.mm.default", "aten.mm", "aten::mm", "mm.out", "diopiMm"])
+def test_a_kernel_is_moved_inside_other_operators_without_naming_its_level(entry: str) -> None:
     x, weight = torch.randn(5, 4), torch.randn(3, 4)
     moved = x.to("dipu"), weight.to("dipu")
-    with torch.dipu.quirk("ignore_strides", "mm"), op_tools.OpFallback(ops="aten.mm.default"):
+    with torch.dipu.quirk("ignore_strides", "mm"), op_tools.OpFallback(ops=entry):
         found = torch.nn.functional.linear(*moved)  # mm of a transposed weight
     torch.testing.assert_close(found.cpu(), torch.nn.functional.linear(x, weight))
 
 
-def test_the_line_with_tools_starts_the_program_as_it_was_started() -> None:
+def test_a_function_that_is_not_called_leads_to_its_kernel(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layer = torch.nn.Linear(4, 3).to("dipu")
+    with op_tools.OpFallback(ops="torch.mm"):
+        layer(torch.ones(5, 4, device="dipu"))
+    said = capsys.readouterr().out
+    assert "nothing was seen. No operator that was called is in the list torch.mm." in said
+    assert "Hint: aten.mm names the kernel inside other operators." in said
+
+
+def test_the_line_with_tools_starts_the_program_as_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fix = ["--fallback", "aten.mm.default"]
     cuda = [sys.executable, "-m", "deeplink", "run", "train.py", "--lr", "1"]
+    monkeypatch.delenv("DITORCH", raising=False)
     assert launch.with_tools(cuda, fix) == (
         "deeplink run --fallback aten.mm.default train.py --lr 1"
     )
@@ -103,3 +125,7 @@ def test_the_line_with_tools_starts_the_program_as_it_was_started() -> None:
         "python -m op_tools run --fallback aten.mm.default -m my.training"
     )
     assert launch.with_tools(["./train.sh"], fix) == ""
+    monkeypatch.setenv("DITORCH", "1")
+    assert launch.with_tools([sys.executable, "-u", "-m", "my.training"], fix) == (
+        "deeplink run --fallback aten.mm.default -m my.training"
+    )

@@ -129,7 +129,9 @@ def test_a_nan_among_the_data_is_told_as_such() -> None:
         (x * 2).sum().item()
 
     found = explained(run)
-    assert found["verdict"].startswith("The NaN came in from outside: aten._to_copy.default")
+    assert found["verdict"].startswith(
+        "The NaN came from outside: it is an argument of aten._to_copy.default"
+    )
 
 
 def test_an_overflow_is_followed_to_where_it_began() -> None:
@@ -178,9 +180,9 @@ def test_the_command_names_it_writes_a_page_and_fails(tmp_path: Path) -> None:
         [*line, "--", "python", str(program)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
-    assert "why-nan: NaN by aten.div.Tensor (forward), step 0" in done.stdout
+    assert "why-nan: first NaN produced by aten.div.Tensor (forward), step 0" in done.stdout
     assert f"{program}:3: print((x / x).sum().item())" in done.stdout.replace("\n", "")
-    assert "NaN by aten.div.Tensor" in (tmp_path / "out/report.html").read_text()
+    assert "first NaN produced by aten.div.Tensor" in (tmp_path / "out/report.html").read_text()
 
 
 def test_where_the_host_does_not_see_the_memory_calls_are_judged_later(

@@ -35,7 +35,7 @@ def test_a_timeout_writes_the_record_and_the_reader_names_the_missing_rank(tmp_p
     assert late.startswith(
         "dicl: rank 0 of 2, all_reduce #2 of group 1 (Float[2]): timed out after 3000 ms: "
     )
-    assert "aborted by rank 0; rank 1 had not come" in late
+    assert "rank 0 aborted the group: rank 1 never joined this collective" in late
     assert "rank 1 has ended, or left the group" in lost
     (finding,) = flight.diagnose(flight.read(tmp_path))
     assert "rank 0 in allreduce #2 Float[2]" in finding
@@ -69,8 +69,8 @@ def test_nothing_under_way_is_no_finding() -> None:
 def test_a_rank_that_wrote_nothing_is_named() -> None:
     records = [record(rank, entry(5, state="pending")) for rank in range(2)]
     assert flight.diagnose(records) == [
-        "group 0: ranks 0, 1 in allreduce #5 Float[4] (train.py:7 step); rank 2 wrote no record: "
-        "gone, or outside of any collective"
+        "group 0: ranks 0, 1 in allreduce #5 Float[4] (train.py:7 step); rank 2: no record found "
+        "(process exited, or not in a collective)"
     ]
 
 

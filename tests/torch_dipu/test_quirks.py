@@ -208,7 +208,7 @@ import torch, torch_dipu
 x = torch.ones(3, device="dipu")
 print(x.exp().isnan().sum().item(), x.exp().isnan().sum().item(), x.sin().isnan().sum().item())
 """,
-        DIPU_QUIRKS="nan:exp:call=2;latency:mm:ms=1",
+        DIPU_QUIRKS="nan:aten::exp:call=2;latency:aten.mm.default:ms=1",
     )
     assert text == "0 1 0"
 
@@ -224,7 +224,7 @@ def test_a_misspelt_quirk_in_the_environment_is_an_error() -> None:
     ("arguments", "message"),
     [
         (("nann",), "no quirk 'nann'; there are: "),
-        (("nan", "no_such_op"), "no operator matches 'no_such_op'"),
+        (("nan", "no_such_op"), "'no_such_op' matches no operator of the device"),
         (("nan", "["), "quirk 'nan'"),
     ],
 )

@@ -2,7 +2,7 @@
 
     verdict = judge(result, reference, run_envelope=…, run_plain=…)
     if not verdict.passed:
-        print(verdict)  # 3 beyond the bound of 512; at [0, 7]: 1.25 where 1.5 is right, …
+        print(verdict)  # 3 of 512 elements differ by more than rounding allows. Worst at [0, 7]: …
 
 The default is the calibrated rule (`calibrated.py`); `standards.py` has the named ones.
 """

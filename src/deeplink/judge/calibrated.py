@@ -26,6 +26,7 @@ from deeplink.judge.verdict import (
     place,
     wide,
     with_figures,
+    worst_at,
 )
 
 SIGMAS = 8.0  # C
@@ -206,10 +207,14 @@ def _specials(pair: _Pair, where: Tensor) -> _Finding | None:
     y, r = pair.y[where], pair.r[where]
     nan = y.isnan() != r.isnan()
     if bool(nan.any()):
-        return _Finding("nan", f"{_count(nan)} nan on one side only", where[nan])
+        return _Finding("nan", _elements(pair, _count(nan), "are NaN on one side only"), where[nan])
     infinite = (y.isinf() | r.isinf()) & ~_overflow_allowed(y, r, pair.form) & ~y.isnan()
     if bool(infinite.any()):
-        return _Finding("inf", f"{_count(infinite)} inf on one side only", where[infinite])
+        return _Finding(
+            "inf",
+            _elements(pair, _count(infinite), "are infinite on one side only"),
+            where[infinite],
+        )
     return None
 
 
@@ -230,7 +235,13 @@ def _beyond(pair: _Pair, where: Tensor) -> _Finding | None:
     left = where[~excused]
     if not left.numel():
         return None
-    return _Finding("bound", f"{left.numel()} beyond the bound", left)
+    text = _elements(pair, left.numel(), "differ by more than rounding allows")
+    return _Finding("bound", text, left)
+
+
+def _elements(pair: _Pair, count: int, what: str) -> str:
+    """`3 of 512 elements …`."""
+    return f"{count:,} of {pair.y.numel():,} elements {what}"
 
 
 def _count(mask: Tensor) -> int:
@@ -246,11 +257,11 @@ def _statistics(pair: _Pair, error: Tensor, sigma: Tensor | None) -> _Finding | 
     rms, bias = _size_and_bias(pair, error, sigma)
     half, nowhere = pair.form.is_half, torch.empty(0, dtype=torch.int64)
     if rms > RMS[half]:
-        message = f"errors are {rms:.3g} times those of rounding (allowed {RMS[half]})"
+        message = f"the errors are {rms:.3g} times those of rounding (limit {RMS[half]})"
         return _Finding("rms", message, nowhere, rms / RMS[half])
     limit = BIAS + 6 / math.sqrt(error.numel())
     if half and abs(bias) > limit:
-        message = f"errors lean to one side by {bias:.3g} (allowed {limit:.2g})"
+        message = f"the errors have a mean of {bias:.3g} rounding steps (limit {limit:.2g})"
         return _Finding("bias", message, nowhere, abs(bias) / limit)
     return None
 
@@ -360,11 +371,8 @@ def _failed(evidence: Evidence, pair: _Pair, sigma: Tensor | None, found: _Findi
     flat, expected = evidence.result.reshape(-1), evidence.reference.reshape(-1)
     observed, allowed = float(error[worst]), float(bound[worst])
     ratio = float(ratios[worst]) if found.ratio is None else found.ratio
-    text = (
-        f"{found.message} of {evidence.result.numel()}; at {list(index)}: "
-        f"{flat[number].item():.8g} where {expected[number].item():.8g} is right, "
-        f"error {observed:.3g}, allowed {allowed:.3g}"
-    )
+    values = flat[number].item(), expected[number].item()
+    text = f"{found.message}. {worst_at(index, *values, observed, allowed)}"
     verdict = Verdict(
         False,
         found.rule,

@@ -29,7 +29,8 @@ def exactly(evidence: Evidence) -> Verdict:
     first = int(where[0])
     index, count = place(first, tuple(result.shape)), where.numel()
     a, b = (t.reshape(-1)[first].item() for t in (result, expected))
-    text = f"{count} of {result.numel()} not equal; at {list(index)}: {a} where {b} is right"
+    text = f"{count:,} of {result.numel():,} elements are not equal. First at {list(index)}: "
+    text += f"got {a}, expected {b}"
     gap = abs(int(a) - int(b))
     return Verdict(
         False,

@@ -12,7 +12,7 @@ from torch import Tensor
 from deeplink.compare import TOLERANCES
 from deeplink.judge.evidence import Evidence
 from deeplink.judge.formats import FORMATS, spacing
-from deeplink.judge.verdict import Verdict, equal, name_of, place, wide, with_figures
+from deeplink.judge.verdict import Verdict, equal, name_of, place, wide, with_figures, worst_at
 
 # allclose, as the classic tools: atol = rtol.
 ALLCLOSE = {
@@ -155,10 +155,10 @@ def _failed(
     index = place(number, shape)
     value = result.reshape(-1)[number].item()
     expected = evidence.reference.reshape(-1)[number].item()
-    text = f"at {list(index)}: {value:.8g} where {expected:.8g} is right"
+    text = f"At {list(index)}: got {value:.8g}, expected {expected:.8g}"
     if wrong and rule in ("allclose", "torch"):
-        text = f"{wrong} of {result.numel()} not close; {text}, error {observed:.3g}"
-        text += f", allowed {bound:.3g}"
+        text = f"{wrong:,} of {result.numel():,} elements are not close. "
+        text += worst_at(index, value, expected, observed, bound)
     if ratio is None:
         ratio = observed / bound if bound else math.inf
     return Verdict(

@@ -52,6 +52,16 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def worst_at(
+    index: tuple[int, ...], result: complex, expected: complex, error: float, tolerance: float
+) -> str:
+    """The element with the largest error, for a message."""
+    return (
+        f"Worst at {list(index)}: got {result:.8g}, expected {expected:.8g} "
+        f"(error {error:.3g}, tolerance {tolerance:.3g})"
+    )
+
+
 def refused(rule: str, message: str, result: Tensor, ratio: float = math.inf) -> Verdict:
     """A result that is wrong before any of its values is looked at."""
     return Verdict(

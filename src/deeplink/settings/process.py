@@ -9,7 +9,7 @@ from typing import Any
 
 from deeplink.settings.file import reload_file
 from deeplink.settings.kinds import Setting
-from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH
+from deeplink.settings.rows import DEEPLINK_VENDOR, DITORCH, DITORCH_QUIET
 
 
 @contextmanager
@@ -31,11 +31,38 @@ def asking_for(vendor: str) -> Iterator[None]:
             os.environ[DEEPLINK_VENDOR.name] = before
 
 
+@contextmanager
+def quiet(on: bool) -> Iterator[None]:
+    """Set DITORCH_QUIET inside the block, for the processes that it starts too; else no change."""
+    before = os.environ.get(DITORCH_QUIET.name)
+    if on:
+        os.environ[DITORCH_QUIET.name] = "1"
+    try:
+        yield
+    finally:
+        if on:
+            os.environ.pop(DITORCH_QUIET.name)
+        if on and before is not None:
+            os.environ[DITORCH_QUIET.name] = before
+
+
 def activate_children() -> None:
     """DITORCH is on in processes started from here (torchrun's workers, spawned ones), unless the
     environment says otherwise.
     """
     os.environ.setdefault(DITORCH.name, "1")
+
+
+@contextmanager
+def activated_children() -> Iterator[None]:
+    """`activate_children` for the processes that the block starts."""
+    before = os.environ.get(DITORCH.name)
+    activate_children()
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(DITORCH.name, None)
 
 
 def watch_children(values: Mapping[str, str]) -> None:

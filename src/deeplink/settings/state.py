@@ -76,6 +76,13 @@ def unknown() -> list[Unknown]:
     return [_unknown(name, known) for name in names]
 
 
+def warning(row: Unknown) -> str:
+    """The text for a variable that looks like a setting and is none."""
+    meant = f"; did you mean {row.meant}?" if row.meant else ""
+    hint = f".\nHint: {row.hint}" if row.hint else ""
+    return f"{row.name} is set, but nothing reads it{meant}{hint}"
+
+
 def _unknown(name: str, known: list[str]) -> Unknown:
     if name in _ANSWERS:
         return Unknown(name, hint=_ANSWERS[name])

@@ -140,7 +140,7 @@ int wait_for(Group& g, const std::function<std::vector<int>()>& missing, int nap
     auto absent = missing();
     if (absent.empty()) return DIPU_OK;
     if (const uint32_t who = shared.aborted.load()) {
-      return fail(DIPU_ERROR, "the group was aborted by rank " + std::to_string(who - 1) + "; " + list(absent) + " had not come");
+      return fail(DIPU_ERROR, "rank " + std::to_string(who - 1) + " aborted the group: " + list(absent) + " never joined this collective");
     }
     if (spins < kSpins) {
       sched_yield();

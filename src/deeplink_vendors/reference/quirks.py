@@ -21,6 +21,7 @@ from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink_vendors.reference.faults import FAULTS, Call, Fault
 from torch_dipu import _C, names
+from torch_dipu.names import UnknownOperatorError
 
 
 class QuirkError(DeeplinkError):
@@ -76,7 +77,7 @@ def start() -> None:
 
 
 def _parse(text: str) -> Active:
-    name, _, rest = text.partition(":")
+    name, _, rest = text.replace("aten::", "aten.").partition(":")
     ops, *pairs = rest.split(":") if rest else [""]
     parameters = {}
     for pair in pairs:
@@ -106,16 +107,26 @@ def _make(name: str, ops: str | None, parameters: dict[str, Any]) -> Active:
         )
     try:
         values = {k: type(fault.parameters[k])(v) for k, v in parameters.items()}
-        pattern = re.compile(fault.ops if ops is None else ops)
+        pattern = re.compile(_pattern(name, fault, ops or fault.ops))
     except (ValueError, re.error) as error:
         raise QuirkError(f"quirk {name!r}: {error} (found {ops!r}, {parameters}).") from error
-    active = Active(fault, pattern, {**fault.parameters, **values})
-    if fault.around is not None and not any(map(active.wants, _C.operators())):
+    return Active(fault, pattern, {**fault.parameters, **values})
+
+
+def _pattern(name: str, fault: Fault, ops: str) -> str:
+    """The regular expression for operators in any spelling; QuirkError where there is none."""
+    if fault.around is None or ops == fault.ops:
+        return ops
+    try:
+        found = names.matching([ops])
+    except UnknownOperatorError as error:
         raise QuirkError(
-            f"quirk {name!r}: no operator matches {pattern.pattern!r}.",
-            hint="names are ATen's, such as 'add', 'add.Tensor' or '_softmax'; '.*' is all.",
-        )
-    return active
+            f"quirk {name!r}: {error.message}",
+            error.hint or "for example: add, add.Tensor, aten.add.Tensor; '.*' is all.",
+        ) from None
+    if not names.NAME.fullmatch(names.spelled(ops)):
+        return names.spelled(ops)  # a regular expression
+    return "|".join(re.escape(overload.removeprefix("aten::")) for overload in found)
 
 
 def _switch_on(active: Active) -> None:

@@ -143,7 +143,7 @@ def measured(
 
     def tell(text: str, winner: str) -> None:
         record.decide(text, stays_eager=winner == "eager")
-        log.info("%s: graph %d runs by %s", record.backend, record.number, text)
+        log.info("%s: graph %d: %s", record.backend, record.number, text)
 
     def decided(inner: Decision) -> bool:
         def whole(call: Decision) -> None:
@@ -169,7 +169,7 @@ def trained(
 
     def tell(text: str) -> None:
         record.decide(text, stays_eager=True)
-        log.info("%s: graph %d stays %s", record.backend, record.number, text)
+        log.info("%s: graph %d: %s", record.backend, record.number, text)
 
     def decided(trial: Decision) -> None:
         def whole(step: Decision) -> None:

@@ -47,17 +47,25 @@ class Decision:
     def __str__(self) -> str:
         runs = self.winner if self.final else f"{self.winner} for now"
         if not self.seconds:
-            return f"{runs}; its calls are too unlike each other to show more"
-        told = ", ".join(f"{name} {each * 1e6:.0f}" for name, each in self.seconds.items())
-        return f"{runs}; us a call: {told}"
+            return f"kept {runs}: the times of its calls vary too much to compare"
+        times = ", ".join(f"{name} {_time(each)}/call" for name, each in self.seconds.items())
+        return f"kept {runs}: {times}"
 
     def of_steps(self) -> str:
         """The same of steps of training, the winner's time first."""
         if not self.seconds:
-            return f"{self.winner}: its steps are too unlike each other to show more"
+            return f"kept {self.winner}: the times of its steps vary too much to compare"
         first, *rest = sorted(self.seconds, key=lambda name: name != self.winner)
-        told = "".join(f", {name} {self.seconds[name] * 1e6:.0f}" for name in rest)
-        return f"{first}: {self.seconds[first] * 1e6:.0f} us a step{told}"
+        times = ", ".join(f"{name} {_time(self.seconds[name])}/step" for name in (first, *rest))
+        return f"kept {first}: {times}"
+
+
+def _time(seconds: float) -> str:
+    """Three digits with a unit: "92.2 ms"."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 class Choice:

@@ -131,7 +131,10 @@ def read(path: Path | None = None) -> list[Record]:
     try:
         return [Record(**row) for row in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
-        raise DeeplinkError(f"cannot read {path} as a report: {error}.") from error
+        raise DeeplinkError(
+            f"cannot read {path} as a report: {error}.",
+            "`deeplink compile-report` without a file shows the last report.",
+        ) from error
 
 
 def show(records: Iterable[Record]) -> None:
@@ -162,5 +165,6 @@ def show(records: Iterable[Record]) -> None:
         out.print(table("Stayed eager", ("graph", "op", "count", "reason", "line"), left))
 
 
-def as_json(records: Iterable[Record]) -> str:
-    return json.dumps([asdict(record) for record in records], indent=1)
+def plain(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """The records as JSON can write them."""
+    return [asdict(record) for record in records]

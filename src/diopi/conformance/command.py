@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import fnmatch
 import sys
@@ -12,14 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from json import loads
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from deeplink import device_rules
+from deeplink import cli, device_rules
 from deeplink import vendor as vendors
+from deeplink.commands.common import STDOUT, write_json
 from deeplink.errors import DeeplinkError
 from deeplink.judge.verdict import name_of
 from deeplink.table import console
@@ -226,7 +227,7 @@ def select(names: Sequence[str]) -> list[Op]:
     }
     if not found and not guests.names(names):
         raise DeeplinkError(
-            f"no op matches {', '.join(names)}.", hint="see `python -m diopi.conformance --list`."
+            f"no op matches {', '.join(names)}.", hint="`deeplink conformance --list` shows them."
         )
     return list(found.values())
 
@@ -279,68 +280,74 @@ def one(text: str, vendor: str, out: Console) -> Result:
     return result
 
 
-def main(line: Sequence[str] | None = None) -> int:
-    """The exit code: 0 when everything passed or is a known gap."""
-    given = _parser().parse_args(line)
-    out = console()
-    if given.list:
-        for op in select(given.ops):
-            out.print(f"{op.name:32} {op.kind:15} {', '.join(op.legacy)}", soft_wrap=True)
-        for name in guests.names(given.ops):
-            out.print(f"{name:32} {guests.FAMILY}", soft_wrap=True)
+def conformance(
+    *,
+    vendor: str,
+    tier: str,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    case: str,
+    jobs: int,
+    limit: float,
+    folder: Path,
+    resume: bool,
+    gaps: Path | None,
+    generate_to: Path | None,
+    baselines: Path | None,
+    publish_to: Path | None,
+    listed: bool,
+    json: str,
+) -> int:
+    """The work of `deeplink conformance`; 0 when every case passed or is a known gap."""
+    out = console(stderr=json == STDOUT)
+    if tier not in plan.TIERS:
+        near = difflib.get_close_matches(tier, plan.TIERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "the default is quick."
+        raise DeeplinkError(f"no tier {tier!r}; allowed: {', '.join(plan.TIERS)}.", hint)
+    if listed:
+        _list(ops, json, out)
         return 0
-    try:
-        if given.publish:
-            return _publish(given, out)
-        if given.case:
-            return int(one(given.case, given.vendor, out).bad)
-        check_dtypes(given.dtypes)
-        request = Request(
-            given.vendor, given.tier, tuple(given.ops), tuple(given.dtypes), given.jobs,
-            given.limit, given.results, given.resume, given.gaps,
-            baselines=None if given.recompute else given.baselines,
-        )  # fmt: skip
-        if given.generate:
-            return int(not generate(request, given.generate, out))
-        return int(not run(request, out).passed)
-    except DeeplinkError as error:
-        console(stderr=True).print(str(error), soft_wrap=True)
-        return 2
+    if publish_to:
+        return _publish(vendor, gaps, folder, publish_to, out)
+    if case:
+        return int(one(case, vendor, out).bad)
+    check_dtypes(dtypes)
+    request = Request(
+        vendor, tier, ops, dtypes, jobs, limit, folder, resume, gaps, baselines=baselines
+    )
+    if generate_to:
+        return int(not generate(request, generate_to, out))
+    passed = run(request, out).passed
+    if json:
+        write_json(loads((folder / "summary.json").read_text("utf-8")), json)
+    return int(not passed)
 
 
-def _publish(given: argparse.Namespace, out: Console) -> int:
+def _list(ops: Sequence[str], json: str, out: Console) -> None:
+    rows: list[tuple[str, str, tuple[str, ...]]] = [
+        (op.name, op.kind, tuple(op.legacy)) for op in select(ops)
+    ]
+    for name in guests.names(ops):
+        rows.append((name, guests.FAMILY, ()))
+    if json:
+        names = ("name", "kind", "legacy")
+        write_json([dict(zip(names, row, strict=True)) for row in rows], json)
+        return
+    for name, kind, legacy in rows:
+        out.print(f"{name:32} {kind:15} {', '.join(legacy)}".rstrip(), soft_wrap=True)
+
+
+def _publish(vendor: str, gaps: Path | None, folder: Path, to: Path, out: Console) -> int:
     """Of a vendor that cannot be opened here, a run elsewhere can still be published."""
-    found = vendors.find(given.vendor)
+    found = vendors.find(vendor)
     record = found.vendor if found else None
-    gaps = known_gaps.read(given.gaps or (record.gaps_file() if record else None))
-    for path in publish.publish(given.results, given.publish, gaps):
+    known = known_gaps.read(gaps or (record.gaps_file() if record else None))
+    for path in publish.publish(folder, to, known):
         out.print(f"{path}, {path.stat().st_size / 1024:.0f} KiB", soft_wrap=True)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m diopi.conformance",
-        description="Check the operators of a vendor, one report for all of them.",
-    )
-    add = parser.add_argument
-    add("--vendor", default="reference", help="a vendor's name, or module:attribute of kernels")
-    add("--tier", choices=list(plan.TIERS), default="quick", help="how many cases")
-    add("--ops", nargs="*", default=[], metavar="OP", help="these only; patterns, as conv*")
-    add("--dtypes", nargs="*", default=[], metavar="DTYPE", help="these only, as float32")
-    add("--case", metavar="ID", help="one case by its id, in this process")
-    add("--jobs", "-j", type=int, default=2, help="processes at a time")
-    add("--limit", type=float, default=60.0, metavar="SECONDS", help="for one case")
-    add("--results", type=Path, default=Path("conformance_results"), help="where reports go")
-    add("--resume", action="store_true", help="go on with an interrupted run")
-    add("--gaps", type=Path, metavar="FILE", help="instead of the vendor's own gaps.toml")
-    add("--generate", type=Path, metavar="DIR", help="make the baselines, and run nothing")
-    add("--baselines", type=Path, metavar="DIR", help="compare with these, made elsewhere")
-    add("--recompute", action="store_true", help="without baselines: computed here (the default)")
-    add("--publish", type=Path, metavar="DIR", help="a page and a table of --results, to be kept")
-    add("--list", action="store_true", help="show the ops and run nothing")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(line: Sequence[str] | None = None) -> int:
+    """`python -m diopi.conformance`: the same as `deeplink conformance`."""
+    words = sys.argv[1:] if line is None else list(line)
+    return cli.status(["conformance", *words])

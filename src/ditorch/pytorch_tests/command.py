@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -30,81 +29,51 @@ EVERY = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 def pytorch_tests(
-    suites: Annotated[
-        str, typer.Option(help=f"Built-in suites, by comma: {', '.join(SUITES)}.")
-    ] = ",".join(SUITES),
-    pytorch: Annotated[
-        Path | None, typer.Option(help="The folder `test` of a PyTorch checkout, instead.")
-    ] = None,
-    files: Annotated[
-        str, typer.Option(help="Its test files, by comma; all test_*.py if not given.")
-    ] = "",
-    only: Annotated[
-        str, typer.Option(help="Only tests whose file::class::test this pattern finds.")
-    ] = "",
-    dtypes: Annotated[
-        str, typer.Option(help="Only these dtypes, by comma; tests without one stay.")
-    ] = "",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV.")] = Path(
-        "pytorch_tests.csv"
-    ),
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes at a time.")] = 2,
-    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds for one test.")] = 120.0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the CSV's rows and run only the rest.")
-    ] = False,
-    no_run: Annotated[
-        bool, typer.Option("--no-run", help="Run nothing: show what the CSV holds.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="What this device leaves out; else the vendor's gaps.toml."),
-    ] = None,
-    old: Annotated[
-        Path | None, typer.Option("--diff", help="The CSV of an earlier run, to compare with.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--vendor", help="On this vendor's device (DEEPLINK_VENDOR).")
-    ] = "",
-) -> None:
-    """Run PyTorch's own tests on the device that represents CUDA.
-
-    Without --pytorch: every operator, module and optimizer that torch's own test databases list,
-    against the CPU. With it: the test files of your checkout, as they are. Each test is one row of
-    the CSV: file, class, test, device or cpu, result (passed, failed, skipped, error), seconds,
-    and for what went wrong the cause: `chip` (values, missing kernels, crashes) or `shim` (a name
-    of torch.cuda, the device's identity, jit.script). A crash or a hang costs one row.
-
-    Exits with 1 when a test failed; with --diff, when one fails that did not before.
-
-    \b
-    Examples:
-      deeplink pytorch-tests --dtypes float32 --jobs 8
-      deeplink pytorch-tests --suites op_db --only 'forward_(add|mul)_'
-      deeplink pytorch-tests --resume                  go on after an interruption
-      deeplink pytorch-tests --pytorch ~/pytorch/test --files test_torch.py,test_nn.py
-      deeplink pytorch-tests -o new.csv --diff old.csv
-      deeplink pytorch-tests --no-run -o new.csv --diff old.csv
-      DEEPLINK_VENDOR=reference deeplink pytorch-tests --suites optim_db
-    """
+    *,
+    suites: str,
+    pytorch: Path | None,
+    files: str,
+    only: str,
+    dtypes: str,
+    output: Path,
+    jobs: int,
+    time_limit: float,
+    resume: bool,
+    overwrite: bool,
+    no_run: bool,
+    config: Path | None,
+    old: Path | None,
+    device: str,
+) -> int:
+    """Run the tests, show the results, and compare them with `old`; the exit code."""
+    before = results.read(old) if old else None
+    if not no_run:
+        sources = _sources(suites, pytorch, _words(files))
+        _check_pattern(only)
+        _make_room(output, resume, overwrite)
+        with vendor.using(device):
+            session.activate()
+            rules = device_config.read(config or vendor.choose().vendor.gaps_file())
+            chosen = _words(dtypes) or rules.dtypes
+            _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
     try:
-        before = results.read(old) if old else None
-        if not no_run:
-            sources = _sources(suites, pytorch, _words(files))
-            re.compile(only)
-            _make_room(output, resume)
-            with vendor.using(device):
-                session.activate()
-                rules = device_config.read(config or vendor.choose().vendor.gaps_file())
-                chosen = _words(dtypes) or rules.dtypes
-                _run(sources, only, chosen, output, jobs, time_limit, resume, rules)
         rows = results.read(output)
-    except (DeeplinkError, OSError) as error:
-        console(stderr=True).print(str(error), style="red", soft_wrap=True)
-        raise typer.Exit(2) from None
+    except OSError as error:
+        raise DeeplinkError(
+            f"{output} cannot be read: {error.strerror or error}.",
+            "run the tests first: deeplink pytorch-tests -o FILE",
+        ) from None
+    return 1 if _show(rows, before, output) else 0
+
+
+def _check_pattern(only: str) -> None:
+    try:
+        re.compile(only)
     except re.error as error:
-        raise typer.BadParameter(f"--only {only!r} is no pattern: {error}") from None
-    raise typer.Exit(1 if _show(rows, before, output) else 0)
+        raise DeeplinkError(
+            f"--only {only!r} is not a regular expression: {error}.",
+            "for example: --only 'forward_(add|mul)_'",
+        ) from None
 
 
 def _words(text: str) -> list[str]:
@@ -115,18 +84,27 @@ def _sources(suites: str, pytorch: Path | None, files: Sequence[str]) -> list[So
     if pytorch is not None:
         return files_of(pytorch, files)
     if files:
-        raise typer.BadParameter("--files are those of a checkout: say --pytorch PATH/test, too")
+        raise DeeplinkError(
+            "--files are those of a PyTorch checkout, and --pytorch is missing.",
+            "for example: --pytorch ~/pytorch/test --files test_torch.py",
+        )
     unknown = [name for name in _words(suites) if name not in SUITES]
     if unknown:
-        raise typer.BadParameter(f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}")
+        near = difflib.get_close_matches(unknown[0], SUITES, n=1)
+        raise DeeplinkError(
+            f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}.",
+            f"did you mean {near[0]!r}?" if near else "",
+        )
     return [Source(name) for name in _words(suites)]
 
 
-def _make_room(output: Path, resume: bool) -> None:
+def _make_room(output: Path, resume: bool, overwrite: bool) -> None:
+    if overwrite:
+        output.unlink(missing_ok=True)
     if output.exists() and not resume:
         raise DeeplinkError(
             f"{output} holds the rows of an earlier run.",
-            hint="go on with --resume, or name another file with --output.",
+            "--resume continues it, --overwrite deletes its rows, --output names another file.",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from deeplink.errors import DeeplinkError
 from ditorch.pytorch_tests import builtin
 from ditorch.pytorch_tests.results import Test
 
@@ -46,7 +47,10 @@ def files_of(root: Path, wanted: Iterable[str]) -> list[Source]:
     names = list(wanted) or sorted(path.name for path in root.glob("test_*.py"))
     missing = [name for name in names if not (root / name).is_file()]
     if missing or not names:
-        raise FileNotFoundError(f"{root} has no {', '.join(missing) or 'test_*.py'}")
+        raise DeeplinkError(
+            f"{root} has no {', '.join(missing) or 'test_*.py'}.",
+            "--pytorch names the folder `test` of a PyTorch checkout.",
+        )
     return [Source(name, str(root.resolve())) for name in names]
 
 

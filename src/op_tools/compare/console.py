@@ -298,7 +298,9 @@ def show_summary(
         for (reason, _), count in tool.skipped.items():
             reasons[reason] = reasons.get(reason, 0) + count
         worst = sorted(reasons.items(), key=lambda pair: -pair[1])
-        lines.append("OpAutoCompare: not compared: " + "; ".join(f"{n} x {r}" for r, n in worst))
+        total = sum(reasons.values())
+        parts = "; ".join(f"{count:,}: {reason}" for reason, count in worst)
+        lines.append(f"OpAutoCompare: {total:,} calls skipped ({parts})")
     terminal.summary(tool, started, lines)
 
 

@@ -88,7 +88,7 @@ def unfit(call: Call) -> str:
     return reason or kind(call.given)
 
 
-_RANDOM = "it draws random numbers"
+_RANDOM = "random operators cannot be compared"
 
 
 @cache

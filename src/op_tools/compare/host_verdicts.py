@@ -298,7 +298,7 @@ def _value(mine: Any, theirs: Any) -> Verdict:
     same = mine == theirs or (mine != mine and theirs != theirs)
     if not same and isinstance(mine, float) and isinstance(theirs, (int, float)):
         same = math.isclose(mine, theirs, rel_tol=VALUES, abs_tol=VALUES)
-    text = "" if same else f"{mine!r} where {theirs!r} is right"
+    text = "" if same else f"got {mine!r}, expected {theirs!r}"
     ratio = 0.0 if same else math.inf
     return Verdict(bool(same), "value", text, ratio=ratio, atol=VALUES, rtol=VALUES)
 

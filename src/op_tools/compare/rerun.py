@@ -168,7 +168,7 @@ class Again:
             args, kwargs = _again(self.call, stand_in)
             result = function_on_host(self.call, wide=bool(types))(*args, **kwargs)
             if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
-                raise NoReferenceError("it draws random numbers")
+                raise NoReferenceError("random operators cannot be compared")
         return Run(
             result,
             [used.get(at, t) for t, at in own],

@@ -201,7 +201,7 @@ class OpAutoCompare(Observer):
         device = inputs.device_of(call)
         drawn = state.random
         if drawn is not None and not eligibility.drew_nothing(drawn, call, device):
-            self.skip(call, "it draws random numbers")
+            self.skip(call, "random operators cannot be compared")
             return
         wants = state.given is not None and any(t.requires_grad for t in made)
         autocast, types = eligibility.autocast_of(device), [tensor.dtype for tensor in made]

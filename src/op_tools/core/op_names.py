@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -250,8 +251,10 @@ def by_word() -> dict[str, list[str]]:
 def suggestions(name: str) -> list[str]:
     """The names that a misspelt one may have meant, the nearest first; at most 3."""
     parts = name.replace("::", ".").removeprefix("torch.ops.").split(".")
-    kernel = parts[0] == "aten"
-    word = parts[1] if kernel and len(parts) > 1 else parts[-1]
+    kernel = parts[0] == "aten" or name.startswith("diopi")
+    word = parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
+    if name.startswith("diopi"):
+        word = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[len("diopi") :]).lower()
     words = difflib.get_close_matches(word, by_word(), n=3, cutoff=0.7)
     if not words:  # mm.oot: the word of a kernel stands before its overload
         word, kernel = parts[0], True

@@ -1,7 +1,8 @@
 """Which operators a user's words mean, in every spelling that names one, and at which level.
 
 torch.nn.functional.linear   linear           api level
-aten.mm.default   aten::mm   mm.out           aten level
+aten.mm.default   aten::mm                    aten level
+mm.out   diopiMm                              aten level, all overloads of the kernel
 torch.Tensor.add.*   aten\\.mm.*               a regular expression
 """
 
@@ -49,6 +50,8 @@ def read(entry: str) -> Meaning:
     if not PLAIN.fullmatch(entry):
         return _regular(entry)
     word = entry.replace("::", ".").removeprefix("torch.ops.")
+    if word.startswith("diopi"):
+        return _published(entry)
     if "." not in word:
         return _bare(entry)
     if word.startswith("aten."):
@@ -57,8 +60,9 @@ def read(entry: str) -> Meaning:
         return Meaning(entry, (word,), None, _compiled(word))
     if word.startswith("torch."):
         return Meaning(entry, (word,), "api", _compiled(word), "" if _exists(word) else _no(entry))
-    if _is_kernel(f"aten.{word}"):  # mm.out
-        return Meaning(entry, (f"aten.{word}",), "aten")
+    if _is_kernel(f"aten.{word}"):  # mm.out: the device's kernel, which torch calls as mm.default
+        base = word.partition(".")[0]
+        return Meaning(entry, (f"aten.{word}", f"aten.{base}"), "aten")
     package, _, rest = word.partition(".")
     ours = op_names.last(word) in op_names.by_word() or (
         "." not in rest and _is_kernel(f"aten.{package}")
@@ -97,6 +101,16 @@ def kernels(where: str, entries: Iterable[str]) -> tuple[str, ...]:
                 "name kernels (aten.addmm), or leave out --level: it follows from the names.",
             )
     return tuple(found)
+
+
+def kernels_of(entries: Iterable[str]) -> list[str]:
+    """The kernel of each entry that names functions: aten.mm of "mm" and of "torch.mm"."""
+    words = [
+        op_names.last(found.names[0])
+        for found in map(read, entries)
+        if found.level == "api" and found.names
+    ]
+    return [f"aten.{word}" for word in dict.fromkeys(words) if _runs_itself(word)]
 
 
 def explained(entries: Iterable[str]) -> list[str]:
@@ -159,6 +173,20 @@ def _bare(entry: str) -> Meaning:
     if _is_kernel(f"aten.{entry}"):
         return Meaning(entry, (f"aten.{entry}",), "aten")
     return Meaning(entry, (entry,), None, None, _no(entry))
+
+
+def _published(entry: str) -> Meaning:
+    """A function of the published DIOPI headers: diopiMm, diopiAddInp, diopiLayerNormBackward."""
+    words = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", entry[len("diopi") :])
+    while len(words) > 1 and words[-1] in ("Inp", "Scalar", "Tensor", "Out", "Mode", "All", "V2"):
+        words.pop()
+    name = "_".join(words).lower()
+    plain = re.sub(r"[123]d(?=_|$)", "", name)  # convolution2d
+    forms = (name, f"_{name}", f"native_{name}", plain, f"_{name}_data", f"_fused_{name}_")
+    found = next((form for form in forms if _is_kernel(f"aten.{form}")), None)
+    if found is None:
+        return Meaning(entry, (entry,), None, None, _no(entry))
+    return Meaning(entry, (f"aten.{found}",), "aten")
 
 
 def _kernel(entry: str, word: str) -> Meaning:

@@ -194,6 +194,10 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     if not started.applied:
         out.print(f"{name}: nothing was seen. {why_nothing(tool, started)}", soft_wrap=True)
     unmatched = [e for e in started.ops.unmatched if e != ".*"]
+    inner = spelling.kernels_of(unmatched)
+    if inner:
+        names = ", ".join(inner)
+        out.print(f"Hint: {names} names the kernel inside other operators.", soft_wrap=True)
     if unmatched and started.applied:
         out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
     errors = tool_errors.report(name)

@@ -1,12 +1,11 @@
-"""`deeplink diagnose -- python train.py`: asks what is wrong, runs the right tools in their order.
+"""`deeplink diagnose train.py`: asks for the symptom, runs the right tools in their order.
 
 A symptom is a row of PLANS: the steps to take. Each step is a command that can be run by hand, and
-is shown as such; what it wrote lies in a folder of its own, and one page at the end shows it all.
+is shown as such; its results lie in a folder of its own, and one page at the end shows all.
 """
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deeplink import children, running, settings
+from deeplink import children, cli, settings
 from deeplink.errors import DeeplinkError
+from deeplink.program import Program
 from deeplink.table import console
-from deeplink.vendor import using
 from op_tools.diagnosis import conclusion
 from op_tools.diagnosis.bisect import launch
 from op_tools.diagnosis.report import html, readers
@@ -59,8 +58,7 @@ class Taken:
 
 PERIOD = 0.5  # seconds between two looks at a program that runs
 HANG = 60  # seconds without a step
-CUDA = ((settings.DITORCH.name, "1"),)  # a program written for CUDA runs on the device at hand
-RUN = ("run", "--results", "{folder}")
+RUN = ("run", "-o", "{folder}")
 COMPARE = Step(
     "compare",
     "every operator of two steps against the CPU in higher precision",
@@ -68,16 +66,15 @@ COMPARE = Step(
 )
 BISECT = Step(
     "bisect",
-    "which operators, put on the CPU, make it well",
-    ("bisect", "--to", "{folder}"),
-    CUDA,
+    "which operators, moved to the CPU, fix the loss",
+    ("bisect", "-o", "{folder}"),
     enough=True,
 )
 WHY_NAN = Step(
     "why_nan", "the kernel that makes the first NaN", ("why-nan", "-o", "{folder}"), enough=True
 )
 DETERMINISM = Step(
-    "determinism", "whether it is the same twice", ("determinism", "--to", "{folder}"), CUDA
+    "determinism", "whether two runs give the same results", ("determinism", "-o", "{folder}")
 )
 TIME = Step(
     "time",
@@ -111,44 +108,27 @@ COSTS: dict[str, Callable[[Content], Iterable[str]]] = {
     "memory": conclusion.memory,
 }
 
-EPILOG = """
-examples:
-  deeplink diagnose -- python train.py                    asks
-  deeplink diagnose --symptom nan -- python train.py      asks nothing
-  deeplink diagnose --symptom slow --dry-run -- python train.py   what would be run
-"""
 
-
-def main(line: Sequence[str]) -> int:
+def diagnose(
+    program: Program,
+    symptom: str | None,
+    output: Path | None,
+    timeout: float | None,
+    dry_run: bool,
+) -> int:
     """The exit code: 1 something was found, 0 nothing is wrong, 2 a step did not do its work."""
-    parser = argparse.ArgumentParser(
-        prog="deeplink diagnose",
-        description="Asks what is wrong with a program, and runs the right tools in their order.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--symptom", choices=tuple(PLANS), help="what is wrong; else it is asked")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: diagnosis")
-    parser.add_argument("--timeout", type=float, help="seconds for each step at most")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
-    running.add_vendor(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- python train.py …")
-    given = parser.parse_args(list(line))
-    program = launch.command_of(parser, given.command)
-    symptom = given.symptom or ask(parser, input)
-    steps = PLANS[symptom][1]
-    if given.dry_run:
+    chosen = symptom or ask(input)
+    steps = PLANS[chosen][1]
+    if dry_run:
         for step in steps:
             _show(_order(step, Path(step.folder), program))
         return 0
-    with using(given.vendor):
-        folder = launch.folder(given.output, "diagnosis")
-        return _end(folder, _taken(steps, folder, program, given.timeout), symptom)
+    folder = launch.folder(output, "diagnosis")
+    return _end(folder, _taken(steps, folder, program, timeout), chosen)
 
 
-def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:
-    """The symptom, by its number or its word; an error where nobody can answer."""
+def ask(answer: Callable[[str], str]) -> str:
+    """The symptom, by its number or its word; DeeplinkError where stdin is not interactive."""
     say = console().print
     words = list(PLANS)
     say("What is wrong?")
@@ -158,15 +138,20 @@ def ask(parser: argparse.ArgumentParser, answer: Callable[[str], str]) -> str:
         try:
             said = answer("number or word: ").strip().lower()
         except EOFError:
-            parser.error(f"nobody answers; say --symptom {'|'.join(words)}")
+            raise DeeplinkError(
+                "stdin is not interactive, so the symptom cannot be asked for.",
+                f"pass --symptom {'|'.join(words)}",
+            ) from None
         if said in words:
             return said
         if said.isdigit() and 1 <= int(said) <= len(words):
             return words[int(said) - 1]
-        say(f"not one of them: {said!r}")
+        say(f"no such symptom: {said!r}")
 
 
-def _taken(steps: Sequence[Step], folder: Path, program: Words, limit: float | None) -> list[Taken]:
+def _taken(
+    steps: Sequence[Step], folder: Path, program: Program, limit: float | None
+) -> list[Taken]:
     """Runs the steps until one is enough, or until Ctrl-C."""
     taken: list[Taken] = []
     say = console().print
@@ -198,29 +183,23 @@ class Order:
     values: dict[str, str]
 
 
-def _order(step: Step, folder: Path, program: Words) -> Order:
-    """`run` takes a script and starts Python itself; what is no Python is told by settings."""
+def _order(step: Step, folder: Path, program: Program) -> Order:
+    """The command of a step for a program. A program that is no script or module of Python is
+    started as it is, with the tools in its environment.
+    """
     own = [word.replace("{folder}", str(folder)) for word in step.words]
     values = {name: value for name, value in step.settings if name not in _given()}
-    python = _of_python(program)
+    is_python = program.kind != "command"
     if step.words[0] != "run":
-        words = [*own, "--", *program]
-        return Order(["deeplink", *words], [sys.executable, "-m", "op_tools", *words], values)
-    if python is not None:
-        words = [*own, *python]
-        return Order(["deeplink", *words], [sys.executable, "-m", "ditorch", *words], values)
-    values |= running.parse("deeplink run", [*own[1:], "-m", "program"]).values
-    return Order(program, program, {settings.DITORCH.name: "1", **values})
-
-
-def _of_python(program: Words) -> Words | None:
-    """What `deeplink run` is given for a program; None: it is no Python."""
-    first = Path(program[0]).name
-    if program[1:4] == ["-m", "deeplink", "run"]:
-        return program[4:]
-    if first.startswith("python") or program[0] == sys.executable:
-        return program[1:]
-    return ["-m", "torch.distributed.run", *program[1:]] if first == "torchrun" else None
+        words = [*own, *(program.words if is_python else ["--", *program.line])]
+        return Order(["deeplink", *words], [sys.executable, "-m", "deeplink", *words], values)
+    if is_python:
+        nested = (program.name, *program.arguments[:1]) == ("deeplink", "run")
+        words = [*own, *(program.arguments[1:] if nested else program.words)]
+        start = [sys.executable, *program.python, "-m", "ditorch"]
+        return Order(["deeplink", *words], [*start, *words], values)
+    values |= cli.parse("run", [*own[1:], "-m", "program"]).values
+    return Order(program.line, program.line, {settings.DITORCH.name: "1", **values})
 
 
 def _given() -> set[str]:

@@ -52,14 +52,17 @@ def compared(
     out.print(f"{_tool()}: recorded on {record or unknown}", soft_wrap=True)
     out.print(f"{_tool()}: compared on {here}", soft_wrap=True)
     shown = _shown(findings)
-    columns = ("layer", "is a", "status", "where", "x allowed", "drift", "of grads")
+    columns = (
+        *("layer", "kind", "status", "where", "error / tolerance"),
+        *("drift (output)", "drift (grad)"),
+    )
     out.print(table(f"{_tool()}: against {folder}", columns, [_row(f) for f in shown]))
     if len(shown) < len(findings):
-        out.print(f"{len(findings) - len(shown)} more are as they should be")
+        out.print(f"{len(findings) - len(shown)} more are correct")
     bad = sum(finding.diverges for finding in findings)
     skipped = sum(bool(finding.skipped) for finding in findings)
     out.print(
-        f"{_tool()}: {len(findings)} calls: {bad} diverge, {skipped} were not judged alone",
+        f"{_tool()}: {len(findings)} layers: {bad} diverge, {skipped} skipped",
         soft_wrap=True,
     )
     for line in _verdict(found):
@@ -106,13 +109,13 @@ def _text(value: float | None) -> str:
 
 def _verdict(found: Found) -> list[str]:
     if found is None:
-        return [f"{_tool()}: every layer is as it should be"]
+        return [f"{_tool()}: every layer is correct"]
     finding, direction = found
     item = finding.wrong(direction)
     assert item is not None  # that is how it was found
     entry = finding.entry
     lines = [
-        f"{_tool()}: the first that diverges: {finding.label} ({entry.name}), {direction}"
+        f"{_tool()}: first diverging layer: {finding.label} ({entry.name}), {direction}"
         + (f", {entry.site}" if entry.site else ""),
         f"  {item.label}: {item.verdict.message}",
     ]

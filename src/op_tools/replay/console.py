@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
@@ -194,11 +193,6 @@ def worst_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _times(outcome: Outcome) -> str:
     parts = [statistics.median(ms) for ms in (outcome.forward, outcome.backward) if ms]
     return " / ".join(f"{part:.3f} ms" for part in parts)
-
-
-def write_json(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write every case as JSON, worst first."""
-    path.write_text(json.dumps([o.as_dict() for o in worst_first(outcomes)], indent=1))
 
 
 def write_junit(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -93,6 +93,7 @@ def test_what_cannot_be_served_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(DeeplinkError, match=r"no folder with a model: it has no config\.json"):
         monkeypatch.setitem(SERVERS, "here", type(SERVERS["vllm"])(("json",), "", lambda _: None))
         serve("here", request)
+    (tmp_path / "config.json").touch()
     with pytest.raises(
         DeeplinkError, match=r"gone cannot serve: no_such_module not installed(.|\n)*pip"
     ):

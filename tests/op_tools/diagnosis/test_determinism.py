@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import torch_dipu  # noqa: F401
+from deeplink import cli
 from op_tools import run
 from op_tools.core import step_counter
-from op_tools.diagnosis import cli, result_files
+from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect.health_checks import Seen
 from op_tools.diagnosis.bisect.runner import Command
 from op_tools.diagnosis.diff.determinism import Repetition, differences
@@ -107,14 +108,14 @@ def test_both_tensors_of_the_call_that_differs_are_kept(tmp_path: Path) -> None:
 def test_a_program_that_is_the_same_twice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     line = ["--to", str(tmp_path / "out"), "--", sys.executable, str(tmp_path / "train.py")]
-    assert cli.main("determinism", line) == 0
+    assert cli.status(["determinism", *line]) == 0
 
 
 @pytest.mark.slow
 def test_a_program_that_is_not(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     program = [sys.executable, str(tmp_path / "train.py"), "flaky"]
-    assert cli.main("determinism", ["--to", str(tmp_path / "out"), "--", *program]) == 1
+    assert cli.status(["determinism", "--to", str(tmp_path / "out"), "--", *program]) == 1
     found = result_files.read(tmp_path / "out" / "determinism.json")
     assert found["first"]["op"] == "aten.mm.default"
     assert found["tensors"][0]["differing"] in (1, 2)
@@ -125,7 +126,7 @@ def test_a_program_that_does_not_run_is_told_with_its_last_lines(tmp_path: Path)
     program = tmp_path / "train.py"
     program.write_text("raise SystemExit('out of order')")
     line = ["--to", str(tmp_path / "out"), "--", sys.executable, str(program)]
-    assert cli.main("determinism", line) == 2
+    assert cli.status(["determinism", *line]) == 2
     verdict = result_files.read(tmp_path / "out" / "determinism.json")["verdict"]
     assert "it ended with status 1" in verdict
     assert verdict.endswith("| out of order")

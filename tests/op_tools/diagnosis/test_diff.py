@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 import op_tools
 import torch_dipu  # noqa: F401
+from deeplink import cli
 from op_tools.core import native_library, step_counter
-from op_tools.diagnosis import cli, result_files
+from op_tools.diagnosis import result_files
 from op_tools.diagnosis.diff import collectives, recordings, tensor_diff
 from op_tools.diagnosis.diff.driver import diff
 from op_tools.diagnosis.diff.recordings import Entry, Recording, Value
@@ -118,7 +119,7 @@ def test_a_run_that_is_not_whole_is_not_the_same(
     data = file.read_bytes()
     (tmp_path / "b.opcap").write_bytes(data[: len(data) // 2])
     line = [str(tmp_path / "a"), str(tmp_path / "b.opcap"), "--json", str(tmp_path / "x.json")]
-    assert cli.main("diff", line) == 2
+    assert cli.status(["diff", *line]) == 2
     found = result_files.read(tmp_path / "x.json")
     assert f"of {whole.calls} calls are missing or damaged" in found["b"]["problems"][0]
     assert "Not all of B was read" in " ".join(capsys.readouterr().out.split())
@@ -130,18 +131,18 @@ def test_the_command_writes_what_it_shows(
     recorded(tmp_path / "a", monkeypatch)
     recorded(tmp_path / "b", monkeypatch, fault=("ignore_strides", "mm"))
     line = [str(tmp_path / "a"), str(tmp_path / "b"), "--json", str(tmp_path / "found.json")]
-    assert cli.main("diff", line) == 1
+    assert cli.status(["diff", *line]) == 1
     found = result_files.read(tmp_path / "found.json")
     assert found["first"]["op"] == "aten.mm.default"
     assert found["verdict"].split(":")[0] in " ".join(capsys.readouterr().out.split())
-    assert cli.main("diff", [*line[:3], str(tmp_path / "none" / "found.json")]) == 2
+    assert cli.status(["diff", *line[:3], str(tmp_path / "none" / "found.json")]) == 2
     shown = capsys.readouterr()
     assert "cannot be written" in shown.err  # and what was found is shown all the same
     assert "aten.mm.default" in shown.out
 
 
 def test_what_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main("diff", [str(tmp_path), str(tmp_path / "none")]) == 2
+    assert cli.status(["diff", str(tmp_path), str(tmp_path / "none")]) == 2
     assert "no recorded call" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""ACME's vendor record. The chip is made up; runtime.py is all that torch_dipu needs of it."""
+"""ACME's vendor record. The chip is made up; its runtime.py is that of `deeplink new-vendor`."""
 
 from pathlib import Path
 

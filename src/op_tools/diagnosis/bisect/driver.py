@@ -1,4 +1,4 @@
-"""`deeplink bisect`: which operators, done elsewhere, make a program well again.
+"""`deeplink bisect`: the operators that fix the loss of a program when they run on the CPU.
 
     found = Bisection(Function(train, ["train"]), folder).run()
     print(found["verdict"])
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
 from deeplink.losses import Loss
+from op_tools.core import spelling
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect import launch, repro_script
 from op_tools.diagnosis.bisect.ddmin import Exhausted, Search
@@ -146,7 +147,7 @@ class Bisection:
             repro_script.scripts(self._runner, self._folder, self.found, len(self.found["runs"]))
         if self._asked.instead == "cpu" and isinstance(self._runner, Command):
             self.found["fix"] = launch.with_tools(
-                self._runner.line, ["--fallback", ",".join(ops), "--level", self._asked.level]
+                self._runner.line, ["--fallback", ",".join(ops), *self._level_of(ops)]
             )
         raise Ended("found", self._told(ops))
 
@@ -169,7 +170,9 @@ class Bisection:
         allowed = tolerance_of(everything.losses, again.losses) or [0.0]
         made = LossCheck(reference, allowed, source)
         size = max(abs(loss.value) for loss in reference)
-        self.found["runs"][-1]["reason"] = f"the losses may be {max(allowed):.3g} off"
+        self.found["runs"][-1]["reason"] = (
+            f"measured rounding tolerance for the loss: {max(allowed):.3g}"
+        )
         if max(allowed) > LOOSE * size and made(plain)[0]:
             raise Ended("unclear", NOT_THE_SAME.format(max(allowed) / max(size, 1e-30)))
         return made
@@ -189,7 +192,7 @@ class Bisection:
                 "unclear",
                 ONLY_BARE.format(judged(self._check, bare, self._most)[1], self._asked.level),
             )
-        raise Ended("nothing", "Nothing to find: the program is well as it is.")
+        raise Ended("nothing", "Nothing to find: the program is correct as it is.")
 
     def _by_bits(self, plain: Seen) -> list[str]:
         """By its loss a run is well; still, suspects are guilty if all that it differs by from
@@ -270,9 +273,10 @@ class Bisection:
     def _once(self, purpose: str, plan: Plan | None, suspects: bool = False) -> Seen:
         number = len(self.found["runs"]) + 1
         ops = [] if plan is None else list(plan.ops)
-        what = f"{len(ops)} of {len(self.found['candidates'])} operators" if ops else purpose
-        left = f", at least {self._left} more after it" if self._left > 1 else ""
-        self._tell(f"run {number}: {what}{left}")
+        candidates = len(self.found["candidates"])
+        what = f"testing {len(ops)} of {candidates} operators" if ops else purpose
+        total = f"/{number + self._left}+" if self._left > 1 else ""
+        self._tell(f"run {number}{total}: {what}")
         seen = self._runner(plan, number, suspects, self._until(purpose))
         self._most = max(self._most, len(seen.losses))
         chosen = [] if plan is None else [_place(w, 0) for w in plan.places or ()]
@@ -305,9 +309,10 @@ class Bisection:
     def _note(self, seen: Seen, outcome: str, reason: str) -> None:
         """What the check says of a run."""
         for made, run in self._made:
-            if made is seen and run["outcome"] != "timeout":
-                run["outcome"], run["reason"] = cast("Any", outcome), reason
-        self._tell(f"  {outcome}: {reason}")
+            if made is seen:
+                self._tell(f"run {run['number']} {outcome}: {reason}")
+                if run["outcome"] != "timeout":
+                    run["outcome"], run["reason"] = cast("Any", outcome), reason
         self._save()
 
     def _must_run(self, seen: Seen, when: str, losses: int = 1) -> None:
@@ -326,15 +331,24 @@ class Bisection:
         self.found["seconds"] = round(sum(run["seconds"] for run in self.found["runs"]), 3)
         result_files.write(self.found, self._folder / result_files.FILES["bisect"])
 
+    def _level_of(self, ops: Sequence[str]) -> list[str]:
+        """The option for the level, where it does not follow from the names."""
+        level = self._asked.level
+        return [] if spelling.level_of("FALLBACK", ops) == level else ["--level", level]
+
     def _told(self, ops: list[str]) -> str:
-        where = "on the CPU" if self._asked.instead == "cpu" else f"in {self._asked.instead}"
         names = " and ".join(ops) if len(ops) < 3 else ", ".join(ops)
-        verb = "is" if len(ops) == 1 else "are"
-        count = len(self.found["runs"])
-        return (
-            f"{names} {verb} guilty: with {'it' if len(ops) == 1 else 'them'} alone {where} the "
-            f"program is well, of {len(self.found['candidates'])} operators, in {count} runs."
+        these = "this operator" if len(ops) == 1 else f"these {len(ops)} operators"
+        if self._asked.instead == "cpu":
+            move = f"Moving only {these} to the CPU"
+        else:
+            move = f"Computing only {these} in {self._asked.instead}"
+        asked = self._asked.check
+        effect = "fixes the loss" if asked is None else "makes the check pass"
+        tested = (
+            f"{len(self.found['candidates'])} operators tested in {len(self.found['runs'])} runs"
         )
+        return f"Cause: {names}. {move} {effect} ({tested})."
 
 
 def _place(where: Where, calls: int) -> Place:
@@ -343,33 +357,35 @@ def _place(where: Where, calls: int) -> Place:
 
 def _is_the_programs(reason: str) -> str:
     return (
-        f"With everything on the CPU it is not well either ({reason}): no operator of the device "
-        "is to blame, but the program, its data, or what is not computed by operators."
+        f"The program also fails with all operators on the CPU ({reason}): the cause is not an "
+        "operator of the device, but the program, its data, or code that calls no operator."
     )
 
 
 NO_LOSS = (
-    "No loss was seen in what the program printed. Say --loss-pattern REGEX with a group for the "
+    "No loss was found in what the program printed. Pass --loss-pattern REGEX with a group for the "
     "number, call deeplink.observe_loss(loss) in the program, or use another --check."
 )
 NO_TOOLS = (
-    "The tools saw no operator on a device: is the command Python with this torch, and does it "
-    "use the device? A CUDA program is started by `deeplink run train.py`."
+    "The tools saw no operator on a device. The command must be Python with this torch, and it "
+    "must use the device; `deeplink run train.py` shows whether it does."
 )
 NOT_THE_SAME = (
-    "Two right runs of the program differ by {:.0%} of the loss, more than the fault does: set all "
-    "seeds (torch.manual_seed), run fewer steps, or say --tolerance."
+    "Two correct runs of the program differ by {:.0%} of the loss, more than the fault does. Set "
+    "all seeds (torch.manual_seed), run fewer steps, or pass --tolerance."
 )
 ONLY_BARE = (
-    "It fails only without the tools ({}): under them torch takes other kernels at the level {}. "
-    "Try --level api."
+    "The program fails only without the tools ({}): with them torch uses other kernels at the "
+    "level {}. Try --level api."
 )
 WITHIN = (
-    "Nothing to find by the loss: it is right within what rounding does. A comparison of single "
-    "calls accuses {}: deeplink run --autocompare tells by how much."
+    "Nothing to find by the loss: it is correct within rounding. A comparison of single calls "
+    "reports {}; `deeplink run --autocompare train.py` shows by how much."
 )
 BY_CHANCE = (
-    "It failed once and then not again, with every operator on the device: it happens now and "
-    "then. Say more steps, or look with `deeplink determinism`."
+    "The failure did not repeat, with every operator on the device: it is intermittent. Run more "
+    "steps, or use `deeplink determinism`."
 )
-TOO_MANY = "After {} runs of the search it is not done; the smallest set that passes: {}."
+TOO_MANY = (
+    "The search did not end within {} runs; the smallest set that passes: {}. Raise --max-runs."
+)

@@ -1,49 +1,26 @@
-"""A user's command as it is, with tools of ours started in it by the environment."""
+"""Start a user's command with tools in its environment; format the line with tools."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deeplink import children, settings
+from deeplink import program as programs
 from deeplink.errors import DeeplinkError
-
-PYTHON = ("python", "python3")
-
-
-def command_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """What stands behind the options: `-- python train.py`, or a script alone."""
-    rest = list(words[1:] if words[:1] == ["--"] else words)
-    if not rest:
-        parser.error("which program? Say it behind --, as in: -- python train.py")
-    if rest[0] in PYTHON and len(rest) == 1:
-        parser.error("python, and which script?")
-    if rest[0] in PYTHON:  # ours: another one has no tools to start
-        rest[0] = sys.executable
-    if rest[0] == "deeplink":  # that of this Python, wherever it is installed
-        rest[:1] = [sys.executable, "-m", "deeplink"]
-    if rest[0].endswith(".py"):
-        rest.insert(0, sys.executable)
-    return rest
 
 
 def with_tools(command: Sequence[str], options: Sequence[str]) -> str:
     """Format the line that runs a program with tools: "" where the program is not Python's."""
-    rest = list(command)
-    if rest[1:4] == ["-m", "deeplink", "run"]:
-        return shlex.join(["deeplink", "run", *options, *rest[4:]])
-    if rest[:1] == [sys.executable] and len(rest) > 1 and not _is_option(rest[1]):
-        return shlex.join(["python", "-m", "op_tools", "run", *options, *rest[1:]])
-    return ""
-
-
-def _is_option(word: str) -> bool:
-    """Whether a word is an option of Python itself; -m and its module are of the program."""
-    return word.startswith("-") and word != "-m"
+    program = programs.read(command, "run")
+    if program.kind == "command":
+        return ""
+    if (program.name, *program.arguments[:1]) == ("deeplink", "run"):
+        return shlex.join(["deeplink", "run", *options, *program.arguments[1:]])
+    start = ["deeplink", "run"] if settings.DITORCH.get() else ["python", "-m", "op_tools", "run"]
+    return shlex.join([*start, *options, *program.words])
 
 
 def run(command: Sequence[str], values: Mapping[str, str]) -> int:

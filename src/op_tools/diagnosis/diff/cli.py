@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
+from deeplink.commands.common import STDOUT, write_json
 from deeplink.table import console, table
-from op_tools.diagnosis import result_files
 from op_tools.diagnosis.diff import recordings
-from op_tools.diagnosis.diff.driver import JUDGED
 from op_tools.diagnosis.diff.driver import diff as difference
 from op_tools.diagnosis.result_files import Diff
 
 STATUS = {"same": 0, "rounding": 0, "diverges": 1}  # the others: 2
 SHOWN = 20  # rows of each table
-EPILOG = """
-A run is what `deeplink run --capture --first 0 --level aten train.py` wrote: a folder or a file of
-it, of one process or of many ranks. OP_CAPTURE_FORMAT=packed is best, OP_CAPTURE_MODE=statistics
-small.
-Status: 0 the same, or rounding; 1 they diverge, or a collective is wrong; 2 they have nothing in
-common, or a part of them cannot be read.
-
-examples:
-  {command} run_gpu run_npu
-  {command} --json found.json before after
-  {command} one_rank eight_ranks
-"""
 
 
-def diff(command: str, line: Sequence[str]) -> int:
-    """The status of `deeplink diff`."""
-    given = _parser(command).parse_args(list(line))
-    a, b = (recordings.read(path) for path in given.runs)
-    found = difference(a, b, given.judge)
-    show(found)
-    try:
-        result_files.write(found, Path(given.json))
-    except OSError as error:
-        text = f"{given.json} cannot be written: {error.strerror or error}."
-        console(stderr=True).print(text, style="red", soft_wrap=True)
-        return 2
-    console().print(f"everything: {given.json}", soft_wrap=True)
+def diff(runs: Sequence[str], judge: int, json: str) -> int:
+    """The work of `deeplink diff`; the exit code."""
+    a, b = (recordings.read(path) for path in runs)
+    found = difference(a, b, judge)
+    if json != STDOUT:
+        show(found)
+    write_json(found, json)
+    if json != STDOUT:
+        console().print(f"All results: {json}", soft_wrap=True)
     wrong = any(row["status"] == "wrong" for row in found["collectives"])
     status = max(STATUS.get(found["status"], 2), int(wrong))
     unread = found["a"]["problems"] or found["b"]["problems"]
@@ -113,21 +94,3 @@ def _show_rest(found: Diff) -> None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
-
-
-def _parser(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=command,
-        description="Two recorded runs: the first call where they truly part, and how that grows.",
-        epilog=EPILOG.format(command=command),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("runs", nargs=2, metavar="RUN", help="a folder or a file of a run")
-    parser.add_argument(
-        "--json", default=result_files.FILES["diff"], metavar="FILE", help="(diff.json)"
-    )
-    parser.add_argument(
-        "--judge", type=int, default=JUDGED, metavar="N", help=f"make N calls again ({JUDGED})"
-    )
-    return parser

@@ -1,4 +1,4 @@
-"""Two recorded runs held against each other: where they first truly part, and how that grows.
+"""Compare two recorded runs: the first real divergence, and how the error grows.
 
 An error that arguments bring along is nobody's fault. A call is accused when its own results are
 wrong for its own arguments, by the judge; where tensors were not kept, when it makes different
@@ -316,7 +316,10 @@ def _told(found: Diff, rows: Sequence[Row]) -> str:
         filter(None, (first["module"], first["site"], f"step {first['step']}", first["direction"]))
     )
     rank = f" on rank {first['rank']}" if len(found["b"]["ranks"]) > 1 else ""
+    calls = f"call {first['a']} of A and {first['b']} of B"
+    if first["a"] == first["b"]:
+        calls = f"call {first['a']} in both runs"
     return (
-        f"They first truly part at {first['op']}{rank} ({where}), call {first['a']} of A and "
-        f"{first['b']} of B: {first['message']} ({total}).{missing}"
+        f"First real divergence: {first['op']}{rank} ({where}), {calls}: {first['message']} "
+        f"({total}).{missing}"
     )

@@ -45,13 +45,13 @@ class Origin:
 
     def __str__(self) -> str:
         if self.outside:
-            return f"the {self.kind} came in from outside: {self.outside}"
-        who = self.ops[0] if len(self.ops) == 1 else f"one of {', '.join(self.ops)}"
-        of = f" of {', '.join(self.given)}" if self.given else ""
-        places = [("behind", self.behind), ("before", self.before)]
+            return f"the {self.kind} came from outside: {self.outside}"
+        op = self.ops[0] if len(self.ops) == 1 else f"one of {', '.join(self.ops)}"
+        of = f" (input {', '.join(self.given)})" if self.given else ""
+        places = [("after", self.behind), ("before", self.before)]
         where = " and ".join(f"{word} {name}" for word, name in places if name)
-        way = f"; the way there: {' <- '.join(self.upstream)}" if self.upstream else ""
-        return f"the first {self.kind} is by {who}{of}{', ' if where else ''}{where}{way}"
+        path = f"; inputs from {' <- '.join(self.upstream)}" if self.upstream else ""
+        return f"first {self.kind} produced by {op}{of}{', ' if where else ''}{where}{path}"
 
 
 @dataclass
@@ -207,7 +207,7 @@ def _outside(graph: _Graph, judge: Judge, parameters: Mapping[int, str]) -> str:
     worst = [one for one in graph.saved if judge(one.largest) and not _masks(one.node)]
     own = [one for one in worst if one.node is worst[0].node and not _is_result(one.label)]
     if own and all(one.maker is None for one in own):  # else it has spoilt its own buffers
-        return f"{_op(own[0].node)} was given it ({_text(own[0])})"
+        return f"an argument of {_op(own[0].node)} ({_text(own[0])})"
     return ""
 
 
@@ -263,7 +263,7 @@ def _op(node: Any) -> str:
 
 def _text(one: _Saved) -> str:
     kind = str(one.tensor.dtype).removeprefix("torch.")
-    return f"{one.label} {kind}{list(one.tensor.shape)} up to {abs(one.largest):.3g}"
+    return f"{one.label} {kind}{list(one.tensor.shape)}, |max| {abs(one.largest):.3g}"
 
 
 def _parameter(node: Any, known: Mapping[int, str], near: bool = False) -> str:

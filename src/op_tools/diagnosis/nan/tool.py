@@ -229,7 +229,8 @@ class WhyNan(Observer):
     def _explain(self, symptom: Symptom) -> None:
         last = self._records.get(symptom.maker)
         if last is None:
-            verdict = f"{symptom.text} in step {symptom.step}, and no kernel that was seen made it"
+            unseen = "none of the recorded kernels produced it"
+            verdict = f"{symptom.text} in step {symptom.step}, and {unseen}"
             self._write(verdict, [], None, [], symptom)
             return
         path = self._records.path(last)
@@ -239,17 +240,18 @@ class WhyNan(Observer):
         where = f"{origin.op} ({origin.direction}), step {origin.step}"
         where += f", module {origin.module}" if origin.module else ""
         if outside:
-            verdict = f"The {kind} came in from outside: {where} was given it"
+            verdict = f"The {kind} came from outside: it is an argument of {where}"
         else:
-            verdict = f"{kind} by {where}"
+            verdict = f"first {kind} produced by {where}"
         lines = [f"in  {overflow.text_of(e)}" for e in origin.inputs]
         lines += [f"out {overflow.text_of(e)}" for e in origin.outputs]
         lines.append(f"the symptom: {symptom.text}, step {symptom.step}")
-        lines.append("the way: " + " <- ".join(r.op for r in _shortened(path)))
+        chain = " <- ".join(record.op for record in _shortened(path))
+        lines.append(f"path from the loss back to the cause: {chain}")
         before = self._records.before(origin)
         if before:
             shown = ", ".join(f"{r.op} (up to {r.largest:.3g})" for r in before)
-            lines.append(f"before it: {shown}")
+            lines.append(f"calls before it: {shown}")
         self._write(verdict, lines, origin, [*path, *before], symptom)
 
     def _write(

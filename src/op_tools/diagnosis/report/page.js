@@ -47,7 +47,7 @@ function figures(data) {
   const cells = [[count.toLocaleString("en"), "calls and results"], [head.operators.length, "operators"]];
   if (columns.error.some((v) => v >= 0) || wrong) cells.push([wrong, "wrong", wrong ? "bad" : ""]);
   if (broken) cells.push([broken, "not finite"]);
-  if (whole) cells.push([`${short(whole)} ms`, "of the device"]);
+  if (whole) cells.push([`${short(whole)} ms`, "device time"]);
   const steps = new Set(columns.step).size;
   if (steps > 1) cells.push([steps, "steps"]);
   return make("div", { class: "figures" }, cells.map(([value, text, kind]) => make("div", { class: `figure ${kind || ""}` }, make("b", {}, String(value)), make("span", {}, text))));
@@ -55,7 +55,7 @@ function figures(data) {
 
 function countState(columns, state) { let n = 0; for (const s of columns.state) if (s === state) n++; return n; }
 
-const WORDS = { bad: "found", warn: "look at this", good: "as it should be", info: "to know" };
+const WORDS = { bad: "problem", warn: "warning", good: "OK", info: "info" };
 
 function findings(data) {
   return make("ul", { class: "findings", id: "findings" }, data.head.findings.map((f) => make("li", { class: `finding ${f.level}` },
@@ -257,7 +257,7 @@ function sources(data) {
   const list = head.sources.map(([file, what]) => make("li", {}, make("span", { class: "mono" }, file), ` · ${what}`));
   list.push(...head.notes.map((text) => make("li", {}, text)));
   const problems = head.problems.map((text) => make("li", { class: "finding warn" }, text));
-  return section("sources", "What this page was made from", null, problems.length ? make("ul", { class: "findings" }, problems) : null, make("ul", {}, list), make("footer", {}, `deeplink ${head.version}, ${head.made}. The page needs nothing but itself.`));
+  return section("sources", "What this page was made from", null, problems.length ? make("ul", { class: "findings" }, problems) : null, make("ul", {}, list), make("footer", {}, `deeplink ${head.version}, ${head.made}. Self-contained page.`));
 }
 
 function navigation(main) {

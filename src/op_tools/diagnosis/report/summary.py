@@ -58,8 +58,8 @@ def _first_nonfinite(content: Content) -> Finding | None:
     if not rows or any("NaN" in each.title for each in content.findings):
         return None
     first = rows[0]
-    title = f"{len(rows)} calls gave values that are not finite; the first: {first.op}"
-    lines = ("a mask's -inf is among them by right; the origin: deeplink why-nan -- python …",)
+    title = f"{_calls(len(rows))} returned values that are not finite; the first: {first.op}"
+    lines = ("the -inf of a mask is correct; to find the origin: deeplink why-nan train.py",)
     where = f"step {first.step}, {first.module or 'outside of modules'}, {first.direction}"
     return Finding("info", title, (where, *lines), first.site)
 
@@ -67,13 +67,17 @@ def _first_nonfinite(content: Content) -> Finding | None:
 def _nothing_wrong(content: Content) -> Finding:
     judged = sum(row.error >= 0 for row in content.rows)
     if judged:
-        return Finding("good", f"{judged} results were judged, and all are right")
+        return Finding("good", f"{judged:,} results were compared, and all are correct")
     if content.groups:
         slowest = max(_operators(content), key=lambda each: float(each["ms"]))
         whole = sum(group.ms for group in content.groups)
         share = f"{slowest['ms'] / whole:.0%} of {whole:.1f} ms" if whole else ""
         return Finding("info", f"Most time goes to {slowest['op']}", (share,))
-    return Finding("info", f"{len(content.rows)} calls, none of them judged")
+    return Finding("info", f"{_calls(len(content.rows))}, no comparison data")
+
+
+def _calls(count: int) -> str:
+    return f"{count:,} call" + "s" * (count != 1)
 
 
 def _operators(content: Content) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""The commands of `deeplink`: their options and help, without importing torch."""

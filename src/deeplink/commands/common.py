@@ -1,0 +1,215 @@
+"""What all commands share: the parser, the options with one meaning, and how work is loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from deeplink import running, settings
+from deeplink.errors import DeeplinkError, SettingError
+
+PROGRAM = "program"  # the parameter that holds the words of the user's program
+STDOUT = "-"
+# Older names of options, by the name of the option that has their meaning.
+OLD_NAMES = {"--to": "--output", "--results": "--output", "--no-places": "--no-modules"}
+
+
+class Command(TyperCommand):
+    """A command that has one syntax for programs, for `--json [FILE]` and for older option names.
+
+    All words from the first positional word (or `-m`) of the program on are the program's own.
+    `--option A B` of an option that may be repeated means `--option A --option B`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["line"] = list(args)
+        return super().parse_args(ctx, self._plain(args))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in the groups that their `rich_help_panel` names."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            argument = param.param_type_name == "argument"
+            if argument:
+                record = (record[0].partition(" <")[0], record[1])  # without the Python type
+            title = "Arguments" if argument else getattr(param, "rich_help_panel", "") or "Options"
+            sections.setdefault(title, []).append(record)
+        sections["Options"] = sections.pop("Options", [])  # the last one
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def _plain(self, args: Sequence[str]) -> list[str]:
+        """The words as the option parser takes them, with `--` before the program."""
+        options = {
+            name: param for param in self.params if hasattr(param, "is_flag") for name in param.opts
+        }
+        positional = [param.name for param in self.params if not hasattr(param, "is_flag")]
+        fixed = len(positional) - 1 if PROGRAM in positional else len(args) + 1
+        plain: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            name, has_value, value = word.partition("=") if word[:2] == "--" else (word, "", "")
+            if word.startswith("--") and name not in options:
+                name = _renamed(name, options)
+                word = name + has_value + value
+            option = options.get(name if word.startswith("--") else word[:2])
+            if word == "--" or (word == "-m" and PROGRAM in positional and option is None):
+                return [*plain, "--", *([] if word == "--" else [word]), *rest]
+            if not word.startswith("-") or word == STDOUT:
+                if not fixed:
+                    return [*plain, "--", word, *rest]
+                fixed -= 1
+                plain.append(word)
+            elif option is None or option.is_flag or has_value or _attached(word):
+                plain.append(word)
+            elif name == "--json":
+                given = rest and (rest[0] == STDOUT or rest[0].endswith(".json"))
+                plain.append(f"--json={rest.pop(0) if given else STDOUT}")
+            elif option.multiple and not positional:
+                while rest and not rest[0].startswith("-"):
+                    plain += [word, rest.pop(0)]
+            else:
+                plain += [word, *rest[:1]]
+                del rest[:1]
+        return plain
+
+
+class Group(TyperGroup):
+    """A group of commands whose help lists them in sections, one whole line for each.
+
+    An error of this project is shown by its text, and the exit code is 2.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        with running.errors_as_text():
+            return super().invoke(ctx)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                title = getattr(command, "rich_help_panel", None) or "Commands"
+                sections.setdefault(title, []).append((name, summary(command.help or "")))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def summary(text: str) -> str:
+    """The first line of a command's help."""
+    return text.strip().partition("\n")[0]
+
+
+def _attached(word: str) -> bool:
+    """Whether a short option has its value in the same word: -j4."""
+    return not word.startswith("--") and len(word) > 2
+
+
+def _renamed(name: str, options: dict[str, Any]) -> str:
+    new = OLD_NAMES.get(name, name)
+    return new if new in options else name
+
+
+def group(**how: Any) -> typer.Typer:
+    """A Typer with the look that all groups of commands have."""
+    return typer.Typer(
+        cls=Group,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        **how,
+    )
+
+
+# The options that mean the same in every command.
+
+
+def vendors() -> list[str]:
+    """The names of the installed vendors, for the completion of a shell."""
+    return sorted(importlib.metadata.entry_points(group="deeplink.vendors").names)
+
+
+VENDOR_HELP = "Run on this vendor's device; `deeplink doctor` lists them (DEEPLINK_VENDOR)."
+JSON_HELP = "Write the result as JSON: to standard output, or to FILE (its name ends in .json)."
+Program = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROGRAM",
+        help="train.py ARGS, -m module ARGS, python train.py ARGS, or torchrun ARGS.",
+        show_default=False,
+    ),
+]
+VendorName = Annotated[
+    str,
+    typer.Option("--vendor", metavar="NAME", help=VENDOR_HELP, autocompletion=vendors),
+]
+Json = Annotated[str, typer.Option("--json", metavar="[FILE]", help=JSON_HELP, show_default=False)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No start-up line and no progress, only the result.")
+]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End a run that takes longer.")
+]
+
+
+def output(help: str, metavar: str = "DIR") -> Any:
+    """The option `-o/--output` of a command: where it writes."""
+    return typer.Option("--output", "-o", metavar=metavar, help=help, show_default=False)
+
+
+def allowed(option: str, setting: settings.Setting[Any], text: str) -> str:
+    """The text of an option whose setting allows it; SettingError for another one."""
+    try:
+        setting.parse(text)
+    except ValueError as error:
+        raise SettingError(
+            f"--{option} {text}: {error}; allowed: {setting.allowed}.",
+            f"leave out --{option} for the default.",
+        ) from None
+    return text
+
+
+def write_json(found: Any, where: str) -> None:
+    """Write a result to a file, or to standard output for "-"."""
+    text = json.dumps(found, indent=2)
+    if where == STDOUT:
+        typer.echo(text)
+        return
+    try:
+        Path(where).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DeeplinkError(
+            f"{where} cannot be written: {error.strerror or error}.",
+            "name a file in a folder that exists and that you may write.",
+        ) from None
+
+
+# Work is done by other packages, which import torch: they are loaded when a command runs.
+
+
+def work(place: str) -> Callable[..., Any]:
+    """The function at `package.module:name`, loaded now."""
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def module_line(module: str, *words: str) -> list[str]:
+    """The line that runs a module of this Python."""
+    return [sys.executable, "-m", module, *words]

@@ -1,0 +1,119 @@
+"""A user's program as a command line names it: a script, a module, or another command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deeplink.errors import DeeplinkError
+
+TORCHRUN = "torch.distributed.run"
+WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python
+HINT = "for example: deeplink {command} train.py, or deeplink {command} -m package.module"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and its arguments; `python` holds options of the interpreter, such as -u."""
+
+    name: str  # a script's path, a module's name, or a command that is not Python
+    arguments: tuple[str, ...]
+    kind: str  # "script", "module" or "command"
+    python: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> list[str]:
+        """The command line that starts the program."""
+        if self.kind == "command":
+            return [self.name, *self.arguments]
+        return [sys.executable, *self.python, *self.words]
+
+    @property
+    def words(self) -> list[str]:
+        """The program as `deeplink run` takes it."""
+        return [*(["-m"] if self.kind == "module" else []), self.name, *self.arguments]
+
+
+def read(words: Sequence[str] | None, command: str) -> Program:
+    """Read `train.py …`, `-m module …`, `python train.py …`, `torchrun …` or another command.
+
+    Raise DeeplinkError when there is no program or no such script. `command` is the deeplink
+    command that needs the program.
+    """
+    rest = list(words or ())
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if not rest:
+        raise DeeplinkError("no program was given.", HINT.format(command=command))
+    if rest[:2] in (["accelerate", "launch"],):
+        return Program("accelerate.commands.launch", tuple(rest[2:]), "module")
+    if rest[0] == "torchrun":
+        return Program(TORCHRUN, tuple(rest[1:]), "module")
+    if rest[0] == "deeplink":
+        return Program("deeplink", tuple(rest[1:]), "module")
+    if rest[0] in ("python", "python3") or _is_this_python(rest[0]):
+        return _of_python(rest, command)
+    if rest[0] == "-m":
+        return _module(rest, (), command)
+    if rest[0].endswith(".py") or _is_python(Path(rest[0])):
+        return _script(rest, ())
+    return Program(rest[0], tuple(rest[1:]), "command")
+
+
+def _is_python(file: Path) -> bool:
+    """Whether a file without .py is a Python program: its first line does not name another one."""
+    if not file.is_file() or file.suffix == ".sh":
+        return False
+    with file.open("rb") as opened:
+        first = opened.readline(200)
+    return not first.startswith((b"#!", b"\x7fELF")) or b"python" in first
+
+
+def _is_this_python(word: str) -> bool:
+    return word == sys.executable
+
+
+def _of_python(words: list[str], command: str) -> Program:
+    rest = words[1:]
+    options: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        options += rest[: 1 + (rest[0] in WITH_VALUE)]
+        rest = rest[1 + (rest[0] in WITH_VALUE) :]
+    if not rest:
+        raise DeeplinkError(f"{shlex.join(words)} names no program.", HINT.format(command=command))
+    if rest[0] == "-m":
+        return _module(rest, tuple(options), command)
+    if rest[0] in ("-c", "-"):
+        return Program(sys.executable, (*options, *rest), "command")
+    return _script(rest, tuple(options))
+
+
+def _module(rest: list[str], options: tuple[str, ...], command: str) -> Program:
+    if len(rest) < 2:
+        raise DeeplinkError("-m needs the name of a module.", HINT.format(command=command))
+    return Program(rest[1], tuple(rest[2:]), "module", options)
+
+
+def _script(rest: list[str], options: tuple[str, ...]) -> Program:
+    if not Path(rest[0]).is_file():
+        raise DeeplinkError(f"no script {rest[0]!r}.", f"looked for it from {Path.cwd()}.")
+    return Program(rest[0], tuple(rest[1:]), "script", options)
+
+
+def python_only(program: Program, command: str) -> Program:
+    """The program itself; raise DeeplinkError when it is not a script or module of this Python."""
+    if program.kind != "command":
+        return program
+    if program.name == sys.executable:  # python -c
+        raise DeeplinkError(
+            f"deeplink {command} runs scripts and modules, not `python {program.arguments[0]}`.",
+            "write the code to a file, and name the file.",
+        )
+    name = Path(program.name).name
+    hint = f"for a module: deeplink {command} -m {program.name}; a script's name ends in .py."
+    if name.startswith("python"):
+        hint = "leave out the interpreter: the program runs in the Python of `deeplink`."
+    raise DeeplinkError(f"no script {program.name!r}.", hint)

@@ -1,0 +1,108 @@
+"""The folder of one run: what its tools write, and run.json, which says how it was made.
+
+<results>/2026-11-19_10-30-00_4711/run.json …
+<results>/latest -> the newest of them
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deeplink import __version__, identity, settings
+from deeplink.errors import DeeplinkError
+from deeplink.running import Request
+
+RECORD = "run.json"
+LATEST = "latest"
+FINDINGS = "findings_pid*.json"  # of op_tools, one for each process
+
+
+class RunFolder:
+    """A run in progress; `finish` completes its record."""
+
+    def __init__(self, path: Path, command: Sequence[str]) -> None:
+        self.path = path
+        self._begun = time.monotonic()
+        self._record: dict[str, Any] = {
+            "kind": "run",
+            "version": 1,
+            "command": shlex.join(command),
+            "folder": os.getcwd(),
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "deeplink": __version__,
+            **identity.chosen().as_dict(),
+            "status": None,  # None while the program runs
+            "seconds": None,
+            "findings": {},
+        }
+        self._write()
+
+    @classmethod
+    def of(cls, request: Request, command: Sequence[str]) -> RunFolder:
+        """Make the folder: the one that was asked for, else a new one in the results folder.
+
+        Raise DeeplinkError when it cannot be written.
+        """
+        asked = request.values.get(settings.OP_TOOLS_RESULTS.name, "")
+        root = settings.OP_TOOLS_RESULTS.get()
+        own = not asked and not settings.OP_TOOLS_RESULTS.is_set()
+        now = datetime.now()
+        path = root / f"{now:%Y-%m-%d_%H-%M-%S}_{os.getpid()}" if own else Path(asked or root)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            made = cls(path, command)
+        except OSError as error:
+            raise DeeplinkError(
+                f"{path} cannot be written: {error.strerror or error}.",
+                "-o DIR names a folder that you may write and that has room.",
+            ) from None
+        if own:
+            _point(root / LATEST, path.name)
+        return made
+
+    def finish(self, status: int) -> dict[str, int]:
+        """Record how the program ended; return how many findings of each kind its tools have."""
+        found: Counter[str] = Counter()
+        for file in self.path.glob(FINDINGS):
+            with contextlib.suppress(OSError, ValueError):
+                found.update(json.loads(file.read_text("utf-8")))
+        seconds = round(time.monotonic() - self._begun, 3)
+        self._record |= {"status": status, "seconds": seconds, "findings": dict(found)}
+        with contextlib.suppress(OSError):  # the disk is full: the program's status counts
+            self._write()
+        return dict(found)
+
+    def _write(self) -> None:
+        text = json.dumps(self._record, indent=1) + "\n"
+        (self.path / RECORD).write_text(text, encoding="utf-8")
+
+
+def latest(folder: Path) -> Path:
+    """The newest run in a results folder; the folder itself where it has no such link."""
+    found = folder / LATEST
+    return found.resolve() if found.is_symlink() and found.exists() else folder
+
+
+def write_findings(folder: Path, found: dict[str, int]) -> None:
+    """Called by op_tools when its tools stop: what they found in this process, for `finish`."""
+    if (folder / RECORD).is_file():
+        with contextlib.suppress(OSError):
+            file = folder / FINDINGS.replace("*", str(os.getpid()))
+            file.write_text(json.dumps(found), encoding="utf-8")
+
+
+def _point(link: Path, target: str) -> None:
+    """Let a link point to a folder beside it; a file system without links has none."""
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        fresh.symlink_to(target)
+        fresh.replace(link)
