@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from deeplink import __version__, running
-from deeplink.commands import checks, common, device, diagnosis, one_iter, run, serving
+from deeplink.commands import building, checks, common, device, diagnosis, one_iter, run, serving
 from deeplink.commands.host import Host
 
 HELP = """Run PyTorch code written for CUDA on other accelerators
@@ -43,6 +43,8 @@ COMMANDS: tuple[tuple[str, str, Any], ...] = (
     (INSPECT, "settings", device.show_settings),
     (BRING_UP, "doctor", device.doctor),
     (BRING_UP, "new-vendor", device.new_vendor),
+    (BRING_UP, "build", building.build),
+    (BRING_UP, "cache", building.cache),
     (BRING_UP, "conformance", checks.conformance),
     (BRING_UP, "pytorch-tests", checks.pytorch_tests),
 )

@@ -11,7 +11,7 @@ from deeplink import cli
 from deeplink.commands import common
 
 NAMES = [name for _, name, _ in cli.COMMANDS]
-SUB = {"one-iter": ("record", "compare")}
+SUB = {"one-iter": ("record", "compare"), "cache": ("info", "clean")}
 LINES = [[], *([name] for name in NAMES), *([n, m] for n, more in SUB.items() for m in more)]
 CPU_SECONDS = 3.0  # generous: 0.2 s is usual; importing torch alone takes 1.5 s and more
 

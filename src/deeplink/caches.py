@@ -1,0 +1,68 @@
+"""The caches on disk: built native parts and compiled graphs, which are made again on use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from deeplink import settings
+from deeplink.errors import DeeplinkError
+
+# What the native build writes: libraries named by a hash, objects, folders of CMake, locks.
+NATIVE = re.compile(r".+-[0-9a-f]{12}(\.so)?|objects|cmake|.+\.lock")
+GRAPHS = re.compile(r"reports|failures|\w*graph")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder or file of a cache."""
+
+    cache: str  # "native" or "graphs"
+    path: Path
+    size: int  # bytes
+    files: int
+
+
+def folders() -> dict[str, Path]:
+    """The folder of each cache."""
+    return {"native": settings.DIPU_BUILD_DIR.get(), "graphs": settings.DICP_CACHE_DIR.get()}
+
+
+def entries(cache: str = "") -> list[Entry]:
+    """What the caches hold, or one of them, without files of other programs in their folders."""
+    backends = set(entry_points(group="torch_dynamo_backends").names)
+    found = []
+    for name, folder in folders().items():
+        if cache not in ("", name):
+            continue
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            pattern = NATIVE if name == "native" else GRAPHS
+            if pattern.fullmatch(path.name) or (name == "graphs" and path.name in backends):
+                found.append(_entry(name, path))
+    return found
+
+
+def clean(found: list[Entry]) -> int:
+    """Delete entries; return the bytes that are free now. Raise DeeplinkError when one stays."""
+    freed = 0
+    for entry in found:
+        try:
+            if entry.path.is_dir() and not entry.path.is_symlink():
+                shutil.rmtree(entry.path)
+            else:
+                entry.path.unlink()
+        except OSError as error:
+            raise DeeplinkError(
+                f"{entry.path} cannot be deleted: {error.strerror or error}.",
+                "end the programs that use it, and check who owns it.",
+            ) from None
+        freed += entry.size
+    return freed
+
+
+def _entry(cache: str, path: Path) -> Entry:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return Entry(cache, path, sum(file.stat().st_size for file in files), len(files))
