@@ -66,7 +66,7 @@ def test_it_says_once_what_it_chose(
         model(torch.ones(1, 2))
         model(torch.ones(3, 2))
     (line,) = [r.message for r in caplog.records if r.name == "dicp"]
-    assert line.startswith("dicp: toygraph; the first that does inference on cpu; absent is not")
+    assert line.startswith("dicp: using toygraph (the first that does inference on cpu; absent is")
 
 
 class Net(nn.Module):
