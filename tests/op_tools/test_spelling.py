@@ -101,6 +101,11 @@ def test_a_kernel_is_moved_inside_other_operators_without_naming_its_level(entry
     torch.testing.assert_close(found.cpu(), torch.nn.functional.linear(x, weight))
 
 
+def test_a_word_with_overloads_of_torchscript_alone_is_explained() -> None:
+    (line,) = spelling.explained(["add"])  # add.t is no operator of the dispatcher
+    assert line.startswith("add means torch.Tensor.add") and line.endswith("write aten.add")
+
+
 def test_a_function_that_is_not_called_leads_to_its_kernel(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

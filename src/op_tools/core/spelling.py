@@ -210,8 +210,13 @@ def _runs_itself(word: str) -> bool:
     if packet is None:
         return False
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
-    overloads = (getattr(packet, name) for name in packet.overloads())
-    return not any(one.has_kernel_for_dispatch_key(composed) for one in overloads)
+    overloads = (f"aten::{word}" + f".{name}" * (name != "default") for name in packet.overloads())
+    known = set(torch._C._dispatch_get_all_op_names())  # without those of TorchScript: add.t
+    return not any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(name, composed)
+        for name in overloads
+        if name in known
+    )
 
 
 def _exists(word: str) -> bool:

@@ -194,12 +194,11 @@ def summary(tool: Tool, started: Started, lines: Iterable[str] = ()) -> None:
     if not started.applied:
         out.print(f"{name}: nothing was seen. {why_nothing(tool, started)}", soft_wrap=True)
     unmatched = [e for e in started.ops.unmatched if e != ".*"]
-    inner = spelling.kernels_of(unmatched)
-    if inner:
-        names = ", ".join(inner)
-        out.print(f"Hint: {names} names the kernel inside other operators.", soft_wrap=True)
     if unmatched and started.applied:
         out.print(f"{name}: never matched: {', '.join(unmatched)}", soft_wrap=True)
+    kernels = ", ".join(spelling.kernels_of(unmatched))
+    if kernels:
+        out.print(f"Hint: {kernels} names the kernel inside other operators.", soft_wrap=True)
     errors = tool_errors.report(name)
     for problem, count in errors[:ERRORS]:
         times = "once" if count == 1 else f"{count} times"
