@@ -74,7 +74,7 @@ def test_what_is_beyond_the_budget_is_counted(capsys: pytest.CaptureFixture[str]
             torch.exp(x)
     assert tool.compared + tool.skipped[BEYOND, "torch.exp"] == 50 and tool.compared < 50
     printed = capsys.readouterr().out
-    assert "x beyond the budget" in printed and "a budget of 0.1% of the step" in printed
+    assert ": beyond the budget" in printed and "a budget of 0.1% of the step" in printed
 
 
 def test_where_too_many_calls_are_pending_operators_are_judged_in_turns(

@@ -1,10 +1,13 @@
 """The form of a verdict."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from op_tools import OpAutoCompare
 from op_tools.core.problem import Problem, run_command
 
 
@@ -38,3 +41,24 @@ def test_the_command_is_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_program_that_is_no_script_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["-c"])
     assert run_command("--time") == "deeplink run --time train.py"
+
+
+def test_a_wrong_operator_is_explained_with_what_its_wrong_calls_have_in_common(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x, w = torch.randn(8, 16).to("dipu"), torch.randn(16, 16).to("dipu")
+    with torch.dipu.quirk("ignore_strides", "mm"), OpAutoCompare(level="aten"):
+        for _ in range(3):
+            torch.mm(x, w)
+            torch.mm(x, w.t())
+    printed = capsys.readouterr().out
+    assert "Problem:    aten.mm.default, output forward: " in printed
+    assert "test_problem.py" in printed
+    assert (
+        "Evidence:   All 2 wrong calls have argument 1 that is transposed (not contiguous); "
+        "none of the 2 correct calls does."
+    ) in printed
+    assert "Workaround: deeplink run --fallback aten.mm.default " in printed
+    (file,) = Path("op_tools_results/op_autocompare_result").glob("*.problems.json")
+    (problem,) = json.loads(file.read_text("utf-8")).values()
+    assert problem["evidence"][0].startswith("All 2 wrong calls have argument 1")

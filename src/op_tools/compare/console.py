@@ -19,6 +19,7 @@ from deeplink import settings
 from deeplink.judge import Verdict
 from deeplink.judge.verdict import name_of
 from op_tools.compare.host_verdicts import Item, Taken, with_missing, with_values
+from op_tools.compare.problems import problems, write
 from op_tools.core import output_paths, terminal, tool_errors
 from op_tools.core.call import Call, Site, tensors
 from op_tools.core.gradients import Gradients
@@ -292,7 +293,7 @@ def show_summary(
         with path.open(newline="", encoding="utf-8") as file:
             terminal.say(_grid(list(csv.reader(file))))
     if failures:
-        _show_failures(failures)
+        _show_failures(tool, failures, path)
     if tool.skipped:
         reasons: dict[str, int] = {}
         for (reason, _), count in tool.skipped.items():
@@ -304,7 +305,7 @@ def show_summary(
     terminal.summary(tool, started, lines)
 
 
-def _show_failures(failures: Sequence[Failure]) -> None:
+def _show_failures(tool: OpAutoCompare, failures: Sequence[Failure], path: Path) -> None:
     groups: dict[tuple[object, ...], list[Failure]] = {}
     for failure in failures:
         where = failure.site.short if failure.site is not None else ""
@@ -325,9 +326,10 @@ def _show_failures(failures: Sequence[Failure]) -> None:
     ]
     title = f"OpAutoCompare: wrong results, the worst first ({len(ordered)} places)"
     terminal.show_table(title, ("name", "what", "line", "module", "times", "error/bound"), rows)
-    for failure in worst[:EXPLAINED]:
-        terminal.say(f"{failure.name} {failure.item}: {failure.verdict.message}")
-        terminal.say(f"    at {failure.where}")
-    saved = [failure.saved for failure in failures if failure.saved]
-    if saved:
-        terminal.say(f"the first of them is saved in {saved[0]}")
+    found = problems(failures, tool.pattern, EXPLAINED)
+    for problem in found.values():
+        terminal.say("\n".join(["", *problem.lines()]))
+    try:
+        write(path.with_suffix(".problems.json"), found)
+    except OSError as error:  # a full disk: the verdicts are on the screen
+        tool_errors.add("OpAutoCompare", str(path), error)

@@ -31,6 +31,7 @@ from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Before
 from op_tools.compare.options import how
+from op_tools.compare.problems import Patterns
 from op_tools.compare.rerun import again_of
 from op_tools.compare.sampling import Counts, Sampled, Sampling
 from op_tools.core import dispatch, gradients, graph_capture, native_library, op_names, terminal
@@ -77,6 +78,7 @@ class OpAutoCompare(Observer):
         self._chance = random.Random(0)
         self._lock = threading.Lock()
         self._rows, self._saver = Rows(), Saver()
+        self._patterns = Patterns()
         by_hand = self._how.background is False or self._how.shown
         share = self._how.budget
         self.budget = None if share is None else Budget(share)
@@ -130,6 +132,8 @@ class OpAutoCompare(Observer):
         if graph_capture.is_capturing():  # to read a value would end the capture
             self.skip(call, "a graph is being captured, and no value is computed")
             return None
+        with self._lock:
+            self._patterns.before(call)
         sampled = self._sampled
         is_suspect = sampled is not None and sampled.suspects.takes(call)
         if self.budget is not None and not is_suspect and not self.budget.wants():
@@ -354,6 +358,7 @@ class OpAutoCompare(Observer):
             wrong = list(self._sampled.judged(taken, wrong))
         with self._lock:
             saved = self._saver.save(taken, found) if wrong else ""
+            self._patterns.judged(call, passed=not by_verdict)
             self.items += len(items)
             self.failures.extend(Failure.of(call, direction, item, saved) for item in wrong)
             self._rows.add(call, direction, items)
@@ -364,7 +369,12 @@ class OpAutoCompare(Observer):
         direction = call.direction if label == "output" else "backward"
         with self._lock:
             self.failures.append(Failure.of(call, direction, item, ""))
+            self._patterns.judged(call, passed=False)
             self._rows.add(call, direction, [item])
+
+    def pattern(self, name: str) -> str:
+        """What the wrong calls of an operator have in common; empty: nothing that is known."""
+        return self._patterns.of(name)
 
     def skip(self, call: Call, reason: str) -> None:
         with self._lock:
