@@ -409,3 +409,22 @@ def test_a_compiled_program_is_held_against_the_eager_one(
     assert (found["status"] in ("same", "rounding"), found["first"]) == (True, None)
     first = diff(eager, run(tmp_path / "c", True, fault=True))["first"]
     assert first is not None and first["op"] == "aten.native_layer_norm.default"
+
+
+def test_a_view_of_equal_values_is_no_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics have no numbers of a view: the call that makes it is not where runs part."""
+
+    def run(folder: str, fault: bool) -> Recording:
+        monkeypatch.setenv("OP_TOOLS_RESULTS", str(tmp_path / folder))
+        step_counter.reset()
+        torch.manual_seed(0)
+        x = torch.randn(4, 8).to("dipu")
+        quirk = torch.dipu.quirk("wrong_epsilon", "native_layer_norm") if fault else nullcontext()
+        with op_tools.OpCapture(level="aten", mode="statistics"), quirk:
+            torch.nn.functional.layer_norm((x * 2)[:, :6] * 3, (6,))
+        return recordings.read(tmp_path / folder)
+
+    found = diff(run("a", False), run("b", True))
+    assert found["first"] is not None and found["first"]["op"] == "aten.native_layer_norm.default"

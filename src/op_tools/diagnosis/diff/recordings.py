@@ -177,7 +177,7 @@ class Produced:
     """Finds the statistics that a line refers to instead of repeating them, in earlier lines.
 
     A reference `[call, list, place]` is `same_as` for the same values. A view of values has no
-    statistics of its own: it stays without them.
+    statistics: its hash is made of theirs, so that views of equal values are equal.
     """
 
     _LISTS = ("inputs", "outputs", "mutated", "grad_inputs", "grad_outputs")
@@ -193,10 +193,12 @@ class Produced:
             for place, tensor in pairs:
                 if tensor is None:
                     continue
-                reference = tensor.get("same_as")
-                if reference is not None:
-                    source = self._tensors.get(tuple(reference), {})
+                if "same_as" in tensor:
+                    source = self._tensors.get(tuple(tensor["same_as"]), {})
                     tensor.update({k: v for k, v in source.items() if k not in tensor})
+                elif "view_of" in tensor:
+                    source = self._tensors.get(tuple(tensor["view_of"]), {})
+                    tensor["hash"] = f"view {source['hash']}" if source.get("hash") else ""
                 self._tensors[row["id"], name, int(place)] = tensor
 
 
