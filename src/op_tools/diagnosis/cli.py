@@ -9,12 +9,13 @@ from deeplink.commands.common import STDOUT, write_json
 from deeplink.losses import PATTERN
 from deeplink.table import console, table
 from op_tools.core.call import Level
+from op_tools.core.problem import Problem
 from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect import health_checks
 from op_tools.diagnosis.bisect.driver import Asked, Bisection
 from op_tools.diagnosis.bisect.runner import Command
 from op_tools.diagnosis.diff.determinism import Repetition
-from op_tools.diagnosis.result_files import Bisect, Determinism
+from op_tools.diagnosis.result_files import Bisect, Determinism, Guilty
 
 STATUS = {"nothing": 0, "same": 0, "found": 1, "differs": 1}  # the others: 2
 SHOWN = 40  # operators and places
@@ -150,13 +151,24 @@ def show_bisect(found: Bisect, folder: Path) -> None:
         ]
         title = f"{guilty['op']}: {guilty['calls']} calls in a run; the ones that must move"
         out.print(table(title, ("module", "line", "direction", "calls"), cells))
-        if guilty["script"]:
-            out.print(f"Reproduce: deeplink run {guilty['script']}", soft_wrap=True)
     style = {"found": "bold red", "nothing": "green"}.get(found["status"], "bold yellow")
     out.print(found["verdict"], style=style, soft_wrap=True)
-    if found["fix"]:
-        out.print(f"Workaround: {found['fix']}", soft_wrap=True)
+    for guilty in found["guilty"]:
+        for line in _explained(guilty, found["fix"]).lines():
+            out.print(line, soft_wrap=True, markup=False)
     out.print(f"All results: {folder / result_files.FILES['bisect']}", soft_wrap=True)
+
+
+def _explained(guilty: Guilty, fix: str) -> Problem:
+    """What is known of one operator, below the verdict."""
+    first = guilty["places"][0] if guilty["places"] else None
+    where = ""
+    if first is not None:
+        parts = first["site"], first["module"] and f"module {first['module']}", first["direction"]
+        where = ", ".join(filter(None, parts))
+    script = guilty["script"]
+    reproduce = f"deeplink run {script}" if script else ""
+    return Problem("", where, tuple(guilty["evidence"]), fix, reproduce)
 
 
 def show_determinism(found: Determinism, folder: Path) -> None:

@@ -33,6 +33,7 @@ class Guilty(TypedDict):
     places: list[Place]  # as few as suffice; all of them where that was not looked for
     script: str  # that reproduces one call with torch alone; "" where there is none
     capture: str  # the archive that the script was made from
+    evidence: list[str]  # what its wrong calls have in common; [] where that is not known
 
 
 class BisectRun(TypedDict):

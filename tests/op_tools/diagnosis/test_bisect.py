@@ -27,7 +27,7 @@ from op_tools.diagnosis import result_files
 from op_tools.diagnosis.bisect import health_checks
 from op_tools.diagnosis.bisect.driver import Asked, Bisection
 from op_tools.diagnosis.bisect.reroute_tool import Plan
-from op_tools.diagnosis.bisect.runner import Command, Function, Until
+from op_tools.diagnosis.bisect.runner import Command, Function, Until, evidence_in
 from op_tools.diagnosis.report import readers
 from op_tools.tensors import host_transfer
 from tests import warm
@@ -445,3 +445,11 @@ def test_the_workaround_that_is_printed_repairs_the_run_when_typed(
     assert fix == f"deeplink run --fallback aten.mm.default {file}"
     done = warm.run(["-m", *shlex.split(fix)], os.environ, warn="ignore")
     assert done.stdout.startswith(right), done.stderr
+
+
+def test_what_wrong_calls_have_in_common_is_read_from_the_runs(tmp_path: Path) -> None:
+    place = tmp_path / "run-01" / "compared" / "op_autocompare_result"
+    place.mkdir(parents=True)
+    (place / "a.problems.json").write_text('{"aten.mm.default": {"evidence": ["transposed"]}}')
+    assert evidence_in(tmp_path, "aten.mm.default") == ["transposed"]
+    assert evidence_in(tmp_path, "aten.add.Tensor") == []

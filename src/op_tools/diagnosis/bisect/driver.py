@@ -30,7 +30,7 @@ from op_tools.diagnosis.bisect.health_checks import (
     tolerance_of,
 )
 from op_tools.diagnosis.bisect.reroute_tool import WIDE_ON_CPU, Plan, Where
-from op_tools.diagnosis.bisect.runner import Command, Runner, Until
+from op_tools.diagnosis.bisect.runner import Command, Runner, Until, evidence_in
 from op_tools.diagnosis.result_files import Bisect, BisectRun, Guilty, Place
 
 SHOWN = 16  # losses of a run that are kept, the last of them
@@ -138,6 +138,7 @@ class Bisection:
                 places=self._all_places([op]),
                 script="",
                 capture="",
+                evidence=evidence_in(self._folder, op),
             )
             for op in ops
         ]

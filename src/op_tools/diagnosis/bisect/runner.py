@@ -216,6 +216,15 @@ def accused_in(folder: Path) -> tuple[str, ...]:
     return tuple(name for name, _ in found.most_common())
 
 
+def evidence_in(folder: Path, op: str) -> list[str]:
+    """What OpAutoCompare wrote of an operator's wrong calls in the runs below a folder."""
+    for file in sorted(folder.glob("run-*/compared/op_autocompare_result/*.problems.json")):
+        found = json.loads(file.read_text("utf-8")).get(op, {}).get("evidence", [])
+        if found:
+            return [str(text) for text in found]
+    return []
+
+
 @dataclass
 class Function:
     """A function of this process that returns its losses; quicker, where it can be run again."""
