@@ -1,12 +1,26 @@
-"""`python -m deeplink.build ditorch op_tools`: native parts ahead of time; else on first use."""
+"""`python -m deeplink.build ditorch op_tools`: builds native parts ahead of their first use."""
 
 import sys
 
 from deeplink import native
+from deeplink.errors import DeeplinkError
 from deeplink.table import console
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Builds the parts or groups ("core", "all") that are named; all without a name."""
     out = console()
-    for package in sys.argv[1:]:
-        path = native.extension(package).build(lambda line: out.print(line, soft_wrap=True))
-        out.print(f"{package}: native part at {path}", soft_wrap=True)
+    try:
+        built = native.build(
+            sys.argv[1:] or ["all"], lambda line: out.print(line, markup=False, soft_wrap=True)
+        )
+    except DeeplinkError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    for name, path in built.items():
+        out.print(f"{name}: {path}", soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
