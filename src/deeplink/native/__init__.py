@@ -99,6 +99,12 @@ def cmake_folder() -> Path:
     return parts.PROJECT
 
 
+def examples() -> Path:
+    """The folder of the examples: of the checkout, or what a wheel has of it (droplet)."""
+    installed = parts.ROOT / "deeplink" / "examples"
+    return installed if installed.is_dir() else parts.ROOT.parent / "examples"
+
+
 def has_compiler() -> bool:
     """Whether a build could be tried."""
     return shutil.which(settings.CXX.get()) is not None

@@ -1,4 +1,4 @@
-"""`python -m deeplink.native --includes`: the headers for a vendor's library."""
+"""`python -m deeplink.native --includes`: what a vendor's library is built with."""
 
 import argparse
 
@@ -11,9 +11,12 @@ def main() -> None:
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--includes", action="store_true", help="flags of a C compiler: -I…")
     either.add_argument("--cmakedir", action="store_true", help="folder of deeplinkConfig.cmake")
+    either.add_argument("--examples", action="store_true", help="folder of examples of vendors")
     chosen = parser.parse_args()
     if chosen.cmakedir:
         print(native.cmake_folder())
+    elif chosen.examples:
+        print(native.examples())
     else:
         print(*(f"-I{folder}" for folder in native.includes()))
 
