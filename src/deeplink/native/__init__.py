@@ -100,7 +100,7 @@ def cmake_folder() -> Path:
 
 
 def examples() -> Path:
-    """The folder of the examples: of the checkout, or what a wheel has of it (droplet)."""
+    """The folder of the examples, in the wheel or in the checkout."""
     installed = parts.ROOT / "deeplink" / "examples"
     return installed if installed.is_dir() else parts.ROOT.parent / "examples"
 

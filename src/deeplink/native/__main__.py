@@ -11,7 +11,7 @@ def main() -> None:
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--includes", action="store_true", help="flags of a C compiler: -I…")
     either.add_argument("--cmakedir", action="store_true", help="folder of deeplinkConfig.cmake")
-    either.add_argument("--examples", action="store_true", help="folder of examples of vendors")
+    either.add_argument("--examples", action="store_true", help="folder of the examples")
     chosen = parser.parse_args()
     if chosen.cmakedir:
         print(native.cmake_folder())
