@@ -85,7 +85,7 @@ def test_it_is_built_at_first_use_and_found_afterwards(
     assert native.path_of("hlir_sim") is None
     path = build(said)
     ctypes.CDLL(str(path))
-    assert said[0] == "building native parts (hlir_sim): 1 units, about 1 s, once"
+    assert said[0] == "building native parts (hlir_sim): 1 unit, about 1 s, once"
     assert said[1] == "[1/1] hlir_sim: hlir_sim.cpp"
     assert said[2].startswith("native parts ready after ")
     monkeypatch.setenv("CXX", "no-such-compiler")  # a part that is built needs none
@@ -145,6 +145,18 @@ def test_a_package_for_another_torch_is_reported_in_one_line(
         "the native parts of this package were built for torch2.9-cpython-39; this is "
         f"{WITHOUT_TORCH.tag()}: they are built anew, from the sources in the package"
     )
+
+
+def test_ccache_is_used_where_it_is_installed(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "ccache"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/compiled\nexec "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
+    build()
+    assert "unity_hlir_sim_cxx.cxx" in (tmp_path / "compiled").read_text()
 
 
 def test_releases_of_a_minor_version_share_a_build(monkeypatch: pytest.MonkeyPatch) -> None:

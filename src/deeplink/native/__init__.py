@@ -256,7 +256,8 @@ class _Progress:
         parted = ", ".join(dict.fromkeys(unit[1] for unit in self.steps))
         if self.steps:
             guess = _duration(self.total / min(_jobs(), len(self.steps)))
-            say(f"building native parts ({parted}): {len(self.steps)} units, about {guess}, once")
+            units = "1 unit" if len(self.steps) == 1 else f"{len(self.steps)} units"
+            say(f"building native parts ({parted}): {units}, about {guess}, once")
 
     @staticmethod
     def _seconds(unit: re.Match[str]) -> float:
