@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Native parts: found where a wheel brought them, else built with CMake and cached.
 
 A library's file name holds a hash of its sources and what it is bound to (torch's minor version,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m deeplink.native --includes`: what a vendor's library is built with."""
 
 import argparse

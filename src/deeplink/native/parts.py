@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native parts by name: which C++ each is made of, and the file name of its library.
 
 Imports only the standard library, because CMake runs this file while a wheel is built: at that
