@@ -3,14 +3,16 @@ PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 
-BUILD_CMD := $(PY) -m torch_dipu.build
-BUILD_TOOLS_CMD := $(PY) -m deeplink.build ditorch op_tools dlinfer deeplink_vendors.cpu.fused
+# Runs a command as a stage: what it is, and how long it took.
+STAGE := @bash scripts/stage
+PARTS ?= all
 DEMO_CMD := $(PY) -m ditorch run examples/train_cuda_style.py
 FAULT_CMD := $(PY) examples/wrong_loss.py
 BENCH_CMD := $(PY) benchmarks/bench_device.py
 OPINFO_CMD := $(PY) -m tests.opinfo.run --all
 PYTEST_ARGS ?=
 TYPED := $(wildcard src benchmarks examples)
+CPP = $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -24,33 +26,23 @@ help: ## List the commands
 setup: ## Make .venv: pinned torch, this package, the tools (repeats in a second)
 	@PYTHON="$(PYTHON)" bash scripts/setup
 
-build: setup ## Build the native parts of the reference device and the tools (cached)
-	@echo "[build] native part of the reference device"
-	@$(BUILD_CMD)
-	@echo "[build] native parts of ditorch and op_tools"
-	@$(BUILD_TOOLS_CMD)
+build: setup ## Build the native parts (cached): all, or PARTS="core" for those of the demo
+	$(STAGE) build $(PY) -m deeplink.build $(PARTS)
 
-demo: setup build ## Train on the reference device, find and mend a fault of it, show a page of it
-	@echo "[demo] $(DEMO_CMD)"
-	@$(DEMO_CMD)
-	@echo "[demo] $(FAULT_CMD)"
-	@$(FAULT_CMD)
+demo: PARTS := core
+demo: setup build ## Train on the reference device, find and fix a fault of it, show a page of it
+	$(STAGE) demo $(DEMO_CMD)
+	$(STAGE) demo $(FAULT_CMD)
 
 test: setup build lint ## Set up, build, lint, and run the tests
-	@echo "[test] pytest"
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	$(STAGE) test $(PY) -m pytest $(PYTEST_ARGS)
 
 lint: setup ## ruff check, ruff format --check, clang-format, mypy --strict, licence lines
-	@echo "[lint] ruff check"
-	@$(VENV)/bin/ruff check .
-	@echo "[lint] ruff format --check"
-	@$(VENV)/bin/ruff format --check .
-	@echo "[lint] scripts/spdx --check"
-	@$(PY) scripts/spdx --check
-	@echo "[lint] clang-format --dry-run op_tools/csrc"
-	@$(VENV)/bin/clang-format --dry-run -Werror $(shell find src/op_tools/csrc -name '*.cpp' -o -name '*.h')
-	@echo "[lint] mypy --strict $(TYPED)"
-	@$(PY) -m mypy $(TYPED)
+	$(STAGE) lint $(VENV)/bin/ruff check .
+	$(STAGE) lint $(VENV)/bin/ruff format --check .
+	$(STAGE) lint $(PY) scripts/spdx --check
+	$(STAGE) lint $(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	$(STAGE) lint $(PY) -m mypy $(TYPED)
 
 format: setup ## Let ruff fix and format the tree
 	@$(VENV)/bin/ruff check --fix .

@@ -1,40 +1,26 @@
-"""`python -m deeplink.build ditorch op_tools`: native parts ahead of time; else on first use."""
+"""`python -m deeplink.build ditorch op_tools`: builds native parts ahead of their first use."""
 
-import importlib
 import sys
 
 from deeplink import native
-from deeplink.errors import BuildError
-from deeplink.running import errors_as_text
+from deeplink.errors import DeeplinkError
 from deeplink.table import console
-from deeplink.vendor import find
-
-EXTENSIONS = ("torch_dipu", "ditorch", "op_tools", "dlinfer")
-REFERENCE = "dipu_reference"
 
 
-def main() -> None:
-    """Build the parts that are named, or all of them."""
+def main() -> int:
+    """Builds the parts or groups ("core", "all") that are named; all without a name."""
     out = console()
-    for part in sys.argv[1:] or (*EXTENSIONS, REFERENCE):
-        path = _library(part).build(lambda line: out.print(line, soft_wrap=True))
-        out.print(f"{part}: native part at {path}", soft_wrap=True)
-
-
-def _library(part: str) -> native.Library:
-    if part in EXTENSIONS:
-        return native.extension(part)
-    if part == REFERENCE:
-        row = find("reference")
-        if row is not None and row.vendor is not None:
-            found: native.Library = importlib.import_module(row.vendor.build).runtime_library()
-            return found
-    raise BuildError(
-        f"no native part {part!r}; parts: {', '.join((*EXTENSIONS, REFERENCE))}.",
-        "`deeplink build` without a name builds all.",
-    )
+    try:
+        built = native.build(
+            sys.argv[1:] or ["all"], lambda line: out.print(line, markup=False, soft_wrap=True)
+        )
+    except DeeplinkError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    for name, path in built.items():
+        out.print(f"{name}: {path}", soft_wrap=True)
+    return 0
 
 
 if __name__ == "__main__":
-    with errors_as_text():
-        main()
+    sys.exit(main())

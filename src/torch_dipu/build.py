@@ -5,5 +5,5 @@ from rich.console import Console
 from deeplink import native
 
 if __name__ == "__main__":
-    path = native.extension("torch_dipu").path()
+    path = native.path_of("torch_dipu")
     Console(highlight=False, soft_wrap=True).print(f"torch_dipu: native core at {path}")

@@ -7,7 +7,7 @@ from deeplink.vendor import Vendor
 
 def is_available() -> bool:
     """A compiler, or a build from earlier; nothing is built or imported to find out."""
-    if native.extension("torch_dipu").is_built() or native.has_compiler():
+    if native.is_built("torch_dipu") or native.has_compiler():
         return True
     raise VendorUnavailable(
         f"its native core is not built and there is no C++ compiler: {native.compiler_state()}.",

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from deeplink import settings
-from deeplink_vendors.reference.build import runtime_library
+from deeplink import native, settings
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, Store
@@ -25,7 +24,7 @@ def runtime() -> ctypes.CDLL:
     """The library, configured by DIPU_DEVICE_COUNT and DIPU_DEVICE_MEMORY when first asked for."""
     global _library
     if _library is None:
-        _library = ctypes.CDLL(str(runtime_library().build(say=log.warning)))
+        _library = ctypes.CDLL(str(native.build(["dipu_reference"], log.warning)["dipu_reference"]))
         _library.dipu_reference_configure.argtypes = (ctypes.c_int, ctypes.c_uint64)
         _library.dipu_reference_configure(
             settings.DIPU_DEVICE_COUNT.get(), settings.DIPU_DEVICE_MEMORY.get()

@@ -14,9 +14,9 @@ using torch::jit::Stack;
 
 namespace {
 
-using Key = c10::SmallVector<int64_t, 48>;
+using PlanKey = c10::SmallVector<int64_t, 48>;
 
-void describe(const at::Tensor& t, Key& key) {
+void describe(const at::Tensor& t, PlanKey& key) {
   if (!t.defined()) return key.push_back(-1);
   const auto* impl = t.unsafeGetTensorImpl();
   key.push_back(static_cast<int64_t>(t.scalar_type()) | impl->dim() << 8 | int64_t{impl->is_wrapped_number()} << 16 |
@@ -25,7 +25,7 @@ void describe(const at::Tensor& t, Key& key) {
   key.append(impl->strides().begin(), impl->strides().end());
 }
 // False: nothing to remember it by.
-bool describe(const IValue& value, Key& key) {
+bool describe(const IValue& value, PlanKey& key) {
   if (value.isTensor()) describe(value.toTensor(), key);
   else if (value.isNone() || value.isGenerator() || value.isDevice()) key.push_back(-2);
   else if (value.isInt()) key.append({-3, value.toInt()});
@@ -90,7 +90,7 @@ Geometries infer(const Plan& plan, const IValue* arguments) {
 }
 
 struct Remembered {
-  Key key;
+  PlanKey key;
   Geometries found;
 };
 
@@ -104,7 +104,7 @@ at::Tensor empty_result(const Geometry& geometry) {
 const Geometries* results_of(const Plan& plan, const IValue* arguments) {  // hot path
   static thread_local ska::flat_hash_map<uint64_t, Remembered> known;
   static thread_local Geometries last;
-  Key key;
+  PlanKey key;
   key.append({reinterpret_cast<intptr_t>(&plan), static_cast<int64_t>(c10::typeMetaToScalarType(c10::get_default_dtype()))});
   bool rememberable = true;
   for (const Source source : plan.sources) rememberable &= describe(value_of(plan, arguments, source), key);

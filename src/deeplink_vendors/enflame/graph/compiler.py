@@ -11,13 +11,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deeplink import settings
+from deeplink import native, settings
 from deeplink.errors import CompileError
-from deeplink.native import Library, has_compiler
 
-CSRC = Path(__file__).with_name("csrc")
-INCLUDE = CSRC / "include"
-BUILDER = Library("hlir_sim", (CSRC / "hlir_sim.cpp",), (CSRC, INCLUDE), torch=False)
+INCLUDE = Path(__file__).with_name("csrc") / "include"
 HEAD = '#include "dtu/hlir_builder/hlir_builder.h"\n\n#include <cstdio>\n\n'
 PART = 'namespace graph_{0} {{\n#include "graph_{0}.cpp"\n}}\n'  # its own include is empty by then
 PRINT = '  std::fputs(graph_{0}::build()->GetModuleStr().c_str(), stdout);\n  std::puts("");\n'
@@ -27,7 +24,7 @@ LIMIT = 300  # seconds
 
 def version() -> str:
     """Of the simulation; it needs a C++ compiler."""
-    if not has_compiler():
+    if not native.has_compiler():
         raise CompileError(
             "topsgraph writes C++, and there is no C++ compiler here.",
             "install g++, or set CXX to one.",
@@ -42,7 +39,7 @@ def compile_source(source: bytes) -> bytes:
 
 def compile_sources(sources: Sequence[bytes]) -> list[bytes]:
     """The modules of several, by one run of the compiler."""
-    library = BUILDER.build()
+    library = native.build(["hlir_sim"])["hlir_sim"]
     with tempfile.TemporaryDirectory(prefix="topsgraph_") as name:
         folder = Path(name)
         for number, source in enumerate(sources):

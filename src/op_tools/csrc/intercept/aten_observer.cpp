@@ -5,7 +5,7 @@
 #include "op_table.h"
 
 #ifndef NDEBUG
-#error "torch is built with NDEBUG, which changes the layout of a RecordFunction: see flags.txt"
+#error "torch is built with NDEBUG, which changes the layout of a RecordFunction: define it, as CMakeLists.txt does"
 #endif
 
 namespace op_tools {

@@ -17,6 +17,8 @@ namespace dlinfer {
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
+constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
+
 extern std::atomic<bool> bypassed;  // another vendor's kernels, or the reference, are wanted
 extern PyObject* refused;  // (op, reason, *arguments) -> what the op returns
 
@@ -87,7 +89,7 @@ struct Rows {
 
 inline Tensor empty_as(const Tensor& t) { return at::empty(t.sizes(), t.options()); }
 
-// Several files' (unit_ops.cpp).
+// Several files' (ops.cpp).
 // x @ weight.T + bias; by our own kernel few rows, or any number
 Tensor product(const Tensor& x, const Tensor& weight, const Maybe& bias, bool any_rows = false);
 void norm(const Tensor& x, const Tensor* residual, Tensor* total, const Tensor& weight, Tensor& y, double eps);

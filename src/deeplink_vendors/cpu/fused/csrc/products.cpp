@@ -19,8 +19,7 @@ namespace {
 
 using Both = std::tuple<Tensor, Tensor>;
 constexpr int64_t kMany = 2;  // rows of int8 from which torch's own product is faster
-constexpr int64_t kFew = 8;  // rows up to which weights are restored a few at a time
-constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
+constexpr int64_t kRestoreFew = 8;  // rows up to which weights are restored a few at a time
 
 void gelu_rows(const Rows& in, const Tensor& y, bool tanh) {
   const int64_t half = in.size / 2, item = y.element_size();
@@ -149,7 +148,7 @@ Tensor weight_quant_matmul(const Tensor& x, const Tensor& weight, const Tensor& 
                             offset ? address(offsets) + n * groups * item : nullptr, size, to, inner);
   };
   const bool plain_bias = !bias || (bias->scalar_type() == x.scalar_type() && bias->dim() == 1 && bias->size(0) == outer);
-  if (rows > kFew || !plain_bias || !rows) {
+  if (rows > kRestoreFew || !plain_bias || !rows) {
     const Tensor whole = at::empty({outer, inner}, x.options());
     at::parallel_for(0, outer, grain(inner), [&](int64_t begin, int64_t end) {
       for (const auto n : c10::irange(begin, end)) restore(n, address(whole) + n * inner * item);

@@ -141,7 +141,6 @@ void fill(const Tensor& rows, const Tensor& cache, const Whole& slots) {
 }
 
 constexpr int64_t kFew = 16;  // rows up to which reading the weights is what a product costs
-constexpr int64_t kTogether = 16;  // rows of weights that one step of a thread takes
 
 bool is_product(const Tensor& x, const Tensor& weight, const Maybe& bias) {
   if (x.dim() == 0 || weight.dim() != 2 || !x.size(-1) || x.size(-1) != weight.size(1)) return false;

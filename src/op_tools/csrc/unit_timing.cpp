@@ -1,2 +1,0 @@
-// OpTimeMeasure.
-#include "timing/time_sink.cpp"

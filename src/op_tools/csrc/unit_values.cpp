@@ -1,3 +1,0 @@
-// Reductions over values in host memory.
-#include "tensors/statistics.cpp"
-#include "tensors/value_differences.cpp"

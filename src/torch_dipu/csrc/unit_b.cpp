@@ -1,4 +1,0 @@
-// Second of the translation units: what needs Python.
-#include "autocast.cpp"
-#include "hook.cpp"
-#include "bind.cpp"
