@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every part shares: vendors, settings, errors; results are compared by `deeplink.compare`.
 
 The names below are imported when they are used: `import torch` imports this package.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m deeplink`: the same as the command `deeplink`."""
 
 from deeplink.cli import main

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `import torch` runs for us: nothing, unless the environment asks for it.
 
 Every `import torch` imports this module, so it imports no other of ours until DITORCH or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m deeplink.build ditorch op_tools`: builds native parts ahead of their first use."""
 
 import sys

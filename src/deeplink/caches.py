@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The caches on disk: built native parts and compiled graphs, which are made again on use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that a command starts: they end when it does, even when it is killed (on Linux)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command `deeplink`: its groups of commands. Help answers without importing torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The comparison core: two results in, one record per leaf out. Pure; nothing is decided or shown.
 
 Results are nested tuples, lists, dicts, namedtuples and dataclasses of tensors and plain values.

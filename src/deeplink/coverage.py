@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program uses of CUDA, read from its source: torch.cuda, CUDA C++, Triton, packages.
 
 Nothing of the program runs. Whether the chosen device serves a name is ditorch's to say.

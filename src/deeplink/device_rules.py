@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every suite obeys on one device: `[device]` of a vendor's gaps.toml, with reasons.
 
 [device]

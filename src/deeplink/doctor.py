@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `deeplink doctor` finds: versions, vendors, the choice, settings, the self-test."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error of the project: what was asked, what was found, what is allowed, and a hint."""
 
 

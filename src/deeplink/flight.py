@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flight records of several ranks read together: who is missing in a collective that hangs."""
 
 from __future__ import annotations

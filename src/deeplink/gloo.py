@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A clean end for a program that used gloo.
 
 A worker thread of gloo keeps the tensors of a collective a little longer than the collective takes.

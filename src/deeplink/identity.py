@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device, the vendor and the versions that a record or a report was made with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The losses of a program: what it tells us, or what it prints.
 
 deeplink.observe_loss(loss)  # in the program: does nothing unless somebody asked for it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who runs each operator of a vendor's device, as `deeplink doctor --ops` shows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vendors whose device a package of theirs, or their own build of torch, already brings.
 
 Nothing of a vendor is imported to learn whether it is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How exact a device's products may be: as the program allows it, and as its libraries are.
 
 A vendor's module (`Vendor.precision`) has one function, `precision()`, asked at each call: programs

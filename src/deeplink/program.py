@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's program as a command line names it: a script, a module, or another command."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the environment asks `import torch` to start, found by its entry point.
 
 DITORCH=1 asks for ditorch, OP_TOOLS_RUN for the operator tools, without a line in the program.

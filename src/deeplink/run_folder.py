@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of one run: what its tools write, and run.json, which says how it was made.
 
 <results>/2026-11-19_10-30-00_4711/run.json …

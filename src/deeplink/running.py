@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`run [tools] train.py …`: a program as it is, watched by the operator tools that were asked for.
 
 Three commands share it: `deeplink run`, `python -m ditorch run` and `python -m op_tools run`. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of torch's op_db: moved to a device, called there, compared with the CPU's results."""
 
 from __future__ import annotations

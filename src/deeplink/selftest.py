@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short self-test of a vendor's device: each check compares values with the CPU's.
 
 The device is reached only through torch and the vendor's device module. It seeds torch's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables for a terminal: one look for every report."""
 
 import contextlib

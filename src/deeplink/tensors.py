@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the parts need to know of tensors, beyond torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vendors: the record that describes one, finding the installed ones, choosing one.
 
 A vendor comes in by an entry point of the group `deeplink.vendors`, in the tree or outside it.

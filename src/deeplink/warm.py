@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of a Python program that need not import torch each time: forked from a process that has.
 
     warm = Warm.of(line, environment)  # None: not a program of this Python, or no fork here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker processes: one that dies or hangs costs what it was doing, no more.
 
 A pool decides what its workers do; here is what every pool needs. A worker is `python -m MODULE`,

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """One folder per vendor. Nobody imports this package: entry points do."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile on any vendor's graph compiler: `torch.compile(model, backend="onnxrtgraph")`."""
 
 from dicp import fused

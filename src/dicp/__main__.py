@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m dicp`: the same as `deeplink compile-report`."""
 
 from __future__ import annotations

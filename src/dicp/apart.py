@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused ops of dlinfer in plain torch, for compilers that do best with them as part of a graph.
 
 The other ops of dlinfer (attention over a paged cache, writes to it, experts) keep their kernels.

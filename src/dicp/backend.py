@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a vendor's folder gives for torch.compile: one record of tables and functions."""
 
 from __future__ import annotations

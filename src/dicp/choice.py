@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`torch.compile(model, backend="dicp")`: the backend for the device and the kind of work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of conversions: from an ATen overload to what a vendor's compiler knows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What builds a vendor's form of one graph; `dicp.dynamo_bridge.codegen` walks, it writes."""
 
 from __future__ import annotations

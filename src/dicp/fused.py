@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused operators: torch ops of the namespace `dicp`, each a plain torch function that is its
 meaning, its eager form and, on fake tensors, its shape and type inference.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What two simulations of a chip's compiler share: their error, and memory of a result's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What most of a graph's work is, by the multiplications with weights that it makes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The standard operator interface: what each operator takes, means and is known as."""
 
 from diopi.legacy import call

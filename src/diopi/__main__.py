@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drop-in replacement for the published DIOPI main.py: `python -m diopi --mode run_test …`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The adaptor: a kernel that lacks types or layouts, wrapped so that its op has them.
 
 Compiled at load to one closure per op. An op without a rule keeps its kernel, the same object.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the headers leave open about an op that torch does not have, and what is taken for it."""
 
 from __future__ import annotations

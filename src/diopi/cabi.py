@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor's shared library over the C ABI: loaded with dlopen, its functions as kernels of ops.
 
 Any subset of the functions of diopi.h may be there. A function that fails returns a status, which

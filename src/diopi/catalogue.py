@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checked-in facts of the interface: torch's schemas and the functions of the C headers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of diopi.h, called from Python: each parameter from the arguments of an op.
 
 What is done for each parameter is decided when the library is loaded.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decompositions that torch has wrong for some arguments, or does not have at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """convert_config.yaml: what a vendor's kernels cannot take, and what they take instead.
 
     - common_config:

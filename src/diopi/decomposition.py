@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops by other ops: torch's own decompositions, run on the kernels that a vendor has.
 
 decompositions.csv holds one step for each overload: what its decomposition calls. From it follows,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes decompositions.csv, in about two minutes:
 
     python -m diopi.decomposition_trace tests.diopi.op_samples:all_samples

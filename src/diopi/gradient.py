@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients by autograd, for the meaning of backward ops that ATen does not have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a library over the C ABI holds in its hands: tensors, contexts, generators, as C structs.
 
 The layouts are those of include/diopi_runtime.h; its ABI number is about them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor's kernels: found, checked against their ops, and given a route for every op.
 
 A vendor's `kernels` module (or a class, or an object) holds any subset of the ops, as functions of

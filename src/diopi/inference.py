@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an op will return: shapes, strides and types, from its meaning run without data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of the published headers, callable: their argument order, their out-parameters.
 
     diopi.call("diopiSoftmax", out, input, 1)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meanings of fused operators that several parts have as torch ops: plain torch functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Observe the C functions and the adaptor's casts of one process, for the conformance suite.
 
 Calls of backward run in autograd's own threads, so the observer belongs to the process, not to a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an op is, and the one registry of all ops: declare, find, ask for a signature."""
 
 from __future__ import annotations

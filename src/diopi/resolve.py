@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each op runs on a vendor, decided once: kernel, decomposition, CPU, or not at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Torch's schemas, read as text: what an op takes, writes and returns."""
 
 from __future__ import annotations

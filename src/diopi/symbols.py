@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names that a shared library exports, read from its file: those that nobody would ask for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import torch; import ditorch`: code written for CUDA runs on another accelerator."""
 
 import sys

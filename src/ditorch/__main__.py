@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m ditorch run train.py …`: a CUDA program as it is, on the vendor's device."""
 
 from __future__ import annotations

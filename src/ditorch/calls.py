@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CUDA calls of the program: which were used, which have no equivalent here, and from where."""
 
 from __future__ import annotations

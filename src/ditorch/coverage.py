@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink coverage train.py`: what the chosen device does with each CUDA call of a program."""
 
 from __future__ import annotations

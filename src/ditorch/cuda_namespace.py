@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.cuda, mapped by the table: each name by its rule, and undone with the rest."""
 
 from __future__ import annotations

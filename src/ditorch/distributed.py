@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed: `nccl` is the vendor's collective back end, `cuda` its device.
 
 User code that asked for nccl hears nccl back (`get_backend`, `get_backend_config`). torch's own

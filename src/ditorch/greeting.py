@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ditorch says to the person in front of the program."""
 
 from __future__ import annotations

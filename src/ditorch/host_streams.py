@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams and events where the device has none: work is done when it is asked for, in order.
 
 The functions are those that the table names; each takes the target first.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.cuda.FloatTensor and its like: classes of a dtype on the target's device."""
 
 from __future__ import annotations

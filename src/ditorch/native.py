@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native hook: built on first use, tested on itself, done without where it must be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nn.DataParallel's primitives, which torch has for CUDA alone, from copies between devices."""
 
 from __future__ import annotations

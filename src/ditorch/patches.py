@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine: patches that keep identity where they can, and undo exactly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of torch._C that a torch built for CUDA has, and that programs call directly.
 
 PyTorch's own tests run each test on another stream, and set streams and devices this way.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without the native hook: the callables that take a device, wrapped one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DITORCH_FLOAT32_REDUCE: short floats are reduced between ranks in float32 and rounded once.
 
 A back end may round after every addition; then the sum of many ranks' bfloat16 gradients depends on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One activation: choose the vendor, patch by table, and take it all back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What says cuda outside torch.cuda: methods, arguments that name a device, checkpoints.
 
 Two tables and a few functions; everything goes through the patch engine and is undone with it.

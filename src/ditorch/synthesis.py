@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a vendor's module lacks, made from torch's own parts: the functions that the table names.
 
 Each takes the target first, then the arguments of its namesake in torch.cuda. On plain CPU there is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of torch.cuda: one row per name, with the rule by which it is mapped."""
 
 from __future__ import annotations

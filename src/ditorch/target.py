@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where CUDA code runs instead: the chosen vendor's device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TorchScript: compiled graphs in which literal CUDA devices are the target's.
 
 The compiler turns `device="cuda"` and `x.cuda()` into constants and operators of a graph, which no

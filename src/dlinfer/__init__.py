@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """dlinfer: fused operators for serving large models, one interface for frameworks and chips."""
 
 from dlinfer import fused, ops

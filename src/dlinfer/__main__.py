@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m dlinfer serve …`: the same as `deeplink serve …`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cache of keys and values as the vendor of a device wants it in memory: asked, not assumed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How ops are called from Python: as partial functions, which torch.compile sees through.
 
 torch's overload is called by way of a Python function. Here the type of each partial has what the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A step as a graph of the device: recorded once for each shape of its arguments, then replayed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose kernel runs an op: that of the vendor who serves the tensors' device, else the reference.
 
 A vendor's record names its module by `fused`. In it are kernels as functions, named as their op and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a cache of keys and values lies in memory."""
 
 from __future__ import annotations

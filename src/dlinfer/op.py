@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fused op is, and how one is declared: a plain torch function, once, as a torch op.
 
 The function is the op's meaning, its definition of right (the vendor `reference`) and, where its

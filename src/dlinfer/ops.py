@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published call signatures: what frameworks written for the classic interface call.
 
 Each binds to an op of `dlinfer.fused`, with its one meaning: nothing is changed that the op does

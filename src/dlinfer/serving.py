@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink serve`: a framework's own OpenAI-compatible server, with dlinfer's ops under it."""
 
 from __future__ import annotations

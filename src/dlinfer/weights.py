@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of products as the vendor of a device wants them in memory: asked, not assumed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native part of op_tools (csrc/), loaded by `op_tools.core.native_library.helper()`."""
 
 from collections.abc import Callable, Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools for the operators of a real training run: capture, compare, time, fall back and cast."""
 
 from op_tools.capture.tool import OpCapture

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m op_tools run --time train.py …`: a program under the tools, on any device."""
 
 from __future__ import annotations

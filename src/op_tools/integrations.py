@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callbacks for trainers: tools at work in a range of steps, with one line in the program."""
 
 from __future__ import annotations

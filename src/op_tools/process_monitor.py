@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m op_tools.process_monitor --pid P`: CPU and memory of a process, memory of devices.
 
 Ends when the process does. Reads /proc, or asks psutil where that is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools that OP_TOOLS_RUN names, started without a line in the program."""
 
 from __future__ import annotations

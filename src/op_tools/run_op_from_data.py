@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`run_op_from_data`: replay captured calls, time them, and check them; one bad case stops none."""
 
 from __future__ import annotations

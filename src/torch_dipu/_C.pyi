@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native core (csrc/bind.cpp)."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_dipu: an out-of-tree PyTorch device. `import torch_dipu` registers it as `dipu`, once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Aids at the operators of the device, switched by variables while the program runs: forced
 fallback, the dump of calls, and the comparison of each call with the CPU. Off, they cost nothing.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m torch_dipu.build`: builds the native core ahead of time (importing us does it)."""
 
 from rich.console import Console

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One operator call held against the CPU: its inputs before it, its results after it."""
 
 from __future__ import annotations

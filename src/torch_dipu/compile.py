@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile with inductor: the graph is compiled for the host and run on the device's memory.
 
 Inductor has no code generator for this device. Its C++ for the CPU can serve wherever the host

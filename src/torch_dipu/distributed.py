@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process group "dicl": the chip's communicator on device tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flight record: the last collectives of this process, for when one of them never ends.
 
 Written to DIPU_FLIGHT_RECORD_DIR when a collective fails or times out, when one is under way for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators by name: as a list of patterns means them, and as dumps and comparisons show them.
 
 The device gets `x + y` as add.Tensor, where an interface of `out=` functions has add.out: both

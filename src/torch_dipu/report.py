@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the device's aids say: lines of the dump, of the comparison, of what was forced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ATen to diopi: which vendor's kernel runs an overload of the device, bound once, at registration.
 
 For each overload that a diopi op serves, in this order: the vendor's function in C, without Python

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a chip fills in: the Runtime protocol, and the C table (dipu_runtime.h) that carries it.
 
 A vendor's `runtime` module defines `runtime()`, which returns either a loaded shared library that

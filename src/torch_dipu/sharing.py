@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device tensors between processes: the consumer maps the producer's memory, as CUDA IPC does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands about native parts and caches: build, cache info, cache clean."""
 
 from __future__ import annotations

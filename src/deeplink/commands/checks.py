@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that check a device or a program: coverage, conformance, pytorch-tests, replay."""
 
 from __future__ import annotations

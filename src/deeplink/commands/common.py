@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all commands share: the parser, the options with one meaning, and how work is loaded."""
 
 from __future__ import annotations

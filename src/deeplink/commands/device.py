@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands about this installation: doctor, settings, flight-record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that find a cause: diagnose, bisect, why-nan, determinism, diff, report."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a command's program runs: in this process, or in one that it starts."""
 
 from __future__ import annotations

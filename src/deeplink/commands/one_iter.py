@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink one-iter record|compare`: one training iteration, layer by layer.
 
 The work is op_tools' (`op_tools.one_iter`); what is asked for goes into the environment.

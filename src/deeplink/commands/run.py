@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink run [tools] train.py …`: the options of the operator tools, as settings."""
 
 from __future__ import annotations

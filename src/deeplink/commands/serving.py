@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands for graphs and models: compile-report and serve."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The judge: is a result right? Two tensors and what rounding may do in, one verdict out. Pure.
 
     verdict = judge(result, reference, run_envelope=…, run_plain=…)

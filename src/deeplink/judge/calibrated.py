@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calibrated rule: an error is held against what rounding can explain, element by element.
 
     |result - reference| <= U * spacing(reference) + C * sigma

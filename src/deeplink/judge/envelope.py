@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What rounding alone may do to a call's results: the call again in float64, with noise.
 
 Monte-Carlo arithmetic: every primitive kernel of the call gets the rounding errors that it would

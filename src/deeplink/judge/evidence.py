@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a judge is given about one result; what is dear is made only when it is asked for."""
 
 from __future__ import annotations

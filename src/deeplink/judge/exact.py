@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results that are right when they are equal: whole numbers, bools, and indices of values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floating types as formats: precision, range, and the spacing of values around a number."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How ATen kernels round: by name, without overload and without the `_` of writing in place."""
 
 from __future__ import annotations

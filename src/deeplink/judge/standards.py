@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named standards beside the calibrated rule, with the numbers that their owners publish."""
 
 from __future__ import annotations

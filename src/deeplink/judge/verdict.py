@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The judge's answer, and the figures that every rule reports beside it."""
 
 from __future__ import annotations

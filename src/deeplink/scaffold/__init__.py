@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink new-vendor NAME`: a package for a new chip that works at once, on the CPU.
 
 The templates are whole packages of vendors with made-up names: acme in Python, droplet in C.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings: `settings.NAME.get()`. Only the modules of this package touch `os.environ`."""
 
 from deeplink.settings import file as file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings file: deeplink.toml, or [tool.deeplink] of pyproject.toml, in the working directory.
 
 DEEPLINK_CONFIG names another file. It is found and read once, at the first setting that is read.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each setting is for, and its key in deeplink.toml: the order of docs/settings.md.
 
 A setting is in exactly one group. Its key is "" where no file can give it: it is needed before a

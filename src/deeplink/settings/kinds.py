@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a setting is, and its kinds: how a text becomes a value."""
 
 import difflib

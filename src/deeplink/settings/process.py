@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The environment of this process and of those that it starts: what is written, and other
 programs' variables.
 """

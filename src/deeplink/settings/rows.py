@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every environment variable that the project reads: typed, documented, read late.
 
 A setting is read when its `get()` is called, so it may change at run time. Set to nothing, it

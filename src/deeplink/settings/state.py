@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings as they stand in this process, and variables that look like one."""
 
 import difflib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Huawei's Ascend NPUs, through torch_npu."""
 
 from deeplink.plugin import from_package

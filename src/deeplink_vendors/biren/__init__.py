@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Biren's GPUs, through torch_supa, named torch_br in earlier releases."""
 
 from deeplink.plugin import from_package

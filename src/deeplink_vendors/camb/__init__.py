@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cambricon's MLUs, through torch_mlu."""
 
 from deeplink.plugin import from_package

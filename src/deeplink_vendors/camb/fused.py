@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused ops by torch_mlu_ops, the library that Cambricon ships beside torch_mlu: mapped arguments.
 
 Its calls as they are publicly known of release 1; none was at hand to check them. What is not here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain CPU: no device at all, for code that should run anywhere."""
 
 from deeplink.vendor import Vendor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compilers that are Python packages: which version is here, or how to get it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's devices, as torch itself serves them."""
 
 from deeplink.errors import VendorUnavailable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """inductorgraph: torch's own inductor with our passes inside, for CUDA and for training.
 
 The passes go in by inductor's hook, so that forward and backward are compiled together, with the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program allows of TF32, which cuDNN uses unless it is told otherwise, and of narrow sums,
 which cuBLAS does: where it splits a long sum over the chip, its parts are stored in between.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CUDA graphs whose results stay: a recording runs again only when nobody holds what it gave.
 
 Results lie in a recording's own memory, and its next run writes over them. So there may be several

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces of memory reduced, one by each block of threads: see statistics.py beside this file.
 //
 // A piece is at most one block of the hash of op_tools/tensors/statistics.py: 16384 words of 8 bytes, whose

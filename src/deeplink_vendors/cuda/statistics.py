@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of tensors for op_tools: one kernel for all the pieces that it is given."""
 
 from __future__ import annotations

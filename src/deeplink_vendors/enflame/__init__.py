@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Enflame's GCUs, through torch_gcu."""
 
 from deeplink.plugin import from_package

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hygon's DCUs (海光): the DTK build of torch, a HIP build, calls them cuda."""
 
 from deeplink.plugin import Marks, presenting_as_cuda

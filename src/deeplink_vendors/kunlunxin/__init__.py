@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kunlunxin's XPUs: torch_xmlir makes torch.cuda theirs when it is imported."""
 
 from deeplink.plugin import from_package

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MetaX's GPUs (沐曦): the MACA build of torch calls them cuda."""
 
 from deeplink.plugin import Marks, presenting_as_cuda

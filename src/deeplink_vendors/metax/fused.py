@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention by flash_attn, which MetaX builds for its chips: arguments are mapped.
 
 The other ops run by their reference.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moore Threads' GPUs, through torch_musa."""
 
 from deeplink.plugin import from_package

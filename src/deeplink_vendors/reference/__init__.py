@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference vendor: a device made of host memory, on any machine, with faults on demand."""
 
 from deeplink import native

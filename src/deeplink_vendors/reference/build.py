@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the build of the reference vendor stands, for `deeplink doctor`."""
 
 from deeplink import native

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What the parts of the reference chip know of each other: memory.cpp, streams.cpp, group.cpp (its
 // communicator), and runtime.cpp, which puts them into one table.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The faults of the reference device: each a function around one operator call, as data below."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference chip's communicator: processes of one host. A rank puts what it gives into its slot,
 // all meet, and each takes what it needs; what goes from one to one is a letter, which the sender
 // does not wait for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every diopi op as a kernel of the reference device: torch's CPU, on the device's own bytes.
 
 Not used by default: without it the device's engine calls the CPU's kernels directly, which is

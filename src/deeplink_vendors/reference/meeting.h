@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Where the ranks of a group meet: a file in memory that all of them have mapped, with a seat for
 // each rank, two slots for what it gives, and a box for letters from each to each.
 #pragma once

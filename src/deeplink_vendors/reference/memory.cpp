@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of the reference chip: per device one range of addresses without access (what the program
 // sees) and one with access (what kernels use); host address = device address + constant.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program allows of TF32, by the settings of torch that are no vendor's.
 
 The device itself is exact; its quirk `tf32` makes it use what is allowed, or what is not.

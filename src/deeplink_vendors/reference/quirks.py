@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of the reference device that can be switched on: by name, per operator, off at no cost.
 
 In Python `with torch.dipu.quirk("nan", "softmax", call=3): …`; from outside

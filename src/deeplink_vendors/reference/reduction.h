@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Reductions of the reference chip: in a wider type, in the order of the ranks, rounded once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference chip: host memory behind addresses that the host may not touch (memory.cpp), streams
 // whose work is done at launch (streams.cpp), a communicator (group.cpp), and here the table of them.
 // It is written against dipu_runtime.h alone and is meant to be read as its documentation.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference chip's runtime, built from the C++ beside it on first use; gloo between hosts."""
 
 from __future__ import annotations

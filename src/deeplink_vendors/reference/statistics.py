@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of tensors for op_tools, as a device of its own would give them: by the host."""
 
 from __future__ import annotations

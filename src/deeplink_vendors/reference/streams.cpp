@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams of the reference chip: their work is done at launch, and counts as done only when their
 // completion clock says so. Copies arrive late while that hazard is on.
 #include <time.h>

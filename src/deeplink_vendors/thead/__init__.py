@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """T-Head's PPUs (平头哥): their build of torch calls them cuda, and itself nothing."""
 
 from deeplink.plugin import Marks, presenting_as_cuda

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intel's GPUs, as torch itself serves them."""
 
 from deeplink.errors import VendorUnavailable

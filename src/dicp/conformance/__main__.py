@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m dicp.conformance --backend NAME`: which operators and models of a backend are right.
 
 Calls of every operator that the backend converts, and small models with random weights, are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of the overloads that backends convert: those of diopi's samples, and some by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operators and models are to be tried: by names, or by a file of cases."""
 
 from __future__ import annotations

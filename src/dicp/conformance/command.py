@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suites of a backend: every operator that it converts, and models; as rows of a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One model on one backend, judged against float64."""
 
 from __future__ import annotations

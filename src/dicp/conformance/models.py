@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models with random weights, for every backend: what the long tier compiles and judges."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks in plain torch, with random weights: what compilers are measured and tested with."""
 
 from __future__ import annotations

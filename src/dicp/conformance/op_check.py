@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One call of an overload through a backend's own tables and loader, judged against float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The core-ATen overloads, and calls of them: what diopi's samples ask of the dispatcher."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verify mode: every partition and every whole graph against eager; a wrong one is cut and told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One functional graph, all the way to what runs it: the passes, the partitions, the loading."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One spelling for one meaning: views become reshapes, transposes permutes, copies go away."""
 
 from __future__ import annotations

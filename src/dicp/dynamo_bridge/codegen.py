@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks one partition and has the backend's emitter write it; an error names the user's line."""
 
 from __future__ import annotations

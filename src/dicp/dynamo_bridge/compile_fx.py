@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way in: dynamo's graph to a callable, through AOTAutograd and all passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which overloads are taken apart: torch's core ATen table, less what a backend keeps whole."""
 
 from __future__ import annotations

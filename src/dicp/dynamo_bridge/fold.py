@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What depends on constants alone is computed once, before the graph runs."""
 
 from __future__ import annotations

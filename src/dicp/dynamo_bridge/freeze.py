@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights as constants of an inference graph, and noticing when the program changes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions and modules that a trace calls, by name, in place of torch's guards on their identity.
 
 torch keeps a trace without the guards on which object it is that a name means: another process has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops that write their arguments, run so: what AOTAutograd made of them copies all that they write.
 
 A cache of keys and values is large, and a step writes a few places of it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes and types of what a pass puts into a graph, by torch's own fake tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts: convolutions in the one that a backend asks for, and permutes that undo each other
 gone; those that are left are moved behind elementwise ops until they meet.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of inference that inductor compiled for the CPU, on disk as libraries: a later process
 with the same model opens them, without tracing through AOTAutograd and without inductor.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One partition: its blob from the cache or the compiler, and the executable made of it."""
 
 from __future__ import annotations

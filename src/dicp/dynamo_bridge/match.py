@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small language of patterns over a graph's calls: names for what is free, calls for the rest."""
 
 from __future__ import annotations

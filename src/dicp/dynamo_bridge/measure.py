@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a compiled graph is worth it, as its first calls show; a graph that loses stays eager."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linears that share an input become one (q/k/v, gate/up), and batch norms join convolutions.
 
 Both need weights that are constants: the joined weight is written as a graph of constants, which

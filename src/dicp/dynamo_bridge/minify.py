@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cuts a graph that computes something wrong to the smallest part that still does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes a backend takes, which stay eager and why, and the graph split accordingly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole compiled graph on disk: a later process with the same model goes from dynamo's graph
 straight to loading, without tracing it through AOTAutograd and the passes again.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With torch's `caching_precompile`, a later process does not even trace: what torch keeps of a
 frame (its guards and code) names the plan that we keep of its graph.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of linears laid out for the product, once, for a compiler that takes dynamo's graph.
 
 torch keeps a weight as [out, in], and multiplies by its transpose; the same product with [in, out]

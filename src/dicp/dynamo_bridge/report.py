@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was compiled, what stayed eager and why: records, kept on disk, and their tables."""
 
 from __future__ import annotations

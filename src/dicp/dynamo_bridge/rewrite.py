@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pattern library: chains of small ops become the fused ops that a backend wants.
 
 A rule is a pattern and a function from what it bound to the fused op's arguments, or None where it

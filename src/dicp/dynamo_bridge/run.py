@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled graph as AOTAutograd calls it: constants kept up to date, results as traced."""
 
 from __future__ import annotations

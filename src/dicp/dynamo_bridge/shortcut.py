@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compiled module beside the plain one, as the program calls them: torch.compile's own part of a
 call, some 100 us and as much again for each of several graphs, is in no trial of a graph alone.
 Where the plain module wins, it is called.

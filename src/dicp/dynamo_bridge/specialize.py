@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs with sizes that change by the call, for a backend that knows fixed sizes only."""
 
 from __future__ import annotations

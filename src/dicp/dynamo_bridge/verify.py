@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is what a compiled graph computes what eager computes? Judged in float64, result by result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is used of torch's private interfaces, in one place: it differs from release to release."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of compiled modules: the frames that they run in, and what they cost."""
 
 from __future__ import annotations

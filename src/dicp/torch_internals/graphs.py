@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graphs of dynamo and AOTAutograd, and the fake tensors in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What inductor makes of a graph of inference for the CPU is a library and a few lines that call
 it: kept, a later process opens it without inductor itself, whose import alone takes a second.
 """

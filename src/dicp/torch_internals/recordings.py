@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inductor, and what it and CUDA's builds of torch have for recorded graphs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch keeps of a trace for later processes (its `caching_precompile`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m diopi.codegen`: write the generated files; `--check` only says what is stale."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files are written from the registry, and which of them are out of date."""
 
 from __future__ import annotations

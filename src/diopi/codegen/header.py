@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """diopi.h: every op as a C function, under its own name and under the published ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/diopi: one page for each family, an index, and the table that coverage is counted on."""
 
 from __future__ import annotations

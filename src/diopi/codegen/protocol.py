@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """protocol.py: what a vendor's kernels look like to a type checker."""
 
 from __future__ import annotations

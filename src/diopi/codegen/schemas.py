@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """schemas.csv: the ATen overloads that the ops serve, as the torch of the day declares them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """diopi_shapes.h: how the functions of diopi.h take their parameters, each way once.
 
 A caller without Python needs a typed call for each: what is passed by value differs between them.

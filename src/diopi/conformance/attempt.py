@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One case from its id to its result: make it, call it on the vendor, check what it gave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Torch splits some ops before they reach a kernel: their samples become calls of the op itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C functions that a case calls: which one runs, what it writes around its results, and which
 one computes wrongly.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls of one op inside of others: how a backward op gets arguments that make sense."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A case: the recipe of one call of one op, small enough to be a name, and what became of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks: each is one small function; it says what is wrong, or that it says nothing (None).
 
 A check gets a trial: the call as the vendor did it, and what it should have been.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m diopi.conformance`: run the suite on a vendor, or one case of it."""
 
 from __future__ import annotations

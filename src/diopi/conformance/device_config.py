@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A `device_config.py`: the cases that a chip's own tests leave out, as the published suite has it.
 
 from diopi.conformance.device_config import Skip

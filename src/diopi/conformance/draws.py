@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random arguments that are the same bits on every machine.
 
 A generator of torch gives the same numbers everywhere, but what a kernel makes of them depends on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call should give: in float64, as the CPU does it, and what rounding may do to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of an op's other forms: into `out=`, and in place."""
 
 from __future__ import annotations

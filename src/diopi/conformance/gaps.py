@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vendor's known gaps: `[[conformance]]` entries of its gaps.toml, held against what a run found.
 
 [[conformance]]

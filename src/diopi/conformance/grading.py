@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grades: A is as exact as rounding lets it be, B is usable and worth knowing, F is wrong."""
 
 from __future__ import annotations

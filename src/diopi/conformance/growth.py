@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other sizes for the same call: op_db's are tiny, and kernels fail at tiles, tails and nothing.
 
 One map of sizes for all tensors of a call, so that those which belong together stay so. Numbers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tensor with a wall around it, so that what a kernel writes outside of its result is found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of other layers in the same suite; an entry point of the group `deeplink.conformance` brings
 them, and its name is the source of their cases: dlinfer.rms_norm/float32/dlinfer.3/plain/plain.
 """

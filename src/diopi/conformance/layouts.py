@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts: where the numbers of a call lie in memory. The values stay the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory in use, of the host and of a device: what a kernel keeps from call to call shows there."""
 
 from __future__ import annotations

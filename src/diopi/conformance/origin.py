@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where and when a run was made: without that its figures say nothing."""
 
 from __future__ import annotations

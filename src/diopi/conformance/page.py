@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report as one HTML file: op by dtype, grades, the worst errors, how to reproduce them."""
 
 from __future__ import annotations

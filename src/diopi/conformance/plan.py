@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan: which cases there are, by tier. A group's list is made where its samples are made."""
 
 from __future__ import annotations

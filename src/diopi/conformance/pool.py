@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool of the suite: groups of cases are handed out, and each case costs one result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: what the numbers of a call are like. Each finds errors that the others hide.
 
 A profile changes floating values only, in place, and keeps what the op asks of its arguments as far

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run as a page that is small enough to be kept: Markdown for readers, csv for programs."""
 
 from __future__ import annotations

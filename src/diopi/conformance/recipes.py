@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recipes: where the arguments of cases come from, made anew wherever the suite runs."""
 
 from __future__ import annotations

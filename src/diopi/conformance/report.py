@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run shows: the terminal, error_report.csv, JUnit and summary.json."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Factorisations have no one right answer: they are held against what they factorise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results on disk as they come, and what they add up to."""
 
 from __future__ import annotations

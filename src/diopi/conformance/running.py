@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One call on one device: arguments copied as they lie in memory, results, arguments afterwards."""
 
 from __future__ import annotations

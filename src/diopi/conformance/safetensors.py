@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in a file of the safetensors format: a header in JSON, then the bytes. Nothing to run.
 
 Written here because it is small, and because a chip's machine may have nothing but torch.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of one call, and what is called with them."""
 
 from __future__ import annotations

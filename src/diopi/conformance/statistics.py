@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random ops have no right values, only right distributions: they are held against those.
 
 The Kolmogorov-Smirnov distance of many draws from the distribution function, at a level at which a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Baselines: what cases should give, computed on one machine and used on another.
 
 A folder with `manifest.jsonl.gz` (a line for each case: a checksum of its arguments, where its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vendor under test: a torch device, or kernels of the interface on the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suite as pytest tests, without a plug-in: a vendor's own test file has two lines.
 
 from diopi.conformance.suite import conformance

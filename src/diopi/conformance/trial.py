@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trial: the call of one case as a vendor did it, what it should have been, and its grades."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker process: it runs the cases of one group after the other, and says which it starts.
 
 It is a worker of deeplink.workers; what it says are pairs of a word and what belongs to it.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What an implementation of the operator interface may use: types, tensors, memory, errors.
  *
  * C11 and C++17, no dependencies. The functions of the ops are in diopi.h.

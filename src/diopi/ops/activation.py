@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations and softmaxes, with their gradients."""
 
 from __future__ import annotations

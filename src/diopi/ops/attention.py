@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused attention of large models: flash attention, rotary embeddings, masked softmax."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flash attention as vendors and older headers spell it: other layouts, other saved results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolution, its gradient, and the patches that it is made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """New tensors, copies and casts."""
 
 from __future__ import annotations

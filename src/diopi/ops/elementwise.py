@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One result per element: arithmetic, comparison, rounding, functions of one variable."""
 
 from __future__ import annotations

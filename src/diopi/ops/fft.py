@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fourier transforms: complex to complex, real to complex, and back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One operation over a list of tensors, and what a gradient scaler needs."""
 
 from __future__ import annotations

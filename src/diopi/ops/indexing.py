@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading and writing chosen elements: index, gather, scatter, masks, embeddings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving of large models: attention over a cache of keys and values, penalties, fused matmul."""
 
 from __future__ import annotations

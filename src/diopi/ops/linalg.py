@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decompositions and solvers, judged by their residuals."""
 
 from __future__ import annotations

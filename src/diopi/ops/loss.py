@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses and their gradients; `reduction` is 0 (none), 1 (mean) or 2 (sum)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Normalizations, their gradients, and the pieces of synchronized batch norm."""
 
 from __future__ import annotations

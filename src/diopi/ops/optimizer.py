@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One step of an optimizer, for one parameter or a list; all of them write their arguments."""
 
 from __future__ import annotations

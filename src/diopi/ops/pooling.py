@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pooling in one, two and three dimensions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawn values: judged by their distribution, and by drawing the same again from one seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many elements to one: sums, norms, extremes, scans, distances."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving elements: joining, cutting, turning, repeating, padding, triangles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Order: sort, topk, unique, search, counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images and boxes: resizing, sampling, regions of interest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The native hook: a device named "cuda" becomes the target device wherever torch's Python binding
 // parses one, and user code that asks a target device for its name hears "cuda".
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of our own on the databases that torch's wheel carries: the device against the CPU.
 
 One function per database makes the test classes, through torch's own machinery: where

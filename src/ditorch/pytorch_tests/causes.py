@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose failure it is: the chip's (values, kernels) or the shim's (how CUDA's names are mapped)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink pytorch-tests`: run PyTorch's own tests on the device, show and compare the results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one device's run of PyTorch's tests leaves out or forgives, each with its reason.
 
 In the vendor's gaps.toml, or in a file that --config names:

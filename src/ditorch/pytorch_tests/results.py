@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of each test: rows, their CSV, a summary, and what changed since another run."""
 
 from __future__ import annotations

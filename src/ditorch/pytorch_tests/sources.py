@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where tests come from: a suite of torch's wheel, or a file of a PyTorch checkout."""
 
 from __future__ import annotations

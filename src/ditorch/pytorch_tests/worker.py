@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that runs the tests it is given, one by one: `python -m ditorch.pytorch_tests.worker`.
 
 It loads one source, says which tests that has, then answers each test with its row.

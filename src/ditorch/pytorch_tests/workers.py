@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool of torch's own suites: each worker has one source, and each test costs one row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is each op right on a device? Hard cases of every op, judged against its meaning in float64.
 
 A vendor's own test file has two lines:

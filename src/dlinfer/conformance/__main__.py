@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m dlinfer.conformance --vendor acme`: which fused ops of a vendor are right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A case: one op and its arguments, on the CPU; and the makers of them, by op."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a case on a device and judges what it gives, what it writes and what it leaves alone."""
 
 from __future__ import annotations

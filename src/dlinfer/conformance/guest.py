@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused ops as guests of the suite of the interface: `python -m diopi.conformance`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of attention and of the cache in blocks."""
 
 from __future__ import annotations

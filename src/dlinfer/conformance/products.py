@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of matrix products, quantisation and mixtures of experts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of the ops on tokens by themselves: norms, activations, rotary embedding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fused op called from Python at the cost of torch's own functions: plain tensors and numbers, by
 // position, go straight to the dispatcher; anything else goes torch's general way, which is slower.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adaptors of frameworks: a model is given dlinfer's ops, and nothing else is touched."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an adaptor did to a model, and how it is taken back."""
 
 from __future__ import annotations

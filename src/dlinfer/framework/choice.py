@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose device a framework serves from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """InternLM2 for transformers, which has no class for it: its checkpoint as the Llama that it is.
 
 InternLM2 keeps queries, keys and values in one weight, the queries that share a head of keys beside

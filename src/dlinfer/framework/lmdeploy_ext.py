@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What LMDeploy imports to serve its device types "ascend", "maca" and "camb".
 
 The vendor is the chip of one of them, or the one that DEEPLINK_VENDOR names: `reference` for the

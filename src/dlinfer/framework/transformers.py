@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: the layers of models that are known, each by its class, its attention and batching.
 
 The layers of one model get other `forward`s; the attention is a name in transformers' own registry

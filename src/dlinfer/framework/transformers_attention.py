@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: attention by dlinfer's ops, as functions for its registry.
 
 Only a model whose config names them calls them. `attention` serves `generate`, over whatever cache

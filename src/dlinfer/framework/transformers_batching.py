@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: continuous batching (`generate_batch`) with dlinfer's paged attention.
 
 The manager that a model makes for itself is replaced in that model only. It asks for block tables,

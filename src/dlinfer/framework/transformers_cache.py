@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: the cache of `generate`, grown in place instead of copied for each token.
 
 A layer of transformers' own cache joins the old keys and the new ones to a new tensor. Here they

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: a model before and after, on random input.
 
 Where two experts are nearly as good for a token, the last bit decides between them, and everything

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers: what the layers of the models that are known do, each class by one of these.
 
 A layer's `forward` is exchanged in one module only. Where gradients are wanted it does as it did.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops, as functions: `fused.rms_norm(x, weight, eps)` calls `torch.ops.dlinfer.rms_norm`.
 
 They are the same in eager code and under torch.compile. `dlinfer.ops` has the published names.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations of gated layers: the gate and what it gates lie side by side."""
 
 from __future__ import annotations

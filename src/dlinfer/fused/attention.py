@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention: over packed sequences, over a cache in blocks, and dense.
 
 Dimensions are [tokens, heads, size]; keys and values may have fewer heads, which queries share.

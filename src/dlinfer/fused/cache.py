@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of keys and values in blocks: [blocks, block size, heads, size] in every op.
 
 That is the order of the dimensions; how they lie in memory is the vendor's (`dlinfer.cache`), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts: which ones, and what they make of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Normalisation by the root of the mean square, with the residual's sum where that is fused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products: plain, of several processes, of weights and of both sides in few bits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rotary embedding of queries and keys."""
 
 from __future__ import annotations

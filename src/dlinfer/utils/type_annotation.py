@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published records of how experts are spread: what frameworks make and hand on.
 
 dlinfer's ops run on one device: `dlinfer.ops` takes them and leaves them alone.

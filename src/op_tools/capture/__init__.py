@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpCapture, and the records of calls that it writes: the interface for all who read them.
 
 `Archive` reads the archive of a run, `find_folders` and `read_folder` the classic folders of calls;

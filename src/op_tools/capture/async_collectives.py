@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of asynchronous collectives, captured at the first kernel that reads them.
 
 A call of c10d returns its buffer at once and completes later. When a kernel is called with that

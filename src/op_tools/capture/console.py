@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables that OpCapture shows of a call, as the classic tools do."""
 
 from __future__ import annotations

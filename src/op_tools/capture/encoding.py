@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A captured call as plain values, for both file formats: nothing in a file can run.
 
 Values that neither JSON nor a weights-only `torch.load` knows are written as

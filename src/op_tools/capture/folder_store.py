@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The classic store: a folder for each call with four files, each with a JSON text beside it.
 
 <op>/<pid>/<id>/<YYYY-MM-DD-HH-MM-SS>/{input,output,grad_inputs,grad_outputs}.pth + .pth.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The format of an archive of captured calls, and its reader.
 
 The file is a sequence of records: a header of 64 bytes, then its data, padded to 64 bytes. A header

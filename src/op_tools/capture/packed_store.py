@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packed store: one archive for each process. A thread writes it while the program goes on.
 
 `take` copies a tensor at once; the copy and the parts of calls pass through one queue, in order.

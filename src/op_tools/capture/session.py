@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One start of OpCapture: where it writes, how much of that is left, what became of the calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the statistics of calls: one JSON line for each call, and one for its gradients.
 
 Each tensor is read once, at the call. An input that a recorded call has produced is not read

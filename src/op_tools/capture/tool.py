@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpCapture: what goes into each call and what comes out, written down for later."""
 
 from __future__ import annotations

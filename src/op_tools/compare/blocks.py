@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a large call on its device: a block of it, computed alone, has to give the same values.
 
 Rows, heads, images and elements that do not depend on each other have the same results whether they

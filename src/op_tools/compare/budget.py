@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which calls OpAutoCompare judges: within a share of the program's time, or as fast as it can.
 
 A budget keeps the time that is taken within a share of the program's own. Two steps of a program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpAutoCompare shows and writes: tables, a CSV file, the calls that failed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of a call before it is made again: can it be, in which types, what did it write?"""
 
 from __future__ import annotations

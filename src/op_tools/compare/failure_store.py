@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that failed a comparison, on disk: what the device had and what the CPU made of it.
 
 op_capture_results/<op>/<pid>/autocompare/<id>/<time>/{device,cpu}/{input,output,…}.pth + .json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One call held against its reference: what was taken of it, and a verdict on each part of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpAutoCompare keeps of a call from before it: copies of its arguments on the host."""
 
 from __future__ import annotations

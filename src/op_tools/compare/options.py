@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only OpAutoCompare is asked: by its arguments, else by settings."""
 
 from __future__ import annotations

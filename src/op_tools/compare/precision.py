@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How exact a call may be on its device: what of `deeplink.precision` is about it."""
 
 from __future__ import annotations

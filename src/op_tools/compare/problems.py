@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpAutoCompare says of each wrong operator: where, with what in common, what to do next."""
 
 from __future__ import annotations

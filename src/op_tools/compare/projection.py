@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a product of matrices on its device by a random projection, and waits for nothing.
 
 C = A B is multiplied by V, which has 8 random columns of +1 and -1: C V has to equal A (B V). Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call made again from copies of its arguments: in a wider type, or as it was."""
 
 from __future__ import annotations

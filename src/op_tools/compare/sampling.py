@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges a slice of each large call, so that comparing costs the same whatever the model's size.
 
 In the thread of the program a slice is chosen, gathered on the device, and its copy to the host is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which small call has, as its results, a part of the results of a large call.
 
 A product of two matrices is a product of some rows with some columns; a softmax of some rows is the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpAutoCompare: each call again on the CPU in higher precision; results and gradients compared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call of an operator as a record, and where in the user's program it was made."""
 
 from __future__ import annotations

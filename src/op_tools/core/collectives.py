@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of torch.distributed: how many bytes, in how large a group, at what bandwidth."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call goes through that some tool wants: which of them work on it, its record, and they.
 
 Hot path: what can be known of a function, or of a function on a device, is in its plan.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where calls are intercepted: which tools are active, and what a call goes through.
 
 One mode of torch for each level serves all the tools, so tools may be nested and stopped in any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which calls a tool sees: lists of names with the classic meaning, and a selection beside them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GradScaler: the loss before it was scaled, and steps that a scaler skips."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gradients of one call: of its results and of its *arguments*, read from the graph as it is.
 
 Nothing is put into the graph: the nodes that the call made are found between its results and its

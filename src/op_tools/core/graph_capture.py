@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a device captures a graph: until the capture ends, no tensor of it can be read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two ends that nobody asks for: that of Python, and that of a forked child.
 
 A thread that asks for the interpreter when it is gone ends the whole process, so each of ours ends

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live line of a terminal: what the tools have seen so far, below the program's own lines.
 
 While the line is shown, a write of the program to stdout or stderr erases it first. It is shown

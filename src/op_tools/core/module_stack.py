@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which module a call is made in, and calls of modules as if they were operators."""
 
 from __future__ import annotations

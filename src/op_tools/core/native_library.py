@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native part of op_tools: built at first use, with the frontends that hand calls to a sink.
 
 A sink is what a tool is natively. Calls come to it from torch's RecordFunction observers (level

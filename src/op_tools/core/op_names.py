@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator is called, what a name means, and which functions are no operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of torch's optimizers that no tool asks about, kept out of the function mode's way.
 
 Between its kernels an optimizer asks each parameter for its gradient, device and type, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a tool: arguments, else the environment, else the settings file, else defaults."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the tools write: the root, a name that no other process has, and what may be written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the wrong calls of an operator have in common and its correct calls do not have.
 
 A call is described by facts about its arguments: types, memory layout, sizes, options. The facts

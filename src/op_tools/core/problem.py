@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The form of every verdict that a tool shows: problem, where, evidence, workaround, next step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operators a user's words mean, in every spelling that names one, and at which level.
 
 torch.nn.functional.linear   linear           api level

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training step, counted from 0: one for each step of the program's first optimizer, also for
 one that a GradScaler skips.
 """

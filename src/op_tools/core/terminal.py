@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that the tools show. Quiet by default; OP_TOOLS_VERBOSE shows the classic tables."""
 
 from __future__ import annotations

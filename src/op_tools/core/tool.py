@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every tool is: started and stopped, with lists and a selection, and asked around a call."""
 
 from __future__ import annotations

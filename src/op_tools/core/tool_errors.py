@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What went wrong inside the tools, counted, and calls that they cannot look into."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where torch and Python are changed while a tool is active, and put back when none is.
 
 Two modes on a thread's stack, the function that starts a backward pass, the start of a thread, and

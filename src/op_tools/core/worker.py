@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work that a tool does in a thread of its own: pieces in order, with a bound on those that are
 pending, or one action again and again.
 """

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The native part of op_tools, as Python sees it: see _C.pyi.
 #include <pybind11/pybind11.h>
 

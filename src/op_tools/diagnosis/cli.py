@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `deeplink bisect` and `deeplink determinism` run and show."""
 
 from __future__ import annotations

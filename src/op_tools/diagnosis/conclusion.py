@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `deeplink diagnose` says at its end: who is to blame, and where time or memory goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink diagnose train.py`: asks for the symptom, runs the right tools in their order.
 
 A symptom is a row of PLANS: the steps to take. Each step is a command that can be run by hand, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What bisect, diff and determinism write: one small JSON file each, for people and for reports.
 
 `kind` and `version` come first in each; a reader of version 1 may find more keys, never fewer.

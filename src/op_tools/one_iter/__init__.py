@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One training iteration, layer by layer: recorded on one device, held against it on another."""
 
 from op_tools.one_iter.result import Finding

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls of an iteration: of modules, and of operators outside of any, each with its place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An iteration on the device under test: started from the record, each layer held against it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `one-iter` says: what was recorded, and which layer diverges first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A layer's own code as a function: what it calls does not run, it returns what was recorded.
 
 So a layer is judged alone: on the recorded inputs, between the recorded results of the modules

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An optimizer's step as a call: parameters, gradients and state in, parameters out."""
 
 from __future__ import annotations

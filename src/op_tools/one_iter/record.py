@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An iteration as it goes on the trusted device, written down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of an iteration on disk: an archive of op_tools for each rank, and its calls by name.
 
 A call holds what went in (`inputs`; of a model also `parameters` and `buffers`), what came out, and

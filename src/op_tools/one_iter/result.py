@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was found of each layer, which one is the first that diverges, and all of it as JSON."""
 
 from __future__ import annotations

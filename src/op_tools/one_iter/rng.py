@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers of an iteration: drawn on the host from seeds, the same ones on every device."""
 
 from __future__ import annotations

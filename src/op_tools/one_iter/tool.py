@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OneIteration: an iteration recorded on a trusted device, and compared with it on another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A value with its tensors taken out, to be filled with others."""
 
 from __future__ import annotations

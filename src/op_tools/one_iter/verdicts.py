@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A unit's results and gradients, each with a verdict: as recorded, or right by the judge."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captured calls, replayed on any device and compared with their captured results.
 
 `load_cases(path)` finds captures, `replay(case, device)` replays one, `differences` compares.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions that a captured call may name: operators, and no other code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captured calls: find them on disk, and replay them on any device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A captured call as a script that needs torch alone, and its data file."""
 
 from __future__ import annotations

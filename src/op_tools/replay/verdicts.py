@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the results of a replay with the capture, with the CPU, or with float64.
 
 Against float64 by the rules of OpAutoCompare, otherwise by tolerances.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose memory a call's result lies in, and what a kernel wrote where it had nothing to write."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that are reduced together, where the device's vendor gives a kernel for it.
 
 The vendor's module (`Vendor.statistics`) has one function, `start(table, device)`, which reduces

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether there are NaNs or Infs in tensors, by the magnitude of their greatest values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call's arguments on the host, and its results back where they belong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which arguments a call writes: by its schema, `out=`, autograd's count, or their values."""
 
 from __future__ import annotations

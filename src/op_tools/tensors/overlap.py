@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments of a call that overlap in memory, and copies of them that overlap in the same way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots of tensors: type, layout, device and a dense copy of the values on the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies of tensors on the host on their way to a file. A device makes them in the background."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tensor's values amount to: min, max, mean, norm, how many are not finite, and a hash.
 
 The numbers are over the finite values, in float64. The hash is over the bytes in the order of

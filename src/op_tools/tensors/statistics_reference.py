@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The statistics and the hash of values, computed by NumPy: the meaning of the native part.
 
 A statistic is a number that is made of a few fields. Fields are read of pieces of the values and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native sink that records calls with the statistics of their tensors."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpTimeMeasure: the time of each operator, forward and backward."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times of many calls in bounded memory: count, total, least, percentiles, by what they share."""
 
 from __future__ import annotations

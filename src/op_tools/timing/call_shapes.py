@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes and types of a call's arguments: what calls that take the same time have in common."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call while it is timed: its marks, and hooks on the nodes of its backward pass."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When something happens on a device: by its own events, or by waiting for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpTimeMeasure writes and shows: a row for each call, and tables, the slowest first."""
 
 from __future__ import annotations

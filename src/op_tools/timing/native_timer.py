@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The calls that OpTimeMeasure times natively: what they have in common, and their lines."""
 
 from __future__ import annotations

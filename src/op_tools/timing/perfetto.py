@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace for Perfetto: operators and modules on the host, and their times on the device."""
 
 from __future__ import annotations

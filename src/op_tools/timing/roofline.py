@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call has to do at the least: floating-point operations and bytes, where they are known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpTimeMeasure: how long each call takes on the device, forward and through its whole backward."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`apply_feature`: a tool on chosen functions of torch or of anyone else, under a condition."""
 
 from __future__ import annotations

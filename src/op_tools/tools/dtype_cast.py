@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpDtypeCast: chosen operators compute in another type, and return what they would have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpFallback: chosen operators run on the CPU, as if the device had done it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guard: always on, for the whole training, at about 1 % of the time; finds wrong results.
 
 It intercepts the kernels of some training steps, and nothing in the others. In such a step it

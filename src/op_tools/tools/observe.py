@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpObserve: the arguments and the result of each call, shown."""
 
 from __future__ import annotations

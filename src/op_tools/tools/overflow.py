@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpOverflowCheck: the operator that made the first NaN or Inf, and what it was made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device tensor <-> host tensor on the same bytes, without a copy.
 #include <c10/core/CPUAllocator.h>
 

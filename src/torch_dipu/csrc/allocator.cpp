@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's memory as torch knows it: c10's allocator, its statistics, snapshots and limits.
 #include <c10/util/Exception.h>
 

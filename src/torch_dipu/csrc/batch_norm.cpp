@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What SyncBatchNorm expects of an accelerator: statistics and their gradients in separate steps.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rsqrt.h>

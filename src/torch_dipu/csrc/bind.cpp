@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Python sees of the core: torch_dipu._C.
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/engine.h>

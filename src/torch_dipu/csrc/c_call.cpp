@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime behind a vendor's C functions: handles of tensors, memory for the time of a call,
 // streams, generators. Calls that Python made (diopi.handles) are passed on to Python's table.
 #include "c_call.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // One call of a vendor's C function (diopi.h): its context, its handles, its arguments.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // One function of a vendor's library: which calls it takes, and how each parameter is made.
 #pragma once
 

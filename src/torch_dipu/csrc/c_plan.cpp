@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a call of a vendor's C function returns: sizes, strides and types, from torch's own meta kernel,
 // remembered.
 #include "c_plan.h"

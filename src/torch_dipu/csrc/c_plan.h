@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // How the parameters of a vendor's C functions come from an overload's stack: decided when the library
 // was loaded (torch_dipu/c_kernels.py).
 #pragma once

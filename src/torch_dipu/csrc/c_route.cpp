@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A route of the engine that runs a vendor's C functions, without Python on the way: each parameter
 // from the stack by a plan that was made when the library was loaded (torch_dipu/c_kernels.py).
 #include "c_route.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // A route of the engine that runs a vendor's C functions, without Python on the way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A typed call for each way in which a function of diopi.h takes its parameters.
 #include <unordered_map>
 #include <utility>

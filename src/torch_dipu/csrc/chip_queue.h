@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The operations of a chip's process group: one after the other, in a thread of the group's own.
 // Whoever asks for one goes on; what the chip does before it returns (or on its stream) is waited
 // for there, and a second thread ends what takes longer than the group allows.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process group over the communicator of the chip's table: device tensors, no host back end.
 #include <optional>
 #include <utility>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What the parts of the core know of each other. Order of the parts: runtime (the chip's table,
 // devices, streams, events), memory (caching allocator, pinned, redirect), generator, alias
 // (device tensor <-> host tensor on the same bytes), engine (one boxed kernel for all operators),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process group of the device: collectives of a host backend, run on the device's own bytes.
 #include <array>
 #include <functional>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The device's process group: over a host backend (gloo, say) that does the moving, or over the
 // communicator of the chip's own table (dipu_runtime.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One boxed kernel for all operators: what is special about a call here and now (a watcher, a fault, a
 // vendor's kernels), else the host's kernel.
 #include "engine.h"

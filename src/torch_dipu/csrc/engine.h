@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What the engine knows of one operator, found out once.
 #pragma once
 

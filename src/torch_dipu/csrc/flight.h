@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The flight record: the last collectives of this process, which rank waits in which of them.
 #pragma once
 

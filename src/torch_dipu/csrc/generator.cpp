@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's random generator: a seed and an offset, as CUDA's Philox generator has them. Host kernels
 // draw from a host engine of their own, made for one call from (seed, offset), so that the CPU's default
 // generator is never consumed.

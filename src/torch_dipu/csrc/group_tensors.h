@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What both process groups do with the tensors they are given.
 #pragma once
 

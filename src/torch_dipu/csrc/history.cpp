@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened to memory, event by event, while torch.dipu.memory._record_memory_history is on.
 #include <c10/util/ApproximateClock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python callables in the engine: one around an operator, callable(name, args, kwargs) -> what the
 // operator returns, and one that runs it (a route), callable(*arguments in the schema's order).
 #include "hook.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call on the host: device tensors become host tensors on the same bytes, the host kernel runs,
 // and what it returns is device memory already. Memory that the host cannot reach is copied.
 #include <c10/core/CPUAllocator.h>

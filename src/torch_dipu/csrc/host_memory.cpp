@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's side of memory: the window onto device memory, the redirect that lets host kernels
 // allocate their results there, memory of other processes, and pinned host memory.
 #include <ATen/core/CachingHostAllocator.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the device does itself: allocation, views, storage, copies, and reading one value.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>

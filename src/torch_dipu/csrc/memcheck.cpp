@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DIPU_MEM_CHECK: what is never freed, freed twice, written past its end, or taken from the chip behind
 // the allocator's back. It reports to stderr and changes nothing of what the program does.
 #include <unistd.h>

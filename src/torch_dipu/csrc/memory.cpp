@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caching allocator over the chip's segments: best fit per stream, split and merged.
 #include <c10/util/Exception.h>
 

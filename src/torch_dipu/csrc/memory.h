@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Inside the memory parts: the caching allocator (memory.cpp) and the host's view of it (host_memory.cpp).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Python sees of memory: limits, snapshots and history in torch.cuda.memory's form, the checker.
 #include <torch/csrc/utils/pybind.h>
 

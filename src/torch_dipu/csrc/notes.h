@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What is noted of memory while somebody wants to know: where blocks come from, what happened to them,
 // whether they are used rightly. Off, one branch per allocation and one per free.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of each operator, found out once from its schema, and the list of them all.
 #include <ATen/core/ATenOpList.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device's work for torch.profiler: kernels and copies as Kineto activities, timed by the chip's
 // own events, each with the launch on the host that it came from and the operator that launched it.
 #define FMT_HEADER_ONLY 1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fused cells that PyTorch's recurrent layers expect of an accelerator; the CPU has none to lend.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Around each kernel and each copy of the device stands one span, for who wants to hear of it: the
 // profiler, and the memory checker at its strict level. Off, it is one branch.
 #pragma once

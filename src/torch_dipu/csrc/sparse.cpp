@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse tensors: their members are dense tensors, so they cross between device and host member by member.
 #include "sparse.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Sparse tensors between device and host; `Convert` moves one dense member.
 #pragma once
 

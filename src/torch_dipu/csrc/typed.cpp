@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commonest signatures without boxing: the engine's steps for calls where every tensor is dense and
 // on one device that the host reaches. Any other call of these operators goes to the engine itself.
 #include "typed.h"

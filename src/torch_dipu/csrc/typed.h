@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Kernels for the commonest signatures that need no boxing.
 #pragma once
 

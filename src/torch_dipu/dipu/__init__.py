@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.dipu: the device as a module, with the names of torch.cuda."""
 
 from torch_dipu.dipu import amp

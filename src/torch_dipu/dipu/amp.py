@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Automatic mixed precision under torch.cuda.amp's names."""
 
 from __future__ import annotations

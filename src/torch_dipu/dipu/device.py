@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices: how many, which is current, what they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory: torch.accelerator's statistics of this device under torch.cuda's names."""
 
 from __future__ import annotations

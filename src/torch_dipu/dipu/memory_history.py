@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The history of memory, and snapshots with it, in torch.cuda.memory's form.
 
 torch's viewer reads them: `python -m torch.cuda._memory_viz`, pytorch.org/memory_viz.

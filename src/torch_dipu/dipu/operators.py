@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who runs each operator of the device, and how often."""
 
 from __future__ import annotations

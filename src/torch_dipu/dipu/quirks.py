@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that a vendor's device can show on demand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device's random generators: a seed and an offset each, as CUDA's.
 
 A state has 16 bytes, the seed and the offset. Each operator that draws takes the numbers of one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams and events: torch's own classes, bound to this device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused ops by torch_npu's own, as its documentation describes them: arguments are mapped.
 
 Lengths are lists of the host's numbers there, so attention waits for the device once in a call.

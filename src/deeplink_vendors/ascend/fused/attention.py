@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache and attention: npu_scatter_pa_kv_cache and npu_fused_infer_attention_score."""
 
 from __future__ import annotations

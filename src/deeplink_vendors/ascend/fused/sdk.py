@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_npu, and the types that its ops take."""
 
 from __future__ import annotations

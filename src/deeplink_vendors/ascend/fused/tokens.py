@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms, the gated activation and rotary embedding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ascendgraph: torch.compile to GE's GraphDef for Ascend, run here by a simulation on the CPU.
 
 The graph is emitted, checked against GE's operator prototypes, and executed by an interpreter with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a GE graph: the Emitter of ascendgraph. Every node is named and typed by its prototype."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what the backward graphs of training are made of, besides the forward ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GE's graph as records: nodes, tensors' descriptions, attributes; to and from GraphDef's bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a GE graph on the CPU, node by node: a simulation, of meanings and not of a chip.
 
 Every result is held against its description in the graph: type, number of dimensions, known sizes.

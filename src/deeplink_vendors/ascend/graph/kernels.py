@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What GE's operators compute, by torch on the CPU: the meaning of each, not the chip's kernels.
 
 A kernel gets the attributes, those that were not given by their defaults, and its inputs.

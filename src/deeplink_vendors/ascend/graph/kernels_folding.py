@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the simulator that fold or combine: reductions, products, convolutions, norms."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GE's operator prototypes, and the check of a graph against them.
 
 `prototypes.csv` holds what the interface says of the operators that we emit: names and order of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes ascendgraph takes: those whose operators pass the check of GE's prototypes."""
 
 from __future__ import annotations

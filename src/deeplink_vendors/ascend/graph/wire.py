@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire form of GE's GraphDef: protocol buffers, written and read by a table of its fields.
 
 A message is a plain dict; what has its default value is left out, as proto3 does. Fields that are

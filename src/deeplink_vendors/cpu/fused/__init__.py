@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused kernels of the CPU, in C++ on its dispatch key: float32 and bfloat16.
 
 They are built on first use (`deeplink.native`) and take what vector instructions the processor has.

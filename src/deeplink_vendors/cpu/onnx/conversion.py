@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of conversions to ONNX, and the two ways into it: what computes, and what moves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions by torch's own decompositions, or a plain torch function: traced, then converted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes one graph as an ONNX model. Weights stay outside: the model names them."""
 
 from __future__ import annotations

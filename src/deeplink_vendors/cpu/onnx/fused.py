@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of dicp's fused ops, in standard ONNX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what picks and places elements by their positions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of products of matrices, and convolutions."""
 
 from __future__ import annotations

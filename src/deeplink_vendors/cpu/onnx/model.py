@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An emitted graph as a model of the onnx package, in bytes."""
 
 from __future__ import annotations

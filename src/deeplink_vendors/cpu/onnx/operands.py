@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what works element by element, of several operands; and of sizes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes of compilers that read ONNX: every operator costs a step there, even one that moves
 nothing, so that a token at a time is decoded in as few as there can be.
 """

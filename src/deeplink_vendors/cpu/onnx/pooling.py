@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of pooling, resizing and sampling of images."""
 
 from __future__ import annotations

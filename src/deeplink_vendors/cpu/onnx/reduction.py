@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what brings many elements to one, sorts them or sums along them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what makes, moves, cuts and joins; no arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a call stays eager, for every compiler that reads ONNX."""
 
 from __future__ import annotations

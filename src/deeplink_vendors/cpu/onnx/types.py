@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ONNX type holds a torch type, and in which type there are kernels for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime as a backend of torch.compile: `torch.compile(model, backend="onnxrtgraph")`.
 
 Loads without the compiler, and says then what is missing.

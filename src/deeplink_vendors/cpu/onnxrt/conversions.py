@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ONNX Runtime has beyond standard ONNX: its own operators, which are faster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model with ONNX Runtime: inputs and results are torch's memory, nothing is copied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenVINO as a backend of torch.compile: `torch.compile(model, backend="openvinograph")`.
 
 It reads the same ONNX as the other compiler of this folder. Loads without the compiler, and says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where OpenVINO's reading of ONNX differs: what of it is not exact enough to be used."""
 
 from __future__ import annotations

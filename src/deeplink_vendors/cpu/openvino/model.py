@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model with OpenVINO on the CPU: weights, inputs and results of known size are torch's
 memory.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The openvino package, imported without its converter of other formats: that is half of what its
 import takes, and comes when somebody asks for it.
 """

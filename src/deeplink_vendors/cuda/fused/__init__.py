@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused kernels of NVIDIA's devices, in Triton: float32, bfloat16 and float16.
 
 They ask nothing of the device, so that a CUDA graph can hold them.

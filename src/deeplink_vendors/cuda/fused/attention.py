@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over packed sequences, over caches in blocks, and dense."""
 
 from __future__ import annotations

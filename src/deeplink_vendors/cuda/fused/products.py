@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products: plain, of few bits, and mixtures of experts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernels share: types they have, sizes as they want them, rows that lie apart."""
 
 from __future__ import annotations

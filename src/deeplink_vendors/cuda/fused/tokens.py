@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms, activations, rotary embedding, and what goes to the cache."""
 
 from __future__ import annotations

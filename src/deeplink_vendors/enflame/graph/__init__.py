@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """topsgraph: torch.compile to C++ for TopsGraph's builder (Enflame), run here by a simulation.
 
 The source is emitted, compiled by g++ against declarations of the builder's interface (so every

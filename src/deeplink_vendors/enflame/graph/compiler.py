@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From topsgraph's source to a module: compiled and run against the builder of the simulation.
 
 The SDK's way is the same up to the library: g++ checks every name, number and type of the calls;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what folds dimensions: sums, extremes, choices, softmax."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a module of topsgraph on the CPU, call by call: a simulation, of meanings and not of a chip.
 
 Every result is held against the type that the source declares for it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the functions of TopsGraph's builder compute, by torch on the CPU: meanings, not a chip's.
 
 A kernel gets a call's parameters by name, the operands as tensors; `resultType` is given as `out`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of products, convolutions, pools, norms and the fused ops of `dicp.fused`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions of what moves elements: views, slices, joins, gathering."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a graph as C++ for TopsGraph's builder: the Emitter of topsgraph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which nodes topsgraph takes: those for which its conversion finds calls to write."""
 
 from __future__ import annotations

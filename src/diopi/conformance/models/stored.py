@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stored cases of models: one compressed file of lines each, a call's shapes on every line."""
 
 from __future__ import annotations

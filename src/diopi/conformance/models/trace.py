@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace the calls of full-size models, without weights and without a device.
 
     python -m diopi.conformance.models.trace bert resnet …

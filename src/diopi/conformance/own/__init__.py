@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our own arguments, for ops that op_db does not have and for sizes that it does not reach."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of small ops that op_db lacks or reaches by another name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of rotary embeddings and masked softmax."""
 
 from __future__ import annotations

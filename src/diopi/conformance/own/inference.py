@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of the ops that serve large models: caches, penalties, attention of tokens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes at which tiles, tails and long sums show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of losses that op_db lacks, and of gradients that torch splits."""
 
 from __future__ import annotations

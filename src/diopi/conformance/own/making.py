@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How our own samples are made: numbers of a type, a call by its arguments' names, a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of normalizations that op_db lacks, and of the pieces of synchronized batch norm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of optimizer steps and of what a gradient scaler needs; all of them write."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of the poolings by name, and of gradients that torch has for two dimensions only."""
 
 from __future__ import annotations

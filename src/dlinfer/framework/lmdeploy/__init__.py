@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LMDeploy on dlinfer's ops: `PytorchEngineConfig(device_type="dlinfer")`, or "ascend", "maca" and
 "camb", for which LMDeploy imports `dlinfer.framework.lmdeploy_ext`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LMDeploy's back end on dlinfer's ops: its own layers for the classic calls, on any device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The classic calls in LMDeploy's sources, read without running them, and whether each binds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The self-check: LMDeploy's layers on dlinfer's ops against plain torch, on random input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device that LMDeploy calls "cuda", and `torch.cuda` as its modules see it."""
 
 from __future__ import annotations

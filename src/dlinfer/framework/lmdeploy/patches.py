@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes to the modules of one package, and to nothing else, each with its undo."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine of LMDeploy in a process of its own, as its server has it."""
 
 from __future__ import annotations

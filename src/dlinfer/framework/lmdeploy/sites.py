@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of LMDeploy says "cuda" on the way of a served token, by its releases: data only.
 
 Its engine calls every device "cuda" and leaves it to others to patch torch. Here LMDeploy's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM with dlinfer's ops: a plugin that vLLM loads in each of its processes.
 
 It does nothing unless DLINFER_VLLM asks for it. Then, once they are checked, RMSNorm and SiluAndMul

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM's attention on the CPU by dlinfer's ops, over vLLM's own cache."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The self-check: what vLLM's layers and attention become, against plain torch, on random input."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM's layers that are dlinfer's ops, in the place that vLLM keeps for others' layers."""
 
 from __future__ import annotations

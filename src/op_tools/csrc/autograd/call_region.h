@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Where the arguments of a call are in the autograd graph, and which nodes a call made.
 #pragma once
 

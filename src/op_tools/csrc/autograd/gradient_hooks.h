@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Hooks that hand the gradients of one call to a sink. Nothing is put into the graph.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Which call of the program a record is about: id, step, module, line and direction.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // One intercepted call, as a frontend hands it to a sink, and what a sink implements.
 #pragma once
 

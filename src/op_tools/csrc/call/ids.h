@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The counters of calls and of training steps.
 #pragma once
 

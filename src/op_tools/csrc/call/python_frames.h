@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The Python frames of this thread, and attributes of a Python `threading.local`. Both need the
 // GIL.
 #pragma once

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The tensors of a call of one of torch's Python functions.
 #pragma once
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The signature of a call: what its arguments or its result have in common with other calls of the
 // same kind.
 #pragma once

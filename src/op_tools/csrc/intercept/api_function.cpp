@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The api frontend: one of torch's Python functions whose calls go to a sink.
 #include <ATen/SequenceNumber.h>
 #include <c10/core/GradMode.h>

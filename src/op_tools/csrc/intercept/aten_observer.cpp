@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The aten frontend: torch's RecordFunction observers see every kernel, in every thread.
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -5,7 +6,8 @@
 #include "op_table.h"
 
 #ifndef NDEBUG
-#error "torch is built with NDEBUG, which changes the layout of a RecordFunction: define it, as CMakeLists.txt does"
+#error \
+    "torch is built with NDEBUG, which changes the layout of a RecordFunction: define it, as CMakeLists.txt does"
 #endif
 
 namespace op_tools {

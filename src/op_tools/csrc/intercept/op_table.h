@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What was decided about each aten operator.
 #pragma once
 #include <ATen/core/function_schema.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Passes the first calls of each signature on to a tool, and makes the others without it.
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // A compact binary record of calls, formatted as lines of JSON later by another thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // A condition that threads wait for.
 #pragma once
 #include <unistd.h>

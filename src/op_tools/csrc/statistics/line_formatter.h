@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Formats a call log as lines of JSON.
 #pragma once
 

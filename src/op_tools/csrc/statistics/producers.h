@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Which recorded call produced the values of a tensor, so that they are not read a second time.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The sink behind OpCapture(mode="statistics"): one line of JSON for each call, and one for its
 // gradients.
 #pragma once

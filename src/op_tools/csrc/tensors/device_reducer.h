@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Statistics of tensors on a device, by one kernel of its vendor for all tensors of a call. The
 // kernel is launched at once, on the current stream; the results are read later by another thread.
 #pragma once

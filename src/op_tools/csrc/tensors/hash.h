@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The 64-bit hash of op_tools/tensors/statistics.py, word for word; see there for its definition.
 #pragma once
 

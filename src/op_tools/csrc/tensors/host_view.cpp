@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "host_view.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // How a tensor's values lie in memory, and tensors whose memory the host reads without a copy.
 #pragma once
 

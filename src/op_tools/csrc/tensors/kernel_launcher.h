@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Launches a vendor's kernel for statistics without Python: see `launcher` in
 // op_tools/tensors/device_reduction.py.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Statistics and hash of values in host memory, chunk by chunk, each read once from memory.
 #include "statistics.h"
 

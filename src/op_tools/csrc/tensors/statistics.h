@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What is computed of a tensor's values. The two tables here are followed by the kernels of
 // devices, by lines of JSON and by Python; op_tools/tensors/statistics_reference.py has the same
 // two.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The differences between two rows of values in host memory.
 #include <pybind11/pybind11.h>
 

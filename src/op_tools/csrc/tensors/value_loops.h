@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Loops over values in host memory, compiled for several kinds of processors.
 #pragma once
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The loops over values. value_loops.h includes this once for each kind of processor, in a
 // namespace of its own, with `kBytes`, the size of the processor's vectors.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Moments in the work of one device.
 #pragma once
 #include <c10/core/Event.h>

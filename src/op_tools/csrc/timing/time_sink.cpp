@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "time_sink.h"
 
 #include <c10/core/DeviceGuard.h>

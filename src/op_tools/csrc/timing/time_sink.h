@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The sink behind OpTimeMeasure: when calls and their backward passes start and end on the device.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The smallest set of things with which a check passes, by as few checks as possible.
 
 It is taken that more of them never hurt: what passes with a set passes with a larger one. Then one

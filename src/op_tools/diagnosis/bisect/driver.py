@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink bisect`: the operators that fix the loss of a program when they run on the CPU.
 
     found = Bisection(Function(train, ["train"]), folder).run()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is a run of the program well? By its losses, its exit code, or what the user says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start a user's command with tools in its environment; format the line with tools."""
 
 from __future__ import annotations

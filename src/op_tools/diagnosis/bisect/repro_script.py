@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A script of its own for each operator that was found: one of its calls that is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpReroute: the calls that a plan names run on the CPU, or in higher precision; all are counted.
 
 `deeplink bisect` writes the plan for each run of the program, and reads the counts after it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program run again and again under a plan: a command in a process of its own, or a function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which call of one run corresponds to which of another: tolerant of calls that were inserted,
 removed, moved, fused or made a second time.
 

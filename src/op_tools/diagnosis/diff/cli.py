@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink diff RUN_A RUN_B`: its command line, and what it shows."""
 
 from __future__ import annotations

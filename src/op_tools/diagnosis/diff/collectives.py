@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The collectives of a run of several ranks: is what the ranks got what they gave, added up?
 
 At the level `api` a call that waits has its result in the record. At the level `aten` it has not

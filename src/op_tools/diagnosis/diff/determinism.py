@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink determinism`: a program run twice; the first operator that gives other bits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare two recorded runs: the first real divergence, and how the error grows.
 
 An error that arguments bring along is nobody's fault. A call is accused when its own results are

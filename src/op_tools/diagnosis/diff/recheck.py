@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Was a recorded call right? It is made again on the CPU, in float64, from its own arguments."""
 
 from __future__ import annotations

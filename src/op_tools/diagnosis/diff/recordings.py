@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recorded run, whatever holds it: packed archives, folders of calls, lines of statistics.
 
 `read(path)` gives the calls of each rank in their order; what cannot be read is told, and the rest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two recorded tensors held against each other: one pass over their bytes where they lie."""
 
 from __future__ import annotations

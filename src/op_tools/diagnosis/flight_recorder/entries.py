@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a line of the flight recorder says: for its file, for people, and what to do next."""
 
 from __future__ import annotations

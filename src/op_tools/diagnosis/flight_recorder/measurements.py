@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the flight recorder measures of tensors, and how it keeps to its share of the time."""
 
 from __future__ import annotations

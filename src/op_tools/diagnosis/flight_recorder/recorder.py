@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flight recorder: what the last steps looked like, on disk at any moment.
 
 It costs 0.5 to 4 % of the time of steps of 10 ms or more.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines on disk within a bound: two files by turns, and copies of both that an event leaves.
 
 Each line goes to the system at once, so that it is there after kill -9.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals, told to another thread: the main one may never come to handle them.
 
 Python calls a handler between two of its own instructions, and a program that hangs does so in C.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a program was when it raised or hung: the program's own lines are among what is kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a loss that is not finite to the operator that made it so, when nothing was watched: what
 autograd has saved for the backward pass tells who was given good values and gave bad ones.
 

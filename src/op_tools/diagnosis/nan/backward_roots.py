@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a backward pass starts from: the loss, as a rule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink why-nan -- python train.py`: the kernel that made the first NaN, and its line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who made which values: kernels as records that know whose results they took."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WhyNan: from a loss or a gradient that is NaN back to the kernel that made the first one.
 
 Every kernel's results are looked at, and remembered with whose results it took. A symptom is what

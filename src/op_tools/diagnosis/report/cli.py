@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`deeplink report RUN [-o FILE]`: one page from whatever a run has written."""
 
 from __future__ import annotations

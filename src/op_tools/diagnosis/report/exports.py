@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same content for other viewers: Perfetto, and TensorBoard where it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page's content as one HTML file: columns packed in binary, the script and the style inside."""
 
 from __future__ import annotations

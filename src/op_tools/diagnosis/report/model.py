@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page shows: calls in columns, findings, charts. Readers fill it, `page` writes it."""
 
 from __future__ import annotations

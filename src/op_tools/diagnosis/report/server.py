@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`report --serve`: the page on this machine alone, made anew when the run has written more."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of the program that calls were made on, copied into the page."""
 
 from __future__ import annotations

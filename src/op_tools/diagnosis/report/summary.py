@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page says first: findings, figures, operators with the worst first, and growth."""
 
 from __future__ import annotations

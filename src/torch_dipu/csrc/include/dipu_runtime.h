@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The C face of a chip: one table of functions, filled in by a vendor's shared library.
  *
  * A library exports `const DipuRuntime* dipu_runtime(void)`. Every function returns DIPU_OK or an

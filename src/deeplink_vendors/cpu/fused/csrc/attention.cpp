@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over packed sequences and over caches in blocks, on the dispatch key of the CPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>

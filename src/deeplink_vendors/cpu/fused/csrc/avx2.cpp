@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels with AVX2.
 #if defined(__x86_64__)
 #pragma GCC target("avx2,fma,f16c")

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The kernels as functions over memory: a table of them for each level of vector instructions.
 #pragma once
 

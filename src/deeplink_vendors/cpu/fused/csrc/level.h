@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The kernels, once for each level: LEVEL names it, WIDTH is how many floats a vector has.
 // Nothing of the standard library is used here: its templates, compiled for one level, could be
 // taken by the linker for the code of another.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Attention, once for each level; a part of level.h.
 
 // scores[g][j] = q[g] . k[j] for G queries and KEYS keys at a time

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Products with weights that lie [in, out] in memory, once for each level; a part of level.h.
 
 // What reads memory as it lies, from end to end of many columns, gets twice as much of it as what goes down a few columns at a

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The kernels of few bits and of gelu, once for each level; a part of level.h.
 
 // gelu by the complement of erf, whose relative error is 1.2e-7 everywhere (Numerical Recipes' polynomial).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops over tokens, on the dispatch key of the CPU, and what Python sees.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels with what every processor has.
 #define LEVEL plain
 #define LEVEL_NAME "plain"

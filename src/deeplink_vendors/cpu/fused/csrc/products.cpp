@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gelu, numbers of few bits and mixtures of experts, on the dispatch key of the CPU.
 #include <ATen/ops/_int_mm.h>
 #include <ATen/ops/empty.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // What the ops share: types that the kernels have, calls they do not take, numbers of either size.
 #pragma once
 

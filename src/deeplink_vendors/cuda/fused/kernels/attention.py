@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of attention: one query for each row over parts of its keys; and tiles of queries."""
 
 import triton

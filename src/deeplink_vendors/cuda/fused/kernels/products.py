@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of products: of weights in few bits, of int8 on both sides, of experts."""
 
 import triton

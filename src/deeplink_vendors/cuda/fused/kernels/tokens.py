@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of ops on tokens by themselves: a program for each row, or for a part of one."""
 
 import triton

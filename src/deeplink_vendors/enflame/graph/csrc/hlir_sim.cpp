@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The builder of topsgraph's simulation: it records each call as a line of JSON, with the names of
 // the parameters; GetModuleStr gives the lines. Nothing is computed here.
 #include "dtu/hlir_builder/hlir_builder.h"

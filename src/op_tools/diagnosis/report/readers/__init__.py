@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files of a run are read, and by whom. A damaged file costs itself, and is told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conformance suite's results as a matrix of operators and types."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What bisect, diff, determinism, one-iter and why-nan write, as findings, charts and tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The flight recorder's lines as charts of the steps, and its events as findings."""
 
 from __future__ import annotations

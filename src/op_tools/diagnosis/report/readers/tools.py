@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the operator tools write, as rows of a page."""
 
 from __future__ import annotations

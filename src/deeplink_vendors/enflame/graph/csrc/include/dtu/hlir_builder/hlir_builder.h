@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The part of TopsGraph's builder interface that topsgraph's sources use: declarations only, for
 // a compiler to check them against. hlir_sim.cpp defines them as a recorder; the SDK has its own.
 #pragma once
