@@ -6,8 +6,7 @@
 #include "op_table.h"
 
 #ifndef NDEBUG
-#error \
-    "torch is built with NDEBUG, which changes the layout of a RecordFunction: define it, as CMakeLists.txt does"
+#error "define NDEBUG, as torch does: it changes the layout of a RecordFunction"
 #endif
 
 namespace op_tools {
