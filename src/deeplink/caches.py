@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from deeplink import settings
+from deeplink import native, settings
 from deeplink.errors import DeeplinkError
 
 # What the native build writes: libraries named by a hash, objects, folders of CMake, locks.
@@ -47,21 +47,27 @@ def entries(cache: str = "") -> list[Entry]:
 
 
 def clean(found: list[Entry]) -> int:
-    """Delete entries; return the bytes that are free now. Raise DeeplinkError when one stays."""
-    freed = 0
-    for entry in found:
-        try:
-            if entry.path.is_dir() and not entry.path.is_symlink():
-                shutil.rmtree(entry.path)
-            else:
-                entry.path.unlink()
-        except OSError as error:
-            raise DeeplinkError(
-                f"{entry.path} cannot be deleted: {error.strerror or error}.",
-                "end the programs that use it, and check who owns it.",
-            ) from None
-        freed += entry.size
-    return freed
+    """Delete entries; return the bytes that are free now. Raise DeeplinkError when one stays.
+
+    Waits for native builds in progress, which write to the entries.
+    """
+    with native.no_builds():
+        for entry in found:
+            _delete(entry.path)
+    return sum(entry.size for entry in found)
+
+
+def _delete(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except OSError as error:
+        raise DeeplinkError(
+            f"{path} cannot be deleted: {error.strerror or error}.",
+            "end the programs that use it, and check who owns it.",
+        ) from None
 
 
 def _entry(cache: str, path: Path) -> Entry:

@@ -233,20 +233,16 @@ def test_the_command_answers_a_mistake_without_a_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_cache_is_listed_and_cleaned(tree: Path, tmp_path: Path) -> None:
-    library = build()
-    (tmp_path / "cache" / "notes.txt").write_text("of somebody else")
+def test_a_build_waits_until_builds_are_allowed(tree: Path) -> None:
+    build()
     source = tree / SOURCE
     source.write_text(source.read_text() + "\n")
-    newer = build()
-    listed = {entry.path: entry for entry in native.cache_info()}
-    assert (listed[library].part, listed[library].in_use) == ("hlir_sim", False)
-    assert listed[newer].in_use
-    assert native.clean_cache(everything=False) == listed[library].size
-    assert native.path_of("hlir_sim") == newer
-    assert native.clean_cache() > listed[newer].size  # the folder of CMake too
-    assert native.cache_info() == []
-    assert (tmp_path / "cache" / "notes.txt").is_file()
+    with native.no_builds():
+        child = other_process(tree)
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("another process builds native parts: waiting")
+        assert not native.is_built("hlir_sim")
+    assert child.communicate()[0].splitlines()[-1] == str(native.path_of("hlir_sim"))
 
 
 def test_a_build_without_torch_says_that_torch_comes_first() -> None:

@@ -20,8 +20,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TypeVar
@@ -117,48 +116,13 @@ def compiler_state() -> str:
     return shutil.which(name) or f"none found (CXX={name})"
 
 
-@dataclass(frozen=True)
-class Cached:
-    """An entry of the cache: the library of a part, or a folder that CMake builds in."""
-
-    path: Path
-    part: str  # empty for a folder
-    bound_to: str
-    size: int  # bytes
-    in_use: bool  # of the sources and the torch of this process
-
-
-def cache_info() -> list[Cached]:
-    """Everything in the cache that this module wrote, by name."""
-    current = {part.file_name() for part in PARTS.values() if not part.torch or _has_torch()}
-    entries = []
-    for path in sorted(_cache().glob("*.so")):
-        named = _LIBRARY.fullmatch(path.name)
-        if named is not None:
-            used = path.name in current
-            entries.append(Cached(path, named[1], named[2], path.stat().st_size, used))
-    for path in sorted(_cache().glob("cmake/*/")):
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        entries.append(Cached(path, "", path.name, size, path == _build_folder()))
-    return entries
-
-
-def clean_cache(everything: bool = True, progress: Say = lambda line: None) -> int:
-    """Delete the cache, or only what this process does not use; return the bytes freed.
-
-    Waits until builds in progress have ended. Files of others in the folder are left alone.
-    """
-    freed = 0
-    for entry in cache_info():
-        if entry.in_use and not everything:
-            continue
-        if entry.part:
-            entry.path.unlink(missing_ok=True)
-        else:
-            with _locked(entry.path, progress):
-                shutil.rmtree(entry.path)
-        freed += entry.size
-    return freed
+@contextmanager
+def no_builds() -> Iterator[None]:
+    """Wait for builds in progress, of every process, and let none start within the block."""
+    with ExitStack() as held:
+        for folder in sorted(_cache().glob("cmake/*/")):
+            held.enter_context(_locked(folder, lambda line: None))
+        yield
 
 
 def _part(name: str) -> parts.Part:
@@ -331,7 +295,7 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
     """Hold the lock of a build folder, which is made; report once if another process has it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_suffix(".lock").open("wb")
+        lock = folder.with_name(f"{folder.name}.lock").open("wb")
     except OSError as error:
         raise _unwritable(label, error) from error
     with lock:
@@ -340,7 +304,7 @@ def _locked(folder: Path, say: Say, label: str = "") -> Iterator[IO[bytes]]:
         except BlockingIOError:
             say(f"another process builds native parts: waiting for it ({lock.name})")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        folder.mkdir(exist_ok=True)  # the cache may have been cleaned meanwhile
+        folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleaned meanwhile
         yield lock
 
 
