@@ -11,6 +11,7 @@ from deeplink import settings
 from deeplink.errors import DeeplinkError
 from deeplink.identity import Identity
 from deeplink.table import console, table
+from op_tools.core.problem import Problem, run_command
 from op_tools.core.terminal import size
 from op_tools.one_iter.record_store import Writer
 from op_tools.one_iter.result import Direction, Finding
@@ -115,16 +116,16 @@ def _verdict(found: Found) -> list[str]:
     item = finding.wrong(direction)
     assert item is not None  # that is how it was found
     entry = finding.entry
-    lines = [
-        f"{_tool()}: first diverging layer: {finding.label} ({entry.name}), {direction}"
-        + (f", {entry.site}" if entry.site else ""),
-        f"  {item.label}: {item.verdict.message}",
-    ]
+    headline = f"{_tool()}: first diverging layer: {finding.label} ({entry.name}), {direction}"
+    evidence = (f"{item.label}: {item.verdict.message}",)
+    workaround = option = ""
     if entry.kind == "operator":
-        lines.append(f"  next: deeplink run --autocompare --ops {entry.path} …")
+        option = f"--ops {entry.path}"
+        workaround = run_command(f"--fallback {entry.path}")
     elif entry.parent:
-        lines.append(f"  next: deeplink run --autocompare --modules {entry.path} …")
-    return lines
+        option = f"--modules {entry.path}"
+    following = run_command(f"--autocompare {option}") if option else ""
+    return [headline, *Problem("", entry.site, evidence, workaround, following).lines()]
 
 
 def write_json(

@@ -42,6 +42,7 @@ from op_tools.core import (
 )
 from op_tools.core.call import Call, Direction, tensor_list
 from op_tools.core.options import Options
+from op_tools.core.problem import Problem, run_command
 from op_tools.core.tool import Observer, Started
 from op_tools.tensors import host_transfer
 from op_tools.tools.overflow import meant
@@ -79,10 +80,16 @@ class Finding:
         kind = "wrong result" if self.confirmed else "suspect, not confirmed by a later call"
         place = f"rank {self.rank}, {self.device}, step {self.step}, {self.direction}"
         module = f", module {self.module}" if self.module else ""
-        lines = [f"Guard: {kind}: {self.operator} ({place}{module}): {self.text}", self.where]
-        if self.saved:
-            lines.append(f"Rerun it: python -m op_tools.run_op_from_data {self.saved} --acc_check")
-        return "\n  ".join(lines)
+        workaround = run_command(f"--fallback {self.operator}") if self.confirmed else ""
+        replay = f"python -m op_tools.run_op_from_data {self.saved} --acc_check"
+        problem = Problem(
+            "",
+            f"{self.where} ({place}{module})",
+            (self.text,),
+            workaround,
+            replay if self.saved else "",
+        )
+        return "\n  ".join([f"Guard: {kind}: {self.operator}", *problem.lines()])
 
 
 @dataclass

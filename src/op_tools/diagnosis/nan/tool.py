@@ -26,6 +26,7 @@ from deeplink import settings
 from op_tools.core import dispatch, op_names, output_paths, step_counter, terminal, tool_errors
 from op_tools.core.call import Call, held_bytes, tensor_list
 from op_tools.core.options import Options
+from op_tools.core.problem import Problem, run_command
 from op_tools.core.tool import Observer, Started
 from op_tools.diagnosis.nan import backward_roots
 from op_tools.diagnosis.nan.provenance import Record, Records, address, strided
@@ -291,11 +292,13 @@ class WhyNan(Observer):
             text = f"no NaN or Inf reached a loss, a gradient or the program in {self._calls} calls"
             self._write(text, [], None, [], None)
         assert self.found is not None  # it was just written
-        lines = [f"why-nan: {self.found['verdict']}"]
-        if self.found["origin"] and self.found["origin"]["site"]:
-            lines.append(f"  at {_source_line(self.found['origin']['site'])}")
-        lines += [f"  {line}" for line in self.found["lines"]]
-        terminal.summary(self, started, lines)
+        origin, where, workaround = self.found["origin"], "", ""
+        if origin is not None:
+            where = _source_line(origin["site"]) if origin["site"] else ""
+            workaround = run_command(f"--fallback {origin['op']}")
+        problem = Problem("", where, tuple(self.found["lines"]), workaround)
+        headline = f"why-nan: {self.found['verdict']}"
+        terminal.summary(self, started, [headline, *problem.lines()])
 
 
 def _from_outside(origin: Record) -> bool:
