@@ -13,7 +13,7 @@ from deeplink import native, settings
 from deeplink.errors import DeeplinkError
 
 # What the native build writes: libraries named by a hash, objects, folders of CMake, locks.
-NATIVE = re.compile(r".+-[0-9a-f]{12}(\.so)?|objects|cmake|.+\.lock")
+NATIVE = re.compile(r".+-[0-9a-f]{12}(\.so|\.cubin)?|objects|cmake|.+\.lock")
 GRAPHS = re.compile(r"reports|failures|\w*graph")
 
 

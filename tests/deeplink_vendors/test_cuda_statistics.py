@@ -29,19 +29,37 @@ from tests.op_tools.test_statistics import DTYPES, SHAPES, values
 SOURCE = Path(device_reduction.__file__).parents[2] / "deeplink_vendors" / "cuda" / "statistics.cu"
 PIECE = 8 * BLOCK  # bytes
 SHIM = """
+#include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
+using std::max, std::min;
 #define __device__
 #define __global__
 #define __shared__ static
+#define __launch_bounds__(...)
 struct Place { unsigned int x; };
 static thread_local Place threadIdx, blockIdx;
-static constexpr Place blockDim{2};
-static std::barrier<> all(2);
+static constexpr Place blockDim{64};
+static std::barrier<> all(64), warps[] = {std::barrier<>(32), std::barrier<>(32)};
 static void __syncthreads() { all.arrive_and_wait(); }
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
+template <typename T> static T __shfl_down_sync(unsigned int, T value, unsigned int by) {
+  static T lanes[64];
+  auto& warp = warps[threadIdx.x / 32];
+  lanes[threadIdx.x] = value;
+  warp.arrive_and_wait();
+  const unsigned int from = threadIdx.x % 32 + by;
+  const T found = from < 32 ? lanes[threadIdx.x + by] : value;
+  warp.arrive_and_wait();
+  return found;
+}
+static unsigned int __vmaxu2(unsigned int a, unsigned int b) {
+  return std::max(a & 0xffffu, b & 0xffffu) | std::max(a & 0xffff0000u, b & 0xffff0000u);
+}
 static void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 template <typename To, typename From> static To as(From from) {
   To to;
@@ -54,9 +72,9 @@ static double __longlong_as_double(long long bits) { return as<double>(bits); }
 static long long __double_as_longlong(double value) { return as<long long>(value); }
 """
 GRID = """
-extern "C" void run(const Row* table, Found* results, int rows) {
+extern "C" void run(const Row* table, Result* results, int rows) {
   std::vector<std::thread> threads;
-  for (unsigned int i = 0; i < 2; i++) threads.emplace_back([=] {
+  for (unsigned int i = 0; i < 64; i++) threads.emplace_back([=] {
     threadIdx.x = i;
     for (int row = 0; row < rows; row++) {
       blockIdx.x = row, KERNEL(table, results), __syncthreads();
@@ -146,6 +164,40 @@ def test_the_kernel_finds_what_the_host_finds(library: ctypes.CDLL) -> None:
     results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
     library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
     assert (int(results[:, 6].sum()), int(results[:, 7].sum())) == (1, 1)
+
+
+def test_the_kernel_reads_chunks_and_what_is_odd_in_them(library: ctypes.CDLL) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        plain = torch.randn(5003, generator=generator).to(dtype)
+        odd = plain.clone()
+        odd[1000], odd[2001], odd[3002] = math.nan, math.inf, -math.inf
+        scales = (1e-30, 1e30) if dtype is torch.bfloat16 else (1e-6, 1e4)
+        given = [plain, odd, *(plain * scale for scale in scales), torch.zeros_like(plain)]
+        tables = [pieces(flat, False) for flat in given]
+        table = torch.tensor([row for rows in tables for row in rows], dtype=torch.int64)
+        results = torch.zeros(len(table), FIELDS, dtype=torch.int64)
+        library.run(*(ctypes.c_void_p(t.data_ptr()) for t in (table, results)), len(table))
+        for tensor, found in zip(
+            given, found_in(results, list(map(len, tables)), given, False), strict=True
+        ):
+            host = statistics.of(tensor)
+            assert (found.hash, found.min, found.max) == (host.hash, host.min, host.max), dtype
+            assert found.nonfinite == host.nonfinite
+            assert found.norm == pytest.approx(host.norm, rel=1e-6)
+            total = tensor[tensor.isfinite()].double().abs().mean().item()
+            assert found.mean == pytest.approx(host.mean, abs=1e-6 * total)
+
+
+def test_the_kernel_leaves_out_the_hash(library: ctypes.CDLL) -> None:
+    tensor = values((3000,), torch.bfloat16)
+    rows = [(address, size, kind + 64) for address, size, kind in pieces(tensor, False)]
+    table, results = torch.tensor(rows), torch.zeros(len(rows), FIELDS, dtype=torch.int64)
+    library.run(*(ctypes.c_void_p(each.data_ptr()) for each in (table, results)), len(table))
+    (found,) = found_in(results, [len(rows)], [tensor], False)
+    host = statistics.of(tensor)
+    assert (found.min, found.max, found.nonfinite) == (host.min, host.max, host.nonfinite)
+    assert results[:, :2].eq(0).all()
 
 
 def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctypes.CDLL) -> None:

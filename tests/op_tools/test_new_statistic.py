@@ -50,10 +50,16 @@ ZEROS = (
     (REFERENCE, "    nonfinite: int = 0\n", "    nonfinite: int = 0\n    zeros: int = 0\n"),
     (REFERENCE, "        nonfinite,\n", "        nonfinite,\n        times * zeros,\n"),
     (GPU, "whole_t finite, nans;", "whole_t finite, zeros, nans;"),
-    (GPU, "whole_t finite = 0, nans = 0;", "whole_t finite = 0, zeros = 0, nans = 0;"),
-    (GPU, "      finite++;", "      finite++, zeros += value == 0;"),
-    (GPU, "squares, finite, nans};", "squares, finite, zeros, nans};"),
+    (GPU, "int finite = 0, nans = 0;", "int finite = 0, zeros = 0, nans = 0;"),
+    (GPU, "    fields.finite++;", "    fields.finite++, fields.zeros += value == 0;"),
+    (GPU, "bool good() const {", "bool good() const {\n    return false;"),  # value by value
+    (GPU, "(whole_t)fields.finite,", "(whole_t)fields.finite, (whole_t)fields.zeros,"),
     (GPU, "  to.finite += from.finite,", "  to.zeros += from.zeros, to.finite += from.finite,"),
+    (
+        GPU,
+        "    other.nans = ",
+        "    other.zeros = __shfl_down_sync(all, result.zeros, half);\n    other.nans = ",
+    ),
 )
 PROGRAM = """
 import json, pathlib, sys, torch, op_tools

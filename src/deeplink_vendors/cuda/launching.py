@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that are compiled on first use, by the compiler that comes with torch: they read a table
-from the host's pinned memory and write their results there, so that there is a launch and no copy.
+"""Kernels that are compiled on first use, by the compiler that comes with torch, and cached on disk.
+
+They read a table from the host's pinned memory and write their results there, so that there is a
+launch and no copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from deeplink import settings
 
 THREADS = 256  # as in the sources
 ROOM = 1 << 18  # bytes that are kept for the next time
@@ -66,8 +73,30 @@ def _taken(size: int) -> Tensor:
 @cache
 def _kernel(source: Path, name: str, index: int) -> Any:
     """The kernel on a device, which a module of code belongs to."""
+    # private in torch 2.11 to 2.13, where torch.cuda._compile_kernel is these two calls
+    from torch.cuda._utils import _cuda_load_module
+
     with torch.cuda.device(index):
-        return torch.cuda._compile_kernel(source.read_text(), name).func
+        return _cuda_load_module(_binary(source, name), [name])[name].func
+
+
+def _binary(source: Path, name: str) -> bytes:
+    """The compiled kernel for the current device, from the cache where it is there."""
+    from torch.cuda._utils import _nvrtc_compile
+
+    text = source.read_text()
+    what = torch.__version__, torch.cuda.get_device_capability(), name, text
+    key = hashlib.sha256(repr(what).encode()).hexdigest()[:12]
+    file = settings.DIPU_BUILD_DIR.get() / f"{source.stem}-{key}.cubin"
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    binary: bytes = _nvrtc_compile(text, name)[0]
+    part = file.with_name(f"{file.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):  # a cache that cannot be written is done without
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(binary)
+        part.replace(file)
+    return binary
 
 
 def addresses(source: Path, name: str, index: int) -> tuple[int, int, int, int]:

@@ -1,95 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of memory reduced, one by each block of threads: see statistics.py beside this file.
+// Statistics of pieces of memory, one piece by each block of threads: see statistics.py in this
+// folder.
 //
-// A piece is at most one block of the hash of op_tools/tensors/statistics.py: 16384 words of 8 bytes, whose
-// bytes behind the last whole word count as a word that is filled up with zeros.
+// A piece is at most one block of the hash of op_tools/tensors/statistics_reference.py: 16384 words
+// of 8 bytes. The bytes behind the last whole word count as a word that is filled up with zeros.
+//
+// Contiguous floating-point values are read in chunks of 16 bytes by each thread. A chunk of finite
+// values of half precision is reduced in float32, and added to the sums in float64; any other chunk
+// is read value by value, as are the other types and non-contiguous values.
 
 typedef unsigned long long word_t;
 typedef long long whole_t;
 
-const whole_t kHashOnly = 16, kGaps = 32, kDims = 8;
-const int kFirst = 8;  // bits of the kind before the number of the first element
+const whole_t kHashOnly = 16, kGaps = 32, kNoHash = 64, kDims = 8;
+const int kFirst = 8;   // bits of the kind before the number of the first element
+const int kLoads = 4;   // of 16 bytes, in a chunk
+const int kWords = 2 * kLoads;
+const int kMostWarps = 32;
 
 struct Row {  // of the table
   word_t address;
   whole_t bytes, kind;
 };
 
-struct Gaps {  // values that do not lie one after the other; the innermost dimension first
+struct Gaps {  // the layout of non-contiguous values; the innermost dimension first
   word_t address;
   whole_t dims;
   whole_t sizes_strides[2 * kDims];
 };
 const int kGapsWords = sizeof(Gaps) / sizeof(whole_t);
 
-struct Found {
+struct Result {
   word_t sum, upper;  // of the hash
   word_t low, high;   // the bits of a double, or whole
   double total, squares;
   whole_t finite, nans;
 };
 
-__device__ word_t key_of(word_t place) {
+__device__ word_t key_of(unsigned int place) {
   word_t state = (place + 1) * 0x9E3779B97F4A7C15ull;
   state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9ull;
   state = (state ^ (state >> 27)) * 0x94D049BB133111EBull;
   return (state ^ (state >> 31)) | 1;
 }
 
-// How the bits of an element are read; the order of the kinds is that of op_tools/tensors/statistics.py.
-struct Float32 {
-  typedef unsigned int Bits;
-  typedef double Value;
-  static __device__ bool finite(Bits bits) { return (bits & 0x7f800000u) != 0x7f800000u; }
-  static __device__ bool nan(Bits bits) { return (bits & 0x7fffffffu) > 0x7f800000u; }
-  static __device__ double value(Bits bits) { return (double)__int_as_float((int)bits); }
-};
-
-struct Float64 {
-  typedef word_t Bits;
-  typedef double Value;
-  static __device__ bool finite(Bits bits) { return (bits & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
-  static __device__ bool nan(Bits bits) { return (bits & 0x7fffffffffffffffull) > 0x7ff0000000000000ull; }
-  static __device__ double value(Bits bits) { return __longlong_as_double((whole_t)bits); }
-};
-
-struct BFloat16 {
-  typedef unsigned short Bits;
-  typedef double Value;
-  static __device__ bool finite(Bits bits) { return (bits & 0x7f80) != 0x7f80; }
-  static __device__ bool nan(Bits bits) { return (bits & 0x7fff) > 0x7f80; }
-  static __device__ double value(Bits bits) { return (double)__int_as_float((int)((unsigned int)bits << 16)); }
-};
-
-struct Float16 {
-  typedef unsigned short Bits;
-  typedef double Value;
-  static __device__ bool finite(Bits bits) { return (bits & 0x7c00) != 0x7c00; }
-  static __device__ bool nan(Bits bits) { return (bits & 0x7fff) > 0x7c00; }
-  static __device__ double value(Bits bits) {
-    // as if its exponent were float32's, which is 112 off; exact, of subnormals too
-    const float scaled = __int_as_float((int)((unsigned int)(bits & 0x7fff) << 13)) * 5.192296858534828e33f;
-    return (double)(bits & 0x8000 ? -scaled : scaled);
-  }
-};
-
-template <typename Unsigned, typename Signed>
-struct Whole {
-  typedef Unsigned Bits;
-  typedef whole_t Value;
-  static __device__ bool finite(Bits) { return true; }
-  static __device__ bool nan(Bits) { return false; }
-  static __device__ whole_t value(Bits bits) { return (whole_t)(Signed)bits; }
-};
-
 __device__ word_t bits_of(double value) { return (word_t)__double_as_longlong(value); }
 __device__ word_t bits_of(whole_t value) { return (word_t)value; }
 __device__ double double_of(word_t bits) { return __longlong_as_double((whole_t)bits); }
 
 template <typename Value>
-struct Bounds {
-  static __device__ Value of(word_t bits);
-};
+struct Bounds;
 template <>
 struct Bounds<double> {
   static __device__ double of(word_t bits) { return double_of(bits); }
@@ -103,17 +63,198 @@ struct Bounds<whole_t> {
   static __device__ whole_t most() { return 0x7fffffffffffffffll; }
 };
 
+// What a thread has read.
+template <typename Value>
+struct Fields {
+  word_t sum = 0, upper = 0;
+  Value low = Bounds<Value>::most(), high = Bounds<Value>::least();
+  double total = 0, squares = 0;
+  unsigned int finite = 0, nans = 0;
+
+  __device__ void hash(word_t word, unsigned int place) {
+    const word_t key = key_of(place);
+    sum += word * key;
+    upper += (word >> 32) * key;
+  }
+  __device__ void bound(Value least, Value most) {
+    low = least < low ? least : low;
+    high = most > high ? most : high;
+  }
+};
+
+// How the bits of an element are read; the order of the kinds is that of op_tools/tensors/statistics.py.
+// `Chunk` reduces finite values of several words; void: it has none.
+struct Float32 {
+  typedef unsigned int Bits;
+  typedef double Value;
+  static __device__ bool finite(Bits bits) { return (bits & 0x7f800000u) != 0x7f800000u; }
+  static __device__ bool nan(Bits bits) { return (bits & 0x7fffffffu) > 0x7f800000u; }
+  static __device__ double value(Bits bits) { return (double)__int_as_float((int)bits); }
+
+  struct Chunk {
+    unsigned int top = 0;  // the largest magnitude
+    float low = 3.402823466e38f, high = -3.402823466e38f;
+    double total = 0, squares = 0;
+
+    __device__ void add(unsigned int bits) {
+      top = max(top, bits & 0x7fffffffu);
+      const float value = __int_as_float((int)bits);
+      low = fminf(low, value);
+      high = fmaxf(high, value);
+      total += (double)value;
+      squares += (double)value * (double)value;
+    }
+    __device__ bool good() const { return top < 0x7f800000u; }
+    __device__ void bound(Fields<double>& fields) const { fields.bound((double)low, (double)high); }
+  };
+};
+
+struct Float64 {
+  typedef word_t Bits;
+  typedef double Value;
+  typedef void Chunk;
+  static __device__ bool finite(Bits bits) { return (bits & 0x7ff0000000000000ull) != 0x7ff0000000000000ull; }
+  static __device__ bool nan(Bits bits) { return (bits & 0x7fffffffffffffffull) > 0x7ff0000000000000ull; }
+  static __device__ double value(Bits bits) { return double_of(bits); }
+};
+
+// Two values of half precision in 32 bits.
+template <typename Half>
+struct HalfChunk {
+  unsigned int top = 0, low = Half::kMost, high = Half::kMost | 0x80008000u;
+  float total = 0, squares = 0;
+
+  __device__ void add(unsigned int pair) {
+    top = __vmaxu2(top, pair & 0x7fff7fffu);
+    float first, second;
+    Half::widen(pair, first, second);
+    low = Half::lesser(low, pair);
+    high = Half::greater(high, pair);
+    total += first + second;
+    squares = fmaf(first, first, fmaf(second, second, squares));
+  }
+  // All are finite, and no square was lost in float32.
+  __device__ bool good() const {
+    if ((top & 0xffffu) >= Half::kInfinite || (top >> 16) >= Half::kInfinite) return false;
+    return top == 0 || (squares > 1e-24f && squares < 3e38f);
+  }
+  __device__ void bound(Fields<double>& fields) const {
+    float least, most, other;
+    Half::widen(low, least, other);
+    least = fminf(least, other);
+    Half::widen(high, most, other);
+    fields.bound((double)least, (double)fmaxf(most, other));
+  }
+};
+
+struct BFloat16 {
+  typedef unsigned short Bits;
+  typedef double Value;
+  typedef HalfChunk<BFloat16> Chunk;
+  static const unsigned int kMost = 0x7f7f7f7fu, kInfinite = 0x7f80u;
+  static __device__ bool finite(Bits bits) { return (bits & 0x7f80) != 0x7f80; }
+  static __device__ bool nan(Bits bits) { return (bits & 0x7fff) > 0x7f80; }
+  static __device__ double value(Bits bits) { return (double)__int_as_float((int)((unsigned int)bits << 16)); }
+  static __device__ void widen(unsigned int pair, float& first, float& second) {
+    first = __int_as_float((int)(pair << 16));
+    second = __int_as_float((int)(pair & 0xffff0000u));
+  }
+  static __device__ unsigned int lesser(unsigned int one, unsigned int other) {
+#if __CUDA_ARCH__ >= 800
+    unsigned int made;
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(one), "r"(other));
+    return made;
+#else
+    return by_parts<false>(one, other);
+#endif
+  }
+  static __device__ unsigned int greater(unsigned int one, unsigned int other) {
+#if __CUDA_ARCH__ >= 800
+    unsigned int made;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(one), "r"(other));
+    return made;
+#else
+    return by_parts<true>(one, other);
+#endif
+  }
+  template <bool kGreater>
+  static __device__ unsigned int by_parts(unsigned int one, unsigned int other) {
+    float a, b, c, d;
+    widen(one, a, b);
+    widen(other, c, d);
+    const float first = kGreater ? fmaxf(a, c) : fminf(a, c), second = kGreater ? fmaxf(b, d) : fminf(b, d);
+    return ((unsigned int)__float_as_int(first) >> 16) | ((unsigned int)__float_as_int(second) & 0xffff0000u);
+  }
+};
+
+struct Float16 {
+  typedef unsigned short Bits;
+  typedef double Value;
+  typedef HalfChunk<Float16> Chunk;
+  static const unsigned int kMost = 0x7bff7bffu, kInfinite = 0x7c00u;
+  static __device__ bool finite(Bits bits) { return (bits & 0x7c00) != 0x7c00; }
+  static __device__ bool nan(Bits bits) { return (bits & 0x7fff) > 0x7c00; }
+  static __device__ double value(Bits bits) {
+    return (double)wide(bits);
+  }
+  static __device__ void widen(unsigned int pair, float& first, float& second) {
+#if __CUDA_ARCH__ >= 530
+    asm("{.reg .f16 low, high;\n mov.b32 {low, high}, %2;\n cvt.f32.f16 %0, low;\n cvt.f32.f16 %1, high;}"
+        : "=f"(first), "=f"(second)
+        : "r"(pair));
+#else
+    first = wide(pair & 0xffffu);
+    second = wide(pair >> 16);
+#endif
+  }
+  static __device__ float wide(unsigned int bits) {
+    // as if its exponent were float32's, which is 112 off; exact, of subnormals too
+    const float scaled = __int_as_float((int)((bits & 0x7fff) << 13)) * 5.192296858534828e33f;
+    return bits & 0x8000 ? -scaled : scaled;
+  }
+  static __device__ unsigned int lesser(unsigned int one, unsigned int other) {
+    return greater(one ^ 0x80008000u, other ^ 0x80008000u) ^ 0x80008000u;
+  }
+  static __device__ unsigned int greater(unsigned int one, unsigned int other) {
+#if __CUDA_ARCH__ >= 800
+    unsigned int made;
+    asm("max.f16x2 %0, %1, %2;" : "=r"(made) : "r"(one), "r"(other));
+    return made;
+#else
+    float a, b, c, d;
+    widen(one, a, b);
+    widen(other, c, d);
+    return (a < c ? other & 0xffffu : one & 0xffffu) | (b < d ? other & 0xffff0000u : one & 0xffff0000u);
+#endif
+  }
+};
+
+template <typename Unsigned, typename Signed>
+struct Whole {
+  typedef Unsigned Bits;
+  typedef whole_t Value;
+  typedef void Chunk;
+  static __device__ bool finite(Bits) { return true; }
+  static __device__ bool nan(Bits) { return false; }
+  static __device__ whole_t value(Bits bits) { return (whole_t)(Signed)bits; }
+};
+
 template <typename Bits>
 struct Values {
   const Bits* data;
-  const Gaps* gaps;  // null: there are none
+  const Gaps* gaps;  // null: the values are contiguous
   whole_t first;
+  bool runs;  // the innermost dimension is made of whole words
 
   __device__ Values(const Row& row, const Gaps* gaps)
-      : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {}
+      : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {
+    const whole_t each = 8 / sizeof(Bits);
+    runs = gaps && gaps->address % 8 == 0 && gaps->sizes_strides[1] == 1 && first % each == 0 &&
+           gaps->sizes_strides[0] % each == 0;
+    for (int dim = 1; runs && dim < gaps->dims; dim++) runs = gaps->sizes_strides[2 * dim + 1] % each == 0;
+  }
 
-  __device__ Bits at(whole_t place) const {
-    if (!gaps) return data[place];
+  __device__ whole_t offset_of(whole_t place) const {
     word_t rest = (word_t)(first + place);
     whole_t offset = 0;
     for (whole_t dim = 0; dim < gaps->dims; dim++) {
@@ -123,58 +264,94 @@ struct Values {
       offset += (whole_t)(rest - next * size) * gaps->sizes_strides[2 * dim + 1];
       rest = next;
     }
-    return data[offset];
+    return offset;
   }
 
   // The word at a place: memory may lie on the boundary of an element alone.
-  __device__ word_t word_at(whole_t place, whole_t elements, bool aligned) const {
+  __device__ word_t word_at(unsigned int place, whole_t elements, bool aligned) const {
     const int each = 8 / sizeof(Bits);
-    const whole_t from = place * each;
-    if (aligned && from + each <= elements) return ((const word_t*)data)[place];
+    const whole_t from = (whole_t)place * each;
+    const bool whole = from + each <= elements;
+    if (whole && aligned) return ((const word_t*)data)[place];
+    if (whole && runs) return *(const word_t*)(data + offset_of(from));
     word_t made = 0;
-    for (int i = 0; i < each && from + i < elements; i++) made |= (word_t)at(from + i) << (8 * sizeof(Bits) * i);
+    for (int i = 0; i < each && from + i < elements; i++)
+      made |= (word_t)data[gaps ? offset_of(from + i) : from + i] << (8 * sizeof(Bits) * i % 64);
     return made;
   }
 };
 
+// The values of a word, the first `count` of them, one by one.
 template <typename Kind>
-__device__ void add(Found& found, const Row& row, const Gaps* gaps, bool numbers) {
+__device__ void add_values(Fields<typename Kind::Value>& fields, word_t word, int count) {
   typedef typename Kind::Bits Bits;
-  typedef typename Kind::Value Value;
-  const Values<Bits> values(row, gaps);
-  const whole_t elements = row.bytes / (whole_t)sizeof(Bits), words = (row.bytes + 7) / 8;
-  const int each = 8 / sizeof(Bits);
-  const bool aligned = !gaps && row.address % 8 == 0;
-  Value low = Bounds<Value>::most(), high = Bounds<Value>::least();
-  double total = 0, squares = 0;
-  word_t sum = 0, upper = 0;
-  whole_t finite = 0, nans = 0;
 #pragma unroll 1
-  for (whole_t place = threadIdx.x; place < words; place += blockDim.x) {
-    const word_t word = values.word_at(place, elements, aligned), key = key_of((word_t)place);
-    sum += word * key;
-    upper += (word >> 32) * key;
-    if (!numbers) continue;
-    for (int i = 0; i < each; i++) {
-      if (place * each + i >= elements) break;
-      const Bits bits = (Bits)(word >> (8 * sizeof(Bits) * i % 64));
-      if (!Kind::finite(bits)) {
-        nans += Kind::nan(bits);
-        continue;
-      }
-      const Value value = Kind::value(bits);
-      low = value < low ? value : low;
-      high = value > high ? value : high;
-      total += (double)value;
-      squares += (double)value * (double)value;
-      finite++;
+  for (int i = 0; i < count; i++) {
+    const Bits bits = (Bits)(word >> (8 * sizeof(Bits) * i % 64));
+    if (!Kind::finite(bits)) {
+      fields.nans += Kind::nan(bits);
+      continue;
     }
+    const typename Kind::Value value = Kind::value(bits);
+    fields.bound(value, value);
+    fields.total += (double)value;
+    fields.squares += (double)value * (double)value;
+    fields.finite++;
   }
-  found = {sum, upper, bits_of(low), bits_of(high), total, squares, finite, nans};
 }
 
+// All whole chunks of every thread; returns how many words they are.
+template <typename Kind, typename Chunk>
+struct Chunks {
+  static __device__ unsigned int add(Fields<double>& fields, const Row& row, bool hashes, bool numbers) {
+    const unsigned int threads = blockDim.x, count = (unsigned int)(row.bytes / 8) / (kWords * threads);
+    const ulonglong2* data = (const ulonglong2*)row.address;
+    const int each = 8 / sizeof(typename Kind::Bits);
+    for (unsigned int at = 0; at < count; at++) {
+      const unsigned int from = at * kLoads * threads + threadIdx.x;
+      ulonglong2 words[kLoads];
+#pragma unroll
+      for (int load = 0; load < kLoads; load++) words[load] = data[from + load * threads];
+      Chunk chunk;
+#pragma unroll
+      for (int load = 0; load < kLoads; load++) {
+        const word_t first = words[load].x, second = words[load].y;
+        if (hashes) {
+          const unsigned int place = 2 * (from + load * threads);
+          fields.hash(first, place);
+          fields.hash(second, place + 1);
+        }
+        if (numbers) {
+          chunk.add((unsigned int)first);
+          chunk.add((unsigned int)(first >> 32));
+          chunk.add((unsigned int)second);
+          chunk.add((unsigned int)(second >> 32));
+        }
+      }
+      if (!numbers) continue;
+      if (chunk.good()) {
+        chunk.bound(fields);
+        fields.total += (double)chunk.total;
+        fields.squares += (double)chunk.squares;
+        fields.finite += kWords * each;
+        continue;
+      }
+#pragma unroll 1
+      for (int word = 0; word < kWords; word++) {  // read again: to keep them would cost registers
+        const ulonglong2 pair = data[from + word / 2 * threads];
+        add_values<Kind>(fields, word % 2 ? pair.y : pair.x, each);
+      }
+    }
+    return count * kWords * threads;
+  }
+};
+template <typename Kind>
+struct Chunks<Kind, void> {
+  static __device__ unsigned int add(Fields<typename Kind::Value>&, const Row&, bool, bool) { return 0; }
+};
+
 template <typename Value>
-__device__ void merge(Found& to, const Found& from) {
+__device__ void merge(Result& to, const Result& from) {
   to.sum += from.sum, to.upper += from.upper;
   to.total += from.total, to.squares += from.squares;
   to.finite += from.finite, to.nans += from.nans;
@@ -182,41 +359,87 @@ __device__ void merge(Found& to, const Found& from) {
   if (Bounds<Value>::of(from.high) > Bounds<Value>::of(to.high)) to.high = from.high;
 }
 
-template <typename Kind>
-__device__ void reduce(Found* shared, const Row& row, const Gaps* gaps, bool numbers) {
-  add<Kind>(shared[threadIdx.x], row, gaps, numbers);
-  for (unsigned int half = blockDim.x / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) merge<typename Kind::Value>(shared[threadIdx.x], shared[threadIdx.x + half]);
+// Merges the results of the first `count` lanes of a warp, a power of two, into that of lane 0.
+template <typename Value>
+__device__ void merge_lanes(Result& result, unsigned int count) {
+  const unsigned int all = 0xffffffffu;
+  for (unsigned int half = count / 2; half > 0; half /= 2) {
+    Result other;
+    other.sum = __shfl_down_sync(all, result.sum, half);
+    other.upper = __shfl_down_sync(all, result.upper, half);
+    other.low = __shfl_down_sync(all, result.low, half);
+    other.high = __shfl_down_sync(all, result.high, half);
+    other.total = __shfl_down_sync(all, result.total, half);
+    other.squares = __shfl_down_sync(all, result.squares, half);
+    other.finite = __shfl_down_sync(all, result.finite, half);
+    other.nans = __shfl_down_sync(all, result.nans, half);
+    merge<Value>(result, other);
   }
 }
 
-extern "C" __global__ void reduce_pieces(const Row* table, Found* results) {
-  __shared__ Found shared[256];
-  __shared__ Gaps described;
-  const Row row = table[blockIdx.x];
-  const bool numbers = !(row.kind & kHashOnly);
-  const Gaps* gaps = row.kind & kGaps ? &described : 0;
+// The result is in thread 0.
+template <typename Kind>
+__device__ Result reduce(Result* of_warps, const Row& row, const Gaps* gaps) {
+  typedef typename Kind::Value Value;
+  typedef typename Kind::Bits Bits;
+  const bool hashes = !(row.kind & kNoHash), numbers = !(row.kind & kHashOnly);
+  const int each = 8 / sizeof(Bits);
+  const whole_t elements = row.bytes / (whole_t)sizeof(Bits);
+  const unsigned int words = (unsigned int)((row.bytes + 7) / 8);
+  Fields<Value> fields;
+  unsigned int done = 0;
+  if (!gaps && row.address % 16 == 0) done = Chunks<Kind, typename Kind::Chunk>::add(fields, row, hashes, numbers);
+  const Values<Bits> values(row, gaps);
+  const bool aligned = !gaps && row.address % 8 == 0;
+#pragma unroll 1
+  for (unsigned int place = done + threadIdx.x; place < words; place += blockDim.x) {
+    const word_t word = values.word_at(place, elements, aligned);
+    if (hashes) fields.hash(word, place);
+    const whole_t left = elements - (whole_t)place * each;
+    if (numbers) add_values<Kind>(fields, word, left < each ? (int)left : each);
+  }
+  Result result = {fields.sum,   fields.upper,   bits_of(fields.low),    bits_of(fields.high),
+                   fields.total, fields.squares, (whole_t)fields.finite, (whole_t)fields.nans};
+  merge_lanes<Value>(result, 32);
+  const unsigned int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) of_warps[warp] = result;
+  __syncthreads();
+  if (warp > 0) return result;
+  result = of_warps[threadIdx.x % warps];
+  merge_lanes<Value>(result, warps);
+  return result;
+}
+
+// The number of threads is a multiple of 32, and a power of two.
+extern "C" __global__ void __launch_bounds__(256, 4) reduce_pieces(const Row* table, Result* results) {
+  __shared__ Result of_warps[kMostWarps];
+  __shared__ Gaps layout;
+  __shared__ Row shared_row;
+  if (threadIdx.x < 3) ((whole_t*)&shared_row)[threadIdx.x] = ((const whole_t*)(table + blockIdx.x))[threadIdx.x];
+  __syncthreads();
+  const Row row = shared_row;
+  const Gaps* gaps = row.kind & kGaps ? &layout : 0;
   if (gaps) {  // the host's memory is far
-    for (int i = threadIdx.x; i < kGapsWords; i += blockDim.x) ((whole_t*)&described)[i] = ((const whole_t*)row.address)[i];
+    for (int i = threadIdx.x; i < kGapsWords; i += blockDim.x) ((whole_t*)&layout)[i] = ((const whole_t*)row.address)[i];
     __syncthreads();
   }
+  Result result;
   switch (row.kind % 16) {
-    case 0: reduce<Float32>(shared, row, gaps, numbers); break;
-    case 1: reduce<Float64>(shared, row, gaps, numbers); break;
-    case 2: reduce<BFloat16>(shared, row, gaps, numbers); break;
-    case 3: reduce<Float16>(shared, row, gaps, numbers); break;
-    case 4: reduce<Whole<word_t, whole_t>>(shared, row, gaps, numbers); break;
-    case 5: reduce<Whole<unsigned int, int>>(shared, row, gaps, numbers); break;
-    case 6: reduce<Whole<unsigned short, short>>(shared, row, gaps, numbers); break;
-    case 7: reduce<Whole<unsigned char, signed char>>(shared, row, gaps, numbers); break;
-    default: reduce<Whole<unsigned char, unsigned char>>(shared, row, gaps, numbers);
+    case 0: result = reduce<Float32>(of_warps, row, gaps); break;
+    case 1: result = reduce<Float64>(of_warps, row, gaps); break;
+    case 2: result = reduce<BFloat16>(of_warps, row, gaps); break;
+    case 3: result = reduce<Float16>(of_warps, row, gaps); break;
+    case 4: result = reduce<Whole<word_t, whole_t>>(of_warps, row, gaps); break;
+    case 5: result = reduce<Whole<unsigned int, int>>(of_warps, row, gaps); break;
+    case 6: result = reduce<Whole<unsigned short, short>>(of_warps, row, gaps); break;
+    case 7: result = reduce<Whole<unsigned char, signed char>>(of_warps, row, gaps); break;
+    default: result = reduce<Whole<unsigned char, unsigned char>>(of_warps, row, gaps);
   }
   if (threadIdx.x > 0) return;
-  Found& found = results[blockIdx.x];
-  const whole_t nans = shared[0].nans;
-  shared[0].nans = Bounds<whole_t>::least();  // not yet: the host may look for it
-  found = shared[0];
+  Result& out = results[blockIdx.x];
+  const whole_t nans = result.nans;
+  result.nans = Bounds<whole_t>::least();  // missing: the host may read it already
+  out = result;
   __threadfence_system();
-  *(volatile whole_t*)&found.nans = nans;
+  *(volatile whole_t*)&out.nans = nans;
 }

@@ -32,9 +32,9 @@ def start(table: Tensor, device: torch.device) -> Callable[[], Tensor]:
 
 def _reduced(address: int, size: int, kind: int) -> list[int]:
     data = bytes((ctypes.c_char * size).from_address(address))
-    if kind >= 16:  # the hash alone
+    if kind & 16:  # the hash alone
         return [*sums_of(data), *[0] * (FIELDS - 2)]
-    values = torch.frombuffer(bytearray(data), dtype=DTYPES[kind])
+    values = torch.frombuffer(bytearray(data), dtype=DTYPES[kind % 16])
     return [*sums_of(data), *map(_bits, fields_of(values))]
 
 

@@ -24,7 +24,7 @@ static py::list measure_address(uintptr_t address, size_t count, int kind, bool 
   {
     py::gil_scoped_release release;
     found = measure(reinterpret_cast<const uint8_t*>(address), count, static_cast<Kind>(kind),
-                    hash_only, times);
+                    hash_only ? Reads::hash : Reads::everything, times);
   }
   py::list numbers;
   numbers.append(found.hash);

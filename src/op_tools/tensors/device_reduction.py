@@ -4,7 +4,8 @@
 The vendor's module (`Vendor.statistics`) has one function, `start(table, device)`, which reduces
 pieces of the device's memory in its current stream and waits for nothing; a RuntimeError says that
 it cannot. The table is an int64 tensor on the host with a row for each piece: its address, its
-size in bytes, and the kind of its values (the table in statistics.py; 16 more: the hash alone). A
+size in bytes, and the kind of its values (the table in statistics.py; 16 more: the hash alone;
+64 more: the hash is not used, and may be anything). A
 piece is at most a block of the hash. What `start` returns waits, and gives int64 on the host, a
 row for each piece: the two sums of the hash (a last part of a word is filled up with zeros) and the
 fields of statistics_reference.py, of which the last is a count. Fields that are no counts are the

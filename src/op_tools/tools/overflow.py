@@ -24,6 +24,7 @@ from op_tools.core.dispatch import Plan
 from op_tools.core.native_library import NativeSink, call_headers
 from op_tools.core.options import Options
 from op_tools.core.tool import Observer, Started
+from op_tools.core.worker import Periodic
 from op_tools.tensors.finite import Health, health
 from op_tools.tensors.host_transfer import mapped
 from op_tools.tensors.mutation import written_by_schema
@@ -89,10 +90,11 @@ class OpOverflowCheck(Observer):
             "OpOverflowCheck",
             settings.OP_TOOLS_MAX_CACHE_SIZE.get(),
             lambda tensor: '{"skipped":"not read"}',
-            lambda: tool._read(everything=False),
+            lambda: tool._reader.wake(),
             nonfinite_only=True,
         )
         if self._sink is not None:
+            self._reader = Periodic(lambda: tool._read(everything=False))
             headers = call_headers(self.device_filter(), _site, json.dumps)
             self.native = NativeSink(self._sink, headers, self)
 
@@ -130,10 +132,8 @@ class OpOverflowCheck(Observer):
         """Judges the recorded calls with NaN or Inf; `everything`: waits for the device."""
         if self._sink is None:
             return
-        with dispatch.unseen():
-            lines = self._sink.take(everything).splitlines()
-        with self._lock:
-            for line in lines:
+        with self._lock, dispatch.unseen():  # so that calls are judged in their order
+            for line in self._sink.take(everything).splitlines():
                 self._judge(*_parsed(json.loads(line)))
 
     # Calls that Python observes.
@@ -211,6 +211,8 @@ class OpOverflowCheck(Observer):
         terminal.say(terminal.grid(columns, rows))
 
     def finish(self, started: Started) -> None:
+        if self._sink is not None:
+            self._reader.close()
         lines = [
             f"OpOverflowCheck: {started.applied} calls checked, {self.count} made NaN or Inf of "
             f"finite arguments, {self.propagated} were given NaN or Inf and passed it on"

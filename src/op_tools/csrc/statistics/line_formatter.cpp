@@ -150,7 +150,7 @@ void LineFormatter::append_pending(int64_t number, bool keeps) {
 
 void LineFormatter::append_statistics(const Measured& found) {
   for (const Statistic& one : kStatistics) {
-    if (hash_only_ || !(one.always || nonfinite_only_)) continue;
+    if (reads_ == Reads::hash || !(one.always || nonfinite_only_)) continue;
     ((text += '"') += one.name) += "\":";
     const Number number = one.of(found);
     if (number.kind == Number::whole) append_number(text, number.exact);
@@ -158,6 +158,7 @@ void LineFormatter::append_statistics(const Measured& found) {
     else text += "null";
     text += ',';
   }
+  if (reads_ == Reads::fields) return text.pop_back();
   text += "\"hash\":\"";
   for (int shift = 60; shift >= 0; shift -= 4)
     text += "0123456789abcdef"[(found.hash >> shift) & 15];

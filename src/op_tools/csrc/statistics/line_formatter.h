@@ -17,9 +17,9 @@ void append_number(std::string& to, int64_t value);
 // in a result, with the statistics of all their tensors in them instead of references.
 class LineFormatter {
  public:
-  LineFormatter(DeviceReducer& reducer, bool hash_only, bool nonfinite_only)
+  LineFormatter(DeviceReducer& reducer, Reads reads, bool nonfinite_only)
       : reducer_(reducer),
-        hash_only_(hash_only),
+        reads_(reads),
         nonfinite_only_(nonfinite_only) {}
 
   std::string text;
@@ -50,7 +50,8 @@ class LineFormatter {
   void append_pending(int64_t number, bool keeps);
 
   DeviceReducer& reducer_;
-  const bool hash_only_, nonfinite_only_;
+  const Reads reads_;
+  const bool nonfinite_only_;
   size_t start_ = 0;  // of the line that is being formatted
   bool first_ = true, any_mutated_ = false, nonfinite_ = false;
   Key at_{};

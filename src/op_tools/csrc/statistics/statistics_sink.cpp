@@ -41,16 +41,18 @@ StatisticsSink::StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_o
                                py::function described, py::function window, py::function starter,
                                py::function launcher, py::function flush, py::function problem)
     : limit(limit),
-      hash_only_(hash_only),
+      reads_(hash_only        ? Reads::hash
+             : nonfinite_only ? Reads::fields
+                              : Reads::everything),
       all_inputs_(all_inputs),
       nonfinite_only_(nonfinite_only),
       described_(std::move(described)),
       flush_(std::move(flush)),
       problem_(problem),
       host_(std::move(window)),
-      reducer_(hash_only, std::move(starter), std::move(launcher),
+      reducer_(reads_, std::move(starter), std::move(launcher),
                report_without_operator(problem)),
-      formatter_(reducer_, hash_only, nonfinite_only) {}
+      formatter_(reducer_, reads_, nonfinite_only) {}
 
 StatisticsSink::~StatisticsSink() {
   py::gil_scoped_acquire gil;  // the last owner may be a call in another thread
@@ -87,7 +89,7 @@ void StatisticsSink::measure(CallLog& to, Batch& batch, const at::Tensor& tensor
     layout.gather(data, memory.data());
     data = memory.data();
   }
-  to.measured(op_tools::measure(data, layout.count * type.parts, kind, hash_only_, layout.times));
+  to.measured(op_tools::measure(data, layout.count * type.parts, kind, reads_, layout.times));
 }
 
 bool StatisticsSink::put_reference(CallLog& to, const at::Tensor& tensor) {
@@ -258,7 +260,7 @@ std::string StatisticsSink::marked_text(std::string_view log) {
   struct Marker : LineFormatter {
     using LineFormatter::LineFormatter;
     void pending(int64_t number) { append_mark(text, number), text += '}'; }
-  } marker(reducer_, hash_only_, false);
+  } marker(reducer_, reads_, false);
   CallLog::read(log, marker);
   return marker.text;
 }

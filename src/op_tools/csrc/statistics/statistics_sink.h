@@ -72,7 +72,8 @@ class StatisticsSink : public Sink, public std::enable_shared_from_this<Statisti
   void format(bool everything);
   std::string marked_text(std::string_view log);
 
-  const bool hash_only_, all_inputs_, nonfinite_only_;
+  const Reads reads_;
+  const bool all_inputs_, nonfinite_only_;
   py::function described_, flush_, problem_;
   HostView host_;
   DeviceReducer reducer_;

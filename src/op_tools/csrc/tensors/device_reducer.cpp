@@ -21,7 +21,7 @@ namespace {
 
 // Of the table: see op_tools/tensors/device_reduction.py.
 constexpr int64_t kPiece = 8 * kBlock;  // bytes of a row
-constexpr int kHashOnly = 16, kGaps = 32, kFirst = 8;
+constexpr int kHashOnly = 16, kGaps = 32, kNoHash = 64, kFirst = 8;
 
 int64_t rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
 
@@ -47,9 +47,9 @@ at::Tensor dense_copy(const at::Tensor& tensor) {
 
 }  // namespace
 
-DeviceReducer::DeviceReducer(bool hash_only, py::function starter, py::function launcher,
+DeviceReducer::DeviceReducer(Reads reads, py::function starter, py::function launcher,
                              py::function problem)
-    : hash_only_(hash_only),
+    : reads_(reads),
       starter_(std::move(starter)),
       problem_(std::move(problem)),
       launcher_(std::move(launcher)) {}
@@ -168,8 +168,8 @@ void DeviceReducer::tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> p
   for (const auto& piece : pieces) {
     const uint64_t width = width_of(piece.kind), size = piece.values() * width,
                    whole = size / 8 * 8;
-    const auto kind =
-        static_cast<uint64_t>(static_cast<int>(piece.kind) + (hash_only_ ? kHashOnly : 0));
+    const int flag = reads_ == Reads::hash ? kHashOnly : reads_ == Reads::fields ? kNoHash : 0;
+    const auto kind = static_cast<uint64_t>(static_cast<int>(piece.kind) + flag);
     const auto data = reinterpret_cast<uint64_t>(piece.tensor.const_data_ptr());
     const bool dense = piece.layout.is_contiguous();
     const auto part = [&](uint64_t at, uint64_t bytes) {
@@ -245,7 +245,7 @@ const int64_t* DeviceReducer::merge_rows(const Asked& asked, const int64_t* row,
   const int64_t* const end = row + kFields * rows_of(static_cast<int64_t>(size));
   for (; row < end; row += kFields) {
     hash.block({static_cast<uint64_t>(row[0]), static_cast<uint64_t>(row[1])});
-    if (!hash_only_) found.merge(row + 2);
+    if (reads_ != Reads::hash) found.merge(row + 2);
   }
   found.hash = hash_of_repeated(hash.end(nullptr, 0), asked.times);
   found.values = static_cast<int64_t>(asked.values), found.times = asked.times;

@@ -25,7 +25,7 @@ class DeviceReducer {
   // starter(device type) -> start(table, device) or None; launcher(type, index): see
   // kernel_launcher.h; see op_tools/tensors/device_reduction.py for both. problem(text) reports an
   // error.
-  DeviceReducer(bool hash_only, py::function starter, py::function launcher, py::function problem);
+  DeviceReducer(Reads reads, py::function starter, py::function launcher, py::function problem);
   ~DeviceReducer();
 
   bool accepts(const at::Tensor& tensor);  // the vendor of the device offers a kernel
@@ -80,7 +80,7 @@ class DeviceReducer {
   void finish(LaunchedBatch& group);
   const int64_t* merge_rows(const Asked& asked, const int64_t* row, Measured& to) const;
 
-  const bool hash_only_;
+  const Reads reads_;
   py::function starter_, problem_;
   KernelLauncher launcher_;
   std::map<c10::DeviceType, PyObject*> starters_;  // null: none

@@ -73,7 +73,7 @@ void add_chunk<uint16_t>(Measured& to, const uint8_t* data, size_t count, bool h
 }
 
 template <typename T>
-static Measured measure_as(const uint8_t* data, size_t count, bool half) {
+static Measured measure_as(const uint8_t* data, size_t count, bool half, bool hashes) {
   constexpr size_t each = 8 / sizeof(T);
   Measured found(std::is_integral_v<T> && !std::is_same_v<T, uint16_t>);
   const size_t size = sizeof(T) * count, words = size / 8;
@@ -83,7 +83,7 @@ static Measured measure_as(const uint8_t* data, size_t count, bool half) {
     Sums sums;
     for (size_t at = start; at < end; at += kChunk) {
       const size_t some = std::min(kChunk, end - at);
-      OP_TOOLS_LOOP(add_sums(sums, data + 8 * at, hash_keys() + (at - start), some));
+      if (hashes) OP_TOOLS_LOOP(add_sums(sums, data + 8 * at, hash_keys() + (at - start), some));
       add_chunk<T>(found, data + 8 * at, each * some, half);
     }
     hash.block(sums);
@@ -93,24 +93,24 @@ static Measured measure_as(const uint8_t* data, size_t count, bool half) {
   return found;
 }
 
-static Measured measure_fields(const uint8_t* data, size_t count, Kind kind) {
+static Measured measure_values(const uint8_t* data, size_t count, Kind kind, bool hashes) {
   switch (kind) {
-    case Kind::float32: return measure_as<float>(data, count, false);
-    case Kind::float64: return measure_as<double>(data, count, false);
-    case Kind::bfloat16: return measure_as<uint16_t>(data, count, false);
-    case Kind::float16: return measure_as<uint16_t>(data, count, true);
-    case Kind::int64: return measure_as<int64_t>(data, count, false);
-    case Kind::int32: return measure_as<int32_t>(data, count, false);
-    case Kind::int16: return measure_as<int16_t>(data, count, false);
-    case Kind::int8: return measure_as<int8_t>(data, count, false);
-    default: return measure_as<uint8_t>(data, count, false);
+    case Kind::float32: return measure_as<float>(data, count, false, hashes);
+    case Kind::float64: return measure_as<double>(data, count, false, hashes);
+    case Kind::bfloat16: return measure_as<uint16_t>(data, count, false, hashes);
+    case Kind::float16: return measure_as<uint16_t>(data, count, true, hashes);
+    case Kind::int64: return measure_as<int64_t>(data, count, false, hashes);
+    case Kind::int32: return measure_as<int32_t>(data, count, false, hashes);
+    case Kind::int16: return measure_as<int16_t>(data, count, false, hashes);
+    case Kind::int8: return measure_as<int8_t>(data, count, false, hashes);
+    default: return measure_as<uint8_t>(data, count, false, hashes);
   }
 }
 
-Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only, int64_t times) {
+Measured measure(const uint8_t* data, size_t count, Kind kind, Reads reads, int64_t times) {
   Measured found;
-  if (hash_only) found.hash = hash_bytes(data, count * width_of(kind));
-  else found = measure_fields(data, count, kind);
+  if (reads == Reads::hash) found.hash = hash_bytes(data, count * width_of(kind));
+  else found = measure_values(data, count, kind, reads == Reads::everything);
   found.hash = hash_of_repeated(found.hash, times);
   found.values = static_cast<int64_t>(count), found.times = times;
   return found;

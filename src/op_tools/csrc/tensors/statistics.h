@@ -93,8 +93,11 @@ constexpr Statistic kStatistics[] = {
      false},
 };
 
+// What is read of tensors.
+enum class Reads : int { everything, hash, fields };
+
 // Values that lie side by side in host memory, each of which occurs `times` times in the tensor.
-Measured measure(const uint8_t* data, size_t count, Kind kind, bool hash_only, int64_t times = 1);
+Measured measure(const uint8_t* data, size_t count, Kind kind, Reads reads, int64_t times = 1);
 uint64_t hash_of_repeated(uint64_t hash, int64_t times);
 
 // Values of half precision as float32; `half`: float16, else bfloat16.
