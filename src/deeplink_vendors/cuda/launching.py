@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that are compiled on first use, by the compiler that comes with torch, and cached on disk.
+"""Kernels that are compiled on first use, by the compiler that comes with torch, and cached.
 
 They read a table from the host's pinned memory and write their results there, so that there is a
 launch and no copy.

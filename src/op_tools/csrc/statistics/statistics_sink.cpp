@@ -50,8 +50,7 @@ StatisticsSink::StatisticsSink(bool hash_only, bool all_inputs, bool nonfinite_o
       flush_(std::move(flush)),
       problem_(problem),
       host_(std::move(window)),
-      reducer_(reads_, std::move(starter), std::move(launcher),
-               report_without_operator(problem)),
+      reducer_(reads_, std::move(starter), std::move(launcher), report_without_operator(problem)),
       formatter_(reducer_, reads_, nonfinite_only) {}
 
 StatisticsSink::~StatisticsSink() {
