@@ -6,6 +6,7 @@ What ran on a GPU itself is in docs/op_tools.md.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import subprocess
 from pathlib import Path
@@ -201,9 +202,17 @@ def test_the_kernel_leaves_out_the_hash(library: ctypes.CDLL) -> None:
 
 
 def test_the_kernel_reads_values_with_gaps_in_the_order_of_memory(library: ctypes.CDLL) -> None:
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
-        tensor = values((6, 5, 9000), dtype).permute(2, 0, 1)[::2, 1:5, 1:4]
-        dims = [(4500, 2), (3, 9000), (4, 45000)]  # size and stride, the innermost first
+    runs = (
+        lambda dtype: values((40, 30, 64), dtype)[1:, ::3, 16:48],
+        [(32, 1), (10, 192), (39, 1920)],
+    )
+    strided = (
+        lambda dtype: values((6, 5, 9000), dtype).permute(2, 0, 1)[::2, 1:5, 1:4],
+        [(4500, 2), (3, 9000), (4, 45000)],  # size and stride, the innermost first
+    )
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.int8)
+    for dtype, (make, dims) in itertools.product(dtypes, (runs, strided)):
+        tensor = make(dtype)
         words = torch.zeros(18, dtype=torch.int64)
         words[:2] = torch.tensor([tensor.data_ptr(), len(dims)])
         words[2:8] = torch.tensor(dims).flatten()

@@ -149,13 +149,13 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker._thread, "join", interrupted)
+        patch.setattr(worker._threads[0], "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.close()
     assert worker in lifecycle._beneath
     going_on.set()
     worker.close()  # as the end of Python does
-    assert not worker._thread.is_alive()
+    assert not worker._threads[0].is_alive()
     assert worker not in lifecycle._beneath
 
 

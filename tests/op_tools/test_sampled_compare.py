@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -588,3 +589,14 @@ def test_a_large_call_without_a_rule_is_counted() -> None:
     assert [reason for reason, _ in tool.skipped] == [
         "more than 65,536 elements and no rule to sample it"
     ]
+
+
+def test_arguments_of_large_calls_are_not_held_until_the_backward_pass() -> None:
+    x = torch.randn(300, 300).to("dipu").requires_grad_()
+    with OpAutoCompare(background=True):
+        h = x + 1
+        held = weakref.ref(h)
+        y = h + 1  # autograd saves nothing of it
+        del h
+        assert held() is None
+        y.sum().backward()

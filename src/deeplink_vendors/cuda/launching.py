@@ -77,7 +77,8 @@ def _kernel(source: Path, name: str, index: int) -> Any:
     from torch.cuda._utils import _cuda_load_module
 
     with torch.cuda.device(index):
-        return _cuda_load_module(_binary(source, name), [name])[name].func
+        kernels: Any = _cuda_load_module(_binary(source, name), [name])
+        return kernels[name].func
 
 
 def _binary(source: Path, name: str) -> bytes:

@@ -5,9 +5,9 @@
 // A piece is at most one block of the hash of op_tools/tensors/statistics_reference.py: 16384 words
 // of 8 bytes. The bytes behind the last whole word count as a word that is filled up with zeros.
 //
-// Contiguous floating-point values are read in chunks of 16 bytes by each thread. A chunk of finite
-// values of half precision is reduced in float32, and added to the sums in float64; any other chunk
-// is read value by value, as are the other types and non-contiguous values.
+// Floating-point values are read in chunks of several times 16 bytes by each thread, if 16 bytes lie
+// side by side. A chunk of finite values of half precision is reduced in float32, and added to the
+// sums in float64; any other chunk is read value by value, as are the other types.
 
 typedef unsigned long long word_t;
 typedef long long whole_t;
@@ -244,36 +244,44 @@ struct Values {
   const Bits* data;
   const Gaps* gaps;  // null: the values are contiguous
   whole_t first;
-  bool runs;  // the innermost dimension is made of whole words
 
   __device__ Values(const Row& row, const Gaps* gaps)
-      : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {
-    const whole_t each = 8 / sizeof(Bits);
-    runs = gaps && gaps->address % 8 == 0 && gaps->sizes_strides[1] == 1 && first % each == 0 &&
-           gaps->sizes_strides[0] % each == 0;
-    for (int dim = 1; runs && dim < gaps->dims; dim++) runs = gaps->sizes_strides[2 * dim + 1] % each == 0;
+      : data((const Bits*)(gaps ? gaps->address : row.address)), gaps(gaps), first(row.kind >> kFirst) {}
+
+  // Whether `size` bytes, from a multiple of it on, always lie side by side, on a boundary of it.
+  __device__ bool lie_together(int size) const {
+    const whole_t each = size / sizeof(Bits);
+    if ((word_t)data % size != 0) return false;
+    if (!gaps) return true;
+    bool together = gaps->sizes_strides[1] == 1 && gaps->sizes_strides[0] % each == 0 && first % each == 0;
+    for (int dim = 1; together && dim < gaps->dims; dim++) together = gaps->sizes_strides[2 * dim + 1] % each == 0;
+    return together;
+  }
+
+  __device__ ulonglong2 pair_at(unsigned int place) const {
+    if (!gaps) return ((const ulonglong2*)data)[place];
+    return *(const ulonglong2*)(data + offset_of((whole_t)place * (16 / sizeof(Bits))));
   }
 
   __device__ whole_t offset_of(whole_t place) const {
     word_t rest = (word_t)(first + place);
     whole_t offset = 0;
-    for (whole_t dim = 0; dim < gaps->dims; dim++) {
+#pragma unroll 1
+    for (int dim = 0; dim + 1 < gaps->dims; dim++) {
       const word_t size = (word_t)gaps->sizes_strides[2 * dim];
       const bool small = ((rest | size) >> 32) == 0;  // a division by half the bits is much faster
       const word_t next = small ? (unsigned int)rest / (unsigned int)size : rest / size;
       offset += (whole_t)(rest - next * size) * gaps->sizes_strides[2 * dim + 1];
       rest = next;
     }
-    return offset;
+    return offset + (whole_t)rest * gaps->sizes_strides[2 * gaps->dims - 1];
   }
 
   // The word at a place: memory may lie on the boundary of an element alone.
-  __device__ word_t word_at(unsigned int place, whole_t elements, bool aligned) const {
+  __device__ word_t word_at(unsigned int place, whole_t elements, bool together) const {
     const int each = 8 / sizeof(Bits);
     const whole_t from = (whole_t)place * each;
-    const bool whole = from + each <= elements;
-    if (whole && aligned) return ((const word_t*)data)[place];
-    if (whole && runs) return *(const word_t*)(data + offset_of(from));
+    if (together && from + each <= elements) return *(const word_t*)(data + (gaps ? offset_of(from) : from));
     word_t made = 0;
     for (int i = 0; i < each && from + i < elements; i++)
       made |= (word_t)data[gaps ? offset_of(from + i) : from + i] << (8 * sizeof(Bits) * i % 64);
@@ -303,15 +311,16 @@ __device__ void add_values(Fields<typename Kind::Value>& fields, word_t word, in
 // All whole chunks of every thread; returns how many words they are.
 template <typename Kind, typename Chunk>
 struct Chunks {
-  static __device__ unsigned int add(Fields<double>& fields, const Row& row, bool hashes, bool numbers) {
-    const unsigned int threads = blockDim.x, count = (unsigned int)(row.bytes / 8) / (kWords * threads);
-    const ulonglong2* data = (const ulonglong2*)row.address;
+  static __device__ unsigned int add(Fields<double>& fields, const Values<typename Kind::Bits>& values, whole_t bytes,
+                                     bool hashes, bool numbers) {
+    const unsigned int threads = blockDim.x, count = (unsigned int)(bytes / 8) / (kWords * threads);
+    if (!values.lie_together(16)) return 0;
     const int each = 8 / sizeof(typename Kind::Bits);
     for (unsigned int at = 0; at < count; at++) {
       const unsigned int from = at * kLoads * threads + threadIdx.x;
       ulonglong2 words[kLoads];
 #pragma unroll
-      for (int load = 0; load < kLoads; load++) words[load] = data[from + load * threads];
+      for (int load = 0; load < kLoads; load++) words[load] = values.pair_at(from + load * threads);
       Chunk chunk;
 #pragma unroll
       for (int load = 0; load < kLoads; load++) {
@@ -338,7 +347,7 @@ struct Chunks {
       }
 #pragma unroll 1
       for (int word = 0; word < kWords; word++) {  // read again: to keep them would cost registers
-        const ulonglong2 pair = data[from + word / 2 * threads];
+        const ulonglong2 pair = values.pair_at(from + word / 2 * threads);
         add_values<Kind>(fields, word % 2 ? pair.y : pair.x, each);
       }
     }
@@ -347,7 +356,10 @@ struct Chunks {
 };
 template <typename Kind>
 struct Chunks<Kind, void> {
-  static __device__ unsigned int add(Fields<typename Kind::Value>&, const Row&, bool, bool) { return 0; }
+  static __device__ unsigned int add(Fields<typename Kind::Value>&, const Values<typename Kind::Bits>&, whole_t, bool,
+                                     bool) {
+    return 0;
+  }
 };
 
 template <typename Value>
@@ -387,13 +399,12 @@ __device__ Result reduce(Result* of_warps, const Row& row, const Gaps* gaps) {
   const whole_t elements = row.bytes / (whole_t)sizeof(Bits);
   const unsigned int words = (unsigned int)((row.bytes + 7) / 8);
   Fields<Value> fields;
-  unsigned int done = 0;
-  if (!gaps && row.address % 16 == 0) done = Chunks<Kind, typename Kind::Chunk>::add(fields, row, hashes, numbers);
   const Values<Bits> values(row, gaps);
-  const bool aligned = !gaps && row.address % 8 == 0;
+  const unsigned int done = Chunks<Kind, typename Kind::Chunk>::add(fields, values, row.bytes, hashes, numbers);
+  const bool together = values.lie_together(8);
 #pragma unroll 1
   for (unsigned int place = done + threadIdx.x; place < words; place += blockDim.x) {
-    const word_t word = values.word_at(place, elements, aligned);
+    const word_t word = values.word_at(place, elements, together);
     if (hashes) fields.hash(word, place);
     const whole_t left = elements - (whole_t)place * each;
     if (numbers) add_values<Kind>(fields, word, left < each ? (int)left : each);

@@ -22,6 +22,8 @@ from op_tools.core.call import Call
 from op_tools.core.worker import Background
 
 PLAIN, JUDGED = 2, 14  # steps that are left alone, and steps between them; then twice as many, …
+FIRST = 1 / 8  # share of the budget that the first judged step takes, as a share of the calls
+SLOWEST = 1 / 16  # by what the share of calls falls after a step at most
 FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
 SMALLEST = 0.25
 PIECE = 1.0  # seconds, of a program without steps
@@ -34,9 +36,10 @@ PATIENCE = 0.1  # share of its own time that a program waits for calls to be jud
 class Budget:
     """Which calls are judged, so that steps take at most `share` longer than steps left alone."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, is_idle: Callable[[], bool] = lambda: True) -> None:
         self.share = share
-        self.rate = min(1.0, share)  # share of the calls that are judged
+        self._is_idle = is_idle  # no verdict is pending, which would take a plain step's time
+        self.rate = min(1.0, share * FIRST)  # share of the calls that are judged
         self.scale = 1.0  # of samples
         self.cost = 0.0  # the last measured one, as a share of the step's time
         self._chance = random.Random(0)
@@ -47,7 +50,7 @@ class Budget:
         self._number = 0  # steps since the start
         self._alone: deque[float] = deque(maxlen=8)  # seconds of steps that were left alone
         self._next_alone, self._between = WARM, JUDGED
-        self._is_alone = False
+        self._is_alone, self._was_idle = False, True
 
     def wants(self) -> bool:
         """Whether the next call is to be judged."""
@@ -78,11 +81,11 @@ class Budget:
         spent, self._spent = self._spent, 0.0
         count = max(1, step - self._step)  # some steps may have had no call
         self._number += count
-        if self._is_alone:
-            self._alone.append(seconds / count)
-        else:
+        if not self._is_alone:
             self._adapt(seconds / count, spent / count)
-        self._step = step
+        elif self._was_idle:
+            self._alone.append(seconds / count)
+        self._step, self._was_idle = step, self._is_idle()
         if step:
             self._is_alone = 0 <= self._number - self._next_alone < PLAIN
             if self._number >= self._next_alone + PLAIN:
@@ -94,7 +97,7 @@ class Budget:
         if self._alone:
             own = max(own, seconds / statistics.median(self._alone) - 1)
         self.cost = own if self.cost == 0 else (self.cost + own) / 2
-        change = min(2.0, max(0.5, 0.9 * self.share / max(self.cost, 1e-6)))
+        change = min(2.0, max(SLOWEST, 0.9 * self.share / max(self.cost, 1e-6)))
         wanted = self.rate * change
         if wanted > 1:
             self.scale = min(LARGEST, self.scale * 1.5)

@@ -262,11 +262,12 @@ class Sampled:
             numbers["greatest"] = projection.greatest(made if never_nan else _large(made))
             if never_nan and product is None:
                 numbers["of arguments"] = projection.greatest(call.given)
-        self._launch(call, taken, "output", made, product, numbers)
+        self._launch(call, key_of(call), taken, "output", made, product, numbers)
 
     def _launch(
         self,
         call: Call,
+        key: Hashable,
         taken: Taken | None,
         label: str,
         made: Sequence[Tensor],
@@ -279,7 +280,7 @@ class Sampled:
         header = call.given_others((), {}) if taken is None else taken.call
         shown = next((one.to("meta") for one in made if one.is_floating_point()), None)
         given = () if taken is None else header.given
-        checked = _Checked(header, key_of(call), label, given, shown, tuple(known))
+        checked = _Checked(header, key, label, given, shown, tuple(known))
         self._checks.add(checked, product, list(known.values()))
         is_late = self._tool.is_late(call.device)
         # together they are cheaper where it costs time to launch a kernel
@@ -378,11 +379,15 @@ class Sampled:
         projection.
         """
         call, part, tool = state.call, state.part, self._tool
-        header = call.given_others((), {}) if taken is None else taken.call
+        # what the hooks hold lives as long as the graph: no tensor of the device but the factors of
+        # products, which are let go after the backward pass has read them
+        key, header = key_of(call), call.given_others((), {})
         guard = dispatch.guard(tool, header)
-        choose = self._choose_more if state.confirms else self._choose
+        confirms, choose = state.confirms, self._choose_more if state.confirms else self._choose
         products = _product_gradients(call)
         is_rounded = eligibility.autocast_of(call.device or eligibility.HOST) is not None
+        late = self._transfer(state).is_late
+        take = None if part is None else (part.result, part.gradients)
 
         def done(found: Gradients) -> None:
             if not found.complete:
@@ -392,20 +397,23 @@ class Sampled:
                 judge(found)
 
         def judge(found: Gradients) -> None:
-            transfer = self._transfer(state)
-            if taken is not None and part is not None and taken.wants_gradient:
-                flown = [transfer.part(part.result, tensor) for tensor in found.outputs]
-                into = list(map(transfer.part, part.gradients, found.inputs))
+            transfer = Transfer(late)
+            if taken is not None and take is not None and taken.wants_gradient:
+                flown = [transfer.part(take[0], tensor) for tensor in found.outputs]
+                into = list(map(transfer.part, take[1], found.inputs))
                 into += [None] * (len(taken.call.given) - len(into))  # that only the slice has
                 sliced = Gradients(flown, into, True)
                 tool.judge(taken.call, transfer, partial(tool.backward, taken, sliced))
-            for product in filter(None, (one(found) for one in products)):
+            factors = [product for product in (one(found) for one in products) if product]
+            products.clear()
+            for product in factors:
                 if taken is not None:
                     self._judge_tile(taken, product, product.tile(choose), transfer)
-                if not is_rounded and not state.confirms and self._projects(call, product.label):
-                    pending = projection.start(product.call(call), product.mine)
-                    self._launch(call, taken, product.label, [product.mine], pending, {})
-                aim = product.differing(call) if taken is not None and state.confirms else None
+                if not is_rounded and not confirms and self._projects(header, product.label):
+                    pending = projection.start(product.call(header), product.mine)
+                    made = [product.mine]
+                    self._launch(header, key, taken, product.label, made, pending, {})
+                aim = product.differing(header) if taken is not None and confirms else None
                 if taken is not None and aim is not None:
                     self._judge_tile(taken, product, product.tile(aim), transfer)
 

@@ -31,6 +31,7 @@ from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Before
+from op_tools.compare.judging import Job, Judges
 from op_tools.compare.options import how
 from op_tools.compare.problems import Patterns
 from op_tools.compare.rerun import again_of
@@ -82,10 +83,11 @@ class OpAutoCompare(Observer):
         self._patterns = Patterns()
         by_hand = self._how.background is False or self._how.shown
         share = self._how.budget
-        self.budget = None if share is None else Budget(share)
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
         patience = None if share is None else 0.0
         self._pace = None if by_hand or self.sees_once else Pace(patience)
+        self._judges = None if self._pace is None else Judges(self._pace.background)
+        self.budget = None if share is None else Budget(share, self._is_idle)
         helper = native_library.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)
         self._known = helper and helper.SignatureFilter(1, dispatch.local)
@@ -269,6 +271,10 @@ class OpAutoCompare(Observer):
         """Whether large calls of a device are judged in another thread."""
         return self._pace is not None and device is not None
 
+    def _is_idle(self) -> bool:
+        """Whether no call is pending."""
+        return self._pace is None or self._pace.background.pending() == 0
+
     def _is_late_when_small(self, call: Call) -> bool:
         """Whether a small call is judged there, too: where a copy to the host would wait."""
         if self._pace is None or call.device is None or self._how.background:
@@ -304,9 +310,7 @@ class OpAutoCompare(Observer):
 
     def forward(self, taken: Taken, overrun: str) -> None:
         try:
-            items = self._same(taken, lambda: host_verdicts.bit_for_bit(taken))
-            if items is None:
-                items = host_verdicts.forward(taken, self._how.standard)
+            items = self._items(taken, None)
         except NoReferenceError as error:
             self.skip(taken.call, str(error))
             return
@@ -320,15 +324,8 @@ class OpAutoCompare(Observer):
         self._record(taken, "backward" if taken.label else "forward", items, None)
 
     def backward(self, taken: Taken, found: gradients.Gradients) -> None:
-        given = found.outputs, [host_transfer.dense(gradient) for gradient in found.inputs]
         try:
-            items = None
-            if taken.run is None:
-                items = self._same(
-                    taken, lambda: host_verdicts.gradients_bit_for_bit(taken, *given)
-                )
-            if items is None:
-                items = host_verdicts.backward(taken, *given, self._how.standard)
+            items = self._items(taken, found)
         except NoReferenceError as error:
             self.skip(taken.call, str(error))
             return
@@ -337,12 +334,12 @@ class OpAutoCompare(Observer):
             show_gradients(taken, found, items)
         self._record(taken, "backward", items, found)
 
-    def _same(self, taken: Taken, look: Callable[[], list[Item] | None]) -> list[Item] | None:
-        """What `look` finds, for operators that were not found to differ a short while ago."""
+    def _items(self, taken: Taken, found: gradients.Gradients | None) -> list[Item]:
+        """The verdict on each part of a call, or on its gradients."""
         how = self._how
-        if not how.bitwise or how.standard != "calibrated" or how.shown:
-            return None
-        return self._tried.found(taken.call.name, look)
+        bitwise = how.bitwise and how.standard == "calibrated" and not how.shown
+        job = Job(taken, found, how.standard, bitwise)
+        return job.items(self._tried) if self._judges is None else self._judges.items(job)
 
     def _record(
         self,
@@ -397,6 +394,8 @@ class OpAutoCompare(Observer):
                 self._sampled.finish()
         if self._pace is not None:
             self._pace.background.close()
+        if self._judges is not None:
+            self._judges.close()
         self._rows.close()
         if self._sampled is not None:
             self.compared += self._sampled.counts.views

@@ -16,14 +16,23 @@ WAITING = 64  # pieces of work that wait at most; then the program waits
 
 
 class Background:
-    """One thread that does what it is given, in order."""
+    """Threads that do what they are given: one of them, until it grows, in order."""
 
     def __init__(self, waiting: int = WAITING) -> None:
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
         self._closed = self._gone = False
-        self._thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()  # of the threads
+        self._threads: list[threading.Thread] = []
+        self.grow()
         lifecycle.begun(self, beneath=True)
+
+    def grow(self) -> None:
+        """Starts one more thread, until the end."""
+        with self._lock:
+            if not self._closed:
+                thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def put(self, work: Callable[[], object]) -> None:
         """Queues a piece of work, which must not raise; waits while too many do."""
@@ -53,14 +62,19 @@ class Background:
 
     def close(self) -> None:
         """Waits until all is done."""
-        self._closed = True
-        if not self._gone and self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+        with self._lock:
+            self._closed = True
+        if not self._gone:
+            for thread in self._threads:
+                if thread.is_alive():
+                    self._queue.put(None)
+            for thread in self._threads:
+                thread.join()
         lifecycle.over(self)
 
     def forget(self) -> None:
         self._gone = True
+        self._lock = threading.Lock()  # another thread may have had it
 
     def _work(self) -> None:
         with dispatch.unseen():
