@@ -73,15 +73,19 @@ static double __longlong_as_double(long long bits) { return as<double>(bits); }
 static long long __double_as_longlong(double value) { return as<long long>(value); }
 """
 GRID = """
-extern "C" void run(const Row* table, Result* results, int rows) {
+static void grid(const Row* table, Result* results, int rows, const Given& given) {
   std::vector<std::thread> threads;
   for (unsigned int i = 0; i < 64; i++) threads.emplace_back([=] {
     threadIdx.x = i;
     for (int row = 0; row < rows; row++) {
-      blockIdx.x = row, KERNEL(table, results), __syncthreads();
+      blockIdx.x = row, KERNEL(table, results, given), __syncthreads();
     }
   });
   for (auto& thread : threads) thread.join();
+}
+extern "C" void run(const Row* table, Result* results, int rows) { grid(table, results, rows, {}); }
+extern "C" void run_given(const Given* given, Result* results, int rows) {
+  grid(nullptr, results, rows, *given);
 }
 """
 
@@ -188,6 +192,22 @@ def test_the_kernel_reads_chunks_and_what_is_odd_in_them(library: ctypes.CDLL) -
             assert found.norm == pytest.approx(host.norm, rel=1e-6)
             total = tensor[tensor.isfinite()].double().abs().mean().item()
             assert found.mean == pytest.approx(host.mean, abs=1e-6 * total)
+
+
+def test_the_kernel_divides_the_tensors_that_it_is_given(library: ctypes.CDLL) -> None:
+    given = [values((n,), torch.float32)[1:] for n in (2, 40, 70_000)]
+    given += [values((5,), torch.bfloat16), values((0,), torch.int64), values((9,), torch.uint8)]
+    lengths = [len(pieces(flat, False)) for flat in given]
+    numbers = torch.zeros(66, dtype=torch.int64)
+    numbers[0] = len(given)
+    for at, flat in enumerate(given):
+        kind = statistics.NATIVE[flat.dtype]
+        numbers[1 + 3 * at : 4 + 3 * at] = torch.tensor([flat.data_ptr(), flat.nbytes, kind])
+        numbers[50 + at] = numbers[49 + at] + lengths[at]
+    results = torch.zeros(sum(lengths), FIELDS, dtype=torch.int64)
+    library.run_given(*(ctypes.c_void_p(t.data_ptr()) for t in (numbers, results)), sum(lengths))
+    for flat, found in zip(given, found_in(results, lengths, given, False), strict=True):
+        assert found[:3] == statistics.of(flat)[:3], flat.shape
 
 
 def test_the_kernel_leaves_out_the_hash(library: ctypes.CDLL) -> None:

@@ -22,7 +22,7 @@ from op_tools.core import native_library, step_counter, tool_errors
 from op_tools.core.call import Level
 from op_tools.core.filters import Selection
 from op_tools.tensors import device_reduction, statistics, statistics_sink
-from op_tools.tensors.statistics_reference import hash_bytes
+from op_tools.tensors.statistics_reference import BLOCK, hash_bytes
 
 DTYPES = (
     torch.float32,
@@ -520,6 +520,30 @@ Launch = ctypes.CFUNCTYPE(
     *(ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p),
     *(ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)), ctypes.c_void_p),
 )
+PIECE = 8 * BLOCK  # bytes
+
+
+def given_to(arguments: Any, rows: int) -> tuple[list[tuple[int, ...]], Any]:
+    """The rows of the table that a kernel is given, and its results as the host sees them."""
+    start, host, _ = torch.dipu.host_window(torch.dipu.current_device())
+    results = arguments[1].contents.value - start + host
+    numbers = (ctypes.c_int64 * 66).from_address(ctypes.addressof(arguments[2].contents))
+    if numbers[0] == 0:
+        table = (ctypes.c_int64 * (3 * rows)).from_address(arguments[0].contents.value)
+        given = [tuple(table[at : at + 3]) for at in range(0, 3 * rows, 3)]
+    else:
+        given = []
+        for tensor in range(numbers[0]):
+            address, size, kind = numbers[1 + 3 * tensor : 4 + 3 * tensor]
+            assert len(given) == numbers[49 + tensor]
+            whole = size // 8 * 8
+            starts = range(0, whole, PIECE)
+            given += [(address + at, min(PIECE, whole - at), kind) for at in starts]
+            given += [(address + whole, size % 8, kind)] if size % 8 else []
+        assert len(given) == rows == numbers[49 + numbers[0]]
+    return given, (ctypes.c_int64 * (8 * rows)).from_address(results)
+
+
 Capturing = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
 
 
@@ -531,13 +555,11 @@ def test_a_kernel_is_launched_without_python_where_its_vendor_says_how(
 
     def launch(kernel: int, rows: int, *rest: Any) -> int:
         rows_of.append(rows)
-        table, results = (rest[-2][at].contents.value for at in range(2))
-        given = (ctypes.c_int64 * (3 * rows)).from_address(table)
-        found = (ctypes.c_int64 * (8 * rows)).from_address(results)
+        given, found = given_to(rest[-2], rows)
         device = torch.device("dipu", torch.dipu.current_device())
         start = device_reduction.starter("dipu")
         assert start is not None
-        made = start(torch.tensor(list(given)).view(-1, 3), device)()
+        made = start(torch.tensor(given), device)()
         found[:] = made.flatten().tolist()
         return 0 if kernel == 7 else 1
 
@@ -588,15 +610,13 @@ def test_values_with_gaps_are_not_copied_for_a_kernel_that_reads_them(
     held: list[torch.Tensor] = []
 
     def launch(kernel: int, rows: int, *rest: Any) -> int:
-        table, results = (rest[-2][at].contents.value for at in range(2))
-        given = list((ctypes.c_int64 * (3 * rows)).from_address(table))
-        pieces = [tuple(given[at : at + 3]) for at in range(0, 3 * rows, 3)]
+        pieces, found = given_to(rest[-2], rows)
         kinds.extend(kind for _, _, kind in pieces)
         start = device_reduction.starter("dipu")
         assert start is not None
         device = torch.device("dipu", torch.dipu.current_device())
         made = start(torch.tensor([_dense(row, held) for row in pieces]), device)()
-        (ctypes.c_int64 * (8 * rows)).from_address(results)[:] = made.flatten().tolist()
+        found[:] = made.flatten().tolist()
         return 0
 
     functions = Launch(launch), Capturing(lambda stream, state: 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels that are compiled on first use, by the compiler that comes with torch, and cached.
 
-They read a table from the host's pinned memory and write their results there, so that there is a
-launch and no copy.
+From Python they read a table from the host's pinned memory and write their results there, so that
+there is a launch and no copy.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from deeplink import settings
 THREADS = 256  # as in the sources
 ROOM = 1 << 18  # bytes that are kept for the next time
 
+_no_tensors = (ctypes.c_int64 * 66)()  # the third argument: there is a table
 _free: list[Tensor] = []  # append and pop are atomic: threads share it
 
 
@@ -120,7 +121,8 @@ def _launcher(source: Path, name: str, index: int) -> Callable[[int, int, int], 
     def launch(rows: int, table: int, results: int) -> None:
         pointers = (ctypes.c_void_p * 2)(table, results)
         first = ctypes.addressof(pointers)
-        given = (ctypes.c_void_p * 2)(first, first + ctypes.sizeof(ctypes.c_void_p))
+        second = first + ctypes.sizeof(ctypes.c_void_p)
+        given = (ctypes.c_void_p * 3)(first, second, ctypes.addressof(_no_tensors))
         stream = ctypes.c_void_p(stream_of(index))
         failed = start(kernel, rows, 1, 1, THREADS, 1, 1, 0, stream, given, None)
         if failed:

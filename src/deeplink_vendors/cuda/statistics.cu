@@ -13,6 +13,7 @@ typedef unsigned long long word_t;
 typedef long long whole_t;
 
 const whole_t kHashOnly = 16, kGaps = 32, kNoHash = 64, kDims = 8;
+const whole_t kPiece = 8 * 16384;  // bytes
 const int kFirst = 8;   // bits of the kind before the number of the first element
 const int kLoads = 4;   // of 16 bytes, in a chunk
 const int kWords = 2 * kLoads;
@@ -21,6 +22,12 @@ const int kMostWarps = 32;
 struct Row {  // of the table
   word_t address;
   whole_t bytes, kind;
+};
+
+struct Given {  // a few contiguous tensors; the table is read where there are none
+  whole_t count;
+  Row tensors[16];
+  whole_t first_row[17];  // of each tensor
 };
 
 struct Gaps {  // the layout of non-contiguous values; the innermost dimension first
@@ -421,12 +428,26 @@ __device__ Result reduce(Result* of_warps, const Row& row, const Gaps* gaps) {
   return result;
 }
 
+// The row of a piece of a contiguous tensor.
+__device__ Row row_of(const Given& given, whole_t number) {
+  int tensor = 0;
+  while (tensor + 1 < given.count && given.first_row[tensor + 1] <= number) tensor++;
+  Row row = given.tensors[tensor];
+  const whole_t whole = row.bytes / 8 * 8, at = (number - given.first_row[tensor]) * kPiece;
+  row.address += at < whole ? at : whole;
+  row.bytes = at < whole ? (whole - at < kPiece ? whole - at : kPiece) : row.bytes - whole;
+  return row;
+}
+
 // The number of threads is a multiple of 32, and a power of two.
-extern "C" __global__ void __launch_bounds__(256, 4) reduce_pieces(const Row* table, Result* results) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    reduce_pieces(const Row* table, Result* results, const Given given) {
   __shared__ Result of_warps[kMostWarps];
   __shared__ Gaps layout;
   __shared__ Row shared_row;
-  if (threadIdx.x < 3) ((whole_t*)&shared_row)[threadIdx.x] = ((const whole_t*)(table + blockIdx.x))[threadIdx.x];
+  if (given.count > 0 && threadIdx.x == 0) shared_row = row_of(given, blockIdx.x);
+  if (given.count == 0 && threadIdx.x < 3)
+    ((whole_t*)&shared_row)[threadIdx.x] = ((const whole_t*)(table + blockIdx.x))[threadIdx.x];
   __syncthreads();
   const Row row = shared_row;
   const Gaps* gaps = row.kind & kGaps ? &layout : 0;
@@ -446,11 +467,5 @@ extern "C" __global__ void __launch_bounds__(256, 4) reduce_pieces(const Row* ta
     case 7: result = reduce<Whole<unsigned char, signed char>>(of_warps, row, gaps); break;
     default: result = reduce<Whole<unsigned char, unsigned char>>(of_warps, row, gaps);
   }
-  if (threadIdx.x > 0) return;
-  Result& out = results[blockIdx.x];
-  const whole_t nans = result.nans;
-  result.nans = Bounds<whole_t>::least();  // missing: the host may read it already
-  out = result;
-  __threadfence_system();
-  *(volatile whole_t*)&out.nans = nans;
+  if (threadIdx.x == 0) results[blockIdx.x] = result;
 }

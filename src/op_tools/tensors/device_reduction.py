@@ -13,8 +13,11 @@ bits of float64, but low and high of integers are whole; without a finite value 
 
 It may have `launcher(index)` besides, for the native part: the addresses of what launches a kernel
 and of what tells whether a stream is being captured, as cuLaunchKernel and cuStreamIsCapturing, and
-between them the kernel and its threads. The kernel is given the table and the results, both in the
-host's page-locked memory, and writes the last number of a row after all others. A fifth may say
+between them the kernel and its threads. The kernel has three arguments: the table in the host's
+page-locked memory, the results in the device's memory, and 66 numbers by value, which describe up
+to 16 contiguous tensors in place of a table: how many there are (0: there is a table), 16 rows of
+address, bytes and kind, and 17 numbers of results: of the first piece of each tensor, and of all. A
+tensor is divided into pieces of 128 KiB and, last, what is no whole word. A fifth may say
 whether it reads values with gaps: 32 more in the kind, and from its ninth bit on the number of the
 piece's first value. The address is then that of 18 numbers in the host's memory: the address of the
 first of all values, how many dimensions there are, and size and stride of each, in values, the

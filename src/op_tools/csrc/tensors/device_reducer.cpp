@@ -20,7 +20,8 @@ namespace op_tools {
 namespace {
 
 // Of the table: see op_tools/tensors/device_reduction.py.
-constexpr int64_t kPiece = 8 * kBlock;  // bytes of a row
+constexpr auto kFlush = std::chrono::milliseconds(20);  // between copies of a few results
+constexpr int64_t kPiece = 8 * kBlock;                  // bytes of a row
 constexpr int kHashOnly = 16, kGaps = 32, kNoHash = 64, kFirst = 8;
 
 int64_t rows_of(int64_t size) { return (size / 8 * 8 + kPiece - 1) / kPiece + (size % 8 != 0); }
@@ -55,8 +56,8 @@ DeviceReducer::DeviceReducer(Reads reads, py::function starter, py::function lau
       launcher_(std::move(launcher)) {}
 
 DeviceReducer::~DeviceReducer() {
-  for (auto& group : pending_) try {  // the device may still write into their memory
-      if (group.native.memory.defined()) group.native.wait();
+  for (auto& group : pending_) try {  // the device may still read a table
+      if (group.native.table.defined()) launcher_.wait(group.native);
     } catch (const std::exception&) {
     }
   py::gil_scoped_acquire gil;
@@ -143,10 +144,16 @@ void DeviceReducer::launch_on_stream(LaunchedBatch& to, c10::SmallVector<Piece, 
   }
   if (rows == 0) return;
   if (native) {
-    to.native = launcher_.prepare(stream, rows, gaps);
-    tabulate(to.native.table(), to.native.gaps(), pieces);
-    if (launcher_.launch(to.native)) return;
-    launcher_.free(to.native);
+    GivenTensors given;
+    at::Tensor table;
+    if (!give(given, pieces)) {
+      table = at::empty({kGiven * rows + kGapsWords * gaps},
+                        at::TensorOptions().dtype(at::kLong).pinned_memory(true));
+      auto* start = table.data_ptr<int64_t>();
+      tabulate(start, start + kGiven * rows, pieces);
+    }
+    to.native = launcher_.launch(stream, rows, given, table);
+    if (to.native.chunk != nullptr) return;
   }
   std::vector<int64_t> table(static_cast<size_t>(kGiven * rows));
   for (auto& piece : pieces)
@@ -159,6 +166,28 @@ void DeviceReducer::launch_on_stream(LaunchedBatch& to, c10::SmallVector<Piece, 
       given, py::reinterpret_steal<py::object>(THPDevice_New(stream.device())));
 }
 
+uint64_t DeviceReducer::kind_of(const Piece& piece) const {
+  const int flag = reads_ == Reads::hash ? kHashOnly : reads_ == Reads::fields ? kNoHash : 0;
+  return static_cast<uint64_t>(static_cast<int>(piece.kind) + flag);
+}
+
+// The tensors without a table, if they are few and contiguous.
+bool DeviceReducer::give(GivenTensors& to, c10::ArrayRef<Piece> pieces) const {
+  if (static_cast<int64_t>(pieces.size()) > GivenTensors::kMost) return false;
+  int64_t row = 0;
+  for (const auto& piece : pieces) {
+    if (!piece.layout.is_contiguous()) return to.count = 0, false;
+    const auto size = static_cast<int64_t>(piece.values() * width_of(piece.kind));
+    int64_t* const tensor = to.tensors[to.count];
+    tensor[0] = static_cast<int64_t>(reinterpret_cast<uint64_t>(piece.tensor.const_data_ptr()));
+    tensor[1] = size, tensor[2] = static_cast<int64_t>(kind_of(piece));
+    to.first_row[to.count++] = row;
+    row += rows_of(size);
+  }
+  to.first_row[to.count] = row;
+  return true;
+}
+
 void DeviceReducer::tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> pieces) const {
   const auto add = [&](uint64_t address, uint64_t size, uint64_t kind) {
     row[0] = static_cast<int64_t>(address), row[1] = static_cast<int64_t>(size),
@@ -168,8 +197,7 @@ void DeviceReducer::tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> p
   for (const auto& piece : pieces) {
     const uint64_t width = width_of(piece.kind), size = piece.values() * width,
                    whole = size / 8 * 8;
-    const int flag = reads_ == Reads::hash ? kHashOnly : reads_ == Reads::fields ? kNoHash : 0;
-    const auto kind = static_cast<uint64_t>(static_cast<int>(piece.kind) + flag);
+    const uint64_t kind = kind_of(piece);
     const auto data = reinterpret_cast<uint64_t>(piece.tensor.const_data_ptr());
     const bool dense = piece.layout.is_contiguous();
     const auto part = [&](uint64_t at, uint64_t bytes) {
@@ -197,8 +225,12 @@ void DeviceReducer::read(bool wait) {
     {
       std::lock_guard lock(lock_);
       if (pending_.empty()) return;
-      if (!wait && pending_.front().native.memory.defined() && !pending_.front().native.done())
+      const Launched& native = pending_.front().native;
+      if (!wait && native.chunk != nullptr && !launcher_.is_done(native)) {
+        const auto now = std::chrono::steady_clock::now();
+        if (now - flushed_ > kFlush) launcher_.flush(), flushed_ = now;
         return;
+      }
       group = std::move(pending_.front());
       pending_.pop_front();
     }
@@ -210,7 +242,7 @@ void DeviceReducer::read(bool wait) {
 void DeviceReducer::finish(LaunchedBatch& group) {
   at::Tensor values;
   try {
-    if (group.native.memory.defined()) group.native.wait();
+    if (group.native.chunk != nullptr) launcher_.wait(group.native);
   } catch (const std::exception& error) {
     group.failed = error.what();
   }
@@ -225,7 +257,7 @@ void DeviceReducer::finish(LaunchedBatch& group) {
     group.read = py::object();
   }
   const int64_t* row = values.defined() ? values.const_data_ptr<int64_t>() : nullptr;
-  if (group.native.memory.defined()) row = group.native.results();
+  if (group.native.chunk != nullptr && group.failed.empty()) row = group.native.results();
   {
     std::lock_guard lock(lock_);
     for (const auto& asked : group.asked) {
@@ -233,7 +265,6 @@ void DeviceReducer::finish(LaunchedBatch& group) {
       else failed_[asked.number] = group.failed;
     }
   }
-  launcher_.free(group.native);
 }
 
 // The statistics of one tensor from its rows; returns the row after them.

@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -76,6 +77,8 @@ class DeviceReducer {
   void launch(c10::ArrayRef<Piece> pieces);
   void launch_on_stream(LaunchedBatch& to, c10::SmallVector<Piece, 4>& pieces,
                         const c10::Stream& stream);
+  bool give(GivenTensors& to, c10::ArrayRef<Piece> pieces) const;
+  uint64_t kind_of(const Piece& piece) const;
   void tabulate(int64_t* row, int64_t* gaps, c10::ArrayRef<Piece> pieces) const;
   void finish(LaunchedBatch& group);
   const int64_t* merge_rows(const Asked& asked, const int64_t* row, Measured& to) const;
@@ -88,6 +91,7 @@ class DeviceReducer {
   std::atomic<int64_t> next_{0}, launched_{0}, finished_{0};
   std::mutex lock_;  // of what follows
   std::deque<LaunchedBatch> pending_;
+  std::chrono::steady_clock::time_point flushed_{};  // by the thread that reads
   std::unordered_map<int64_t, Measured> found_;
   std::unordered_map<int64_t, std::string> failed_;
 };

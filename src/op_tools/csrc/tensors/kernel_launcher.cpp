@@ -2,50 +2,35 @@
 #include "kernel_launcher.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <atomic>
-#include <chrono>
-#include <thread>
+#include <algorithm>
 
 namespace op_tools {
 namespace {
 
-constexpr int64_t kMissing = INT64_MIN;  // in the last field of a row, which the kernel writes last
-constexpr int64_t kSmall = 64, kLarge = 4096;  // rows of the memory that is kept
-constexpr int64_t kRow = kGiven + kFields;
-static_assert(kGapsWords % kGiven == 0);
-constexpr int kPolls = 400;  // before the stream is synchronized
+constexpr int64_t kChunk = 1 << 14;  // rows: 1 MiB
 
-bool is_there(const int64_t* row) {
-  return std::atomic_ref<int64_t>(const_cast<int64_t&>(row[kFields - 1]))
-             .load(std::memory_order_acquire) != kMissing;
+std::pair<int, int> key_of(c10::Device device) {
+  return {static_cast<int>(device.type()), device.index()};
 }
+
+// Operators below autograd, without the modes and observers of the program.
+struct Unobserved {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::impl::ExcludeDispatchKeyGuard modes{
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+  const at::DisableRecordFunctionGuard unrecorded;
+};
 
 }  // namespace
 
-void Launched::clear(int64_t count) const {
-  int64_t* last = results() + kFields - 1;
-  for (int64_t row = 0; row < count; row++) last[kFields * row] = kMissing;
-}
-
-bool Launched::done() const {
-  for (int64_t row = rows - 1; row >= 0; row--)
-    if (!is_there(results() + kFields * row)) return false;
-  return true;
-}
-
-void Launched::wait() const {
-  for (int poll = 0; poll < kPolls; poll++) {
-    if (done()) return;
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  c10::impl::VirtualGuardImpl(stream->device_type()).synchronizeStream(*stream);
-  TORCH_CHECK(done(), "the kernel for statistics has not run");
-}
-
 const KernelLauncher::Kernel& KernelLauncher::of(c10::Device device) {
-  const std::pair<int, int> key(static_cast<int>(device.type()), device.index());
+  const auto key = key_of(device);
   {
     std::lock_guard hold(lock_);
     const auto found = kernels_.find(key);
@@ -74,47 +59,67 @@ bool KernelLauncher::has(const c10::Stream& stream) {
   return stream.id() == 0 && of(stream.device()).launch != nullptr;
 }
 
-Launched KernelLauncher::prepare(const c10::Stream& stream, int64_t rows, int64_t gaps) {
-  Launched made;
-  made.rows = rows;
-  made.stream = stream;
-  const int64_t need = rows + gaps * kGapsWords / kGiven;  // as rows of the table
-  {
-    std::lock_guard hold(lock_);
-    auto& free = need <= kSmall ? small_ : large_;
-    if (need <= kLarge && !free.empty()) {
-      made.memory = std::move(free.back());
-      free.pop_back();
-    }
-  }
-  made.room = need <= kSmall ? kSmall : std::max(need, kLarge);
-  const bool is_new = !made.memory.defined();
-  if (is_new)
-    made.memory =
-        at::empty({made.room * kRow}, at::TensorOptions().dtype(at::kLong).pinned_memory(true));
-  made.start = made.memory.data_ptr<int64_t>();
-  if (is_new) made.clear(made.room);
+Launched KernelLauncher::launch(const c10::Stream& stream, int64_t rows, GivenTensors& given,
+                                at::Tensor table) {
+  const Kernel& by = of(stream.device());
+  int state = 0;
+  if (by.capturing(nullptr, &state) != 0 || state != 0) return {};  // a graph is being captured
+  std::lock_guard hold(lock_);  // a chunk is not copied between its use and the launch
+  const auto& chunk = chunk_for(stream, rows);
+  Launched made{chunk, chunk->rows, std::move(table)};
+  void* results = chunk->device.data_ptr<int64_t>() + kFields * made.first;
+  void* from = made.table.defined() ? made.table.data_ptr() : nullptr;
+  void* arguments[] = {&from, &results, &given};
+  if (by.launch(by.kernel, static_cast<unsigned>(rows), 1, 1, by.threads, 1, 1, 0, nullptr,
+                arguments, nullptr) != 0)
+    return {};
+  chunk->rows += rows;
   return made;
 }
 
-bool KernelLauncher::launch(const Launched& prepared) {
-  const Kernel& by = of(prepared.stream->device());
-  int state = 0;
-  if (by.capturing(nullptr, &state) != 0 || state != 0) return false;  // a graph is being captured
-  void *table = prepared.table(), *results = prepared.results();
-  void* arguments[] = {&table, &results};
-  return by.launch(by.kernel, static_cast<unsigned>(prepared.rows), 1, 1, by.threads, 1, 1, 0,
-                   nullptr, arguments, nullptr) == 0;
+// The open chunk of a stream, with room for so many rows.
+std::shared_ptr<ResultChunk>& KernelLauncher::chunk_for(const c10::Stream& stream, int64_t rows) {
+  auto& open = open_[key_of(stream.device())];
+  if (open != nullptr && open->rows + rows <= open->device.size(0) / kFields) return open;
+  if (open != nullptr) copy(*open);
+  const Unobserved unobserved;
+  const int64_t size = kFields * std::max(kChunk, rows);
+  open = std::make_shared<ResultChunk>();
+  open->stream = stream;
+  open->device = at::empty({size}, at::TensorOptions().dtype(at::kLong).device(stream.device()));
+  return open;
 }
 
-void KernelLauncher::free(Launched& done) {
-  if (!done.memory.defined()) return;
-  if (done.room <= kLarge) {
-    done.clear(done.rows);
-    std::lock_guard hold(lock_);
-    (done.room <= kSmall ? small_ : large_).push_back(std::move(done.memory));
+void KernelLauncher::copy(ResultChunk& chunk) {
+  const Unobserved unobserved;
+  const c10::DeviceGuard on(chunk.stream->device());
+  const c10::impl::VirtualGuardImpl guard(chunk.stream->device_type());
+  const c10::Stream before = guard.exchangeStream(*chunk.stream);
+  const at::Tensor used = chunk.device.narrow(0, 0, kFields * chunk.rows);
+  chunk.host = at::empty(used.sizes(), at::TensorOptions().dtype(at::kLong).pinned_memory(true));
+  chunk.host.copy_(used, /*non_blocking=*/true);
+  chunk.copied.emplace(chunk.stream->device_type(), c10::EventFlag::BACKEND_DEFAULT);
+  chunk.copied->record(*chunk.stream);
+  guard.exchangeStream(before);
+}
+
+void KernelLauncher::flush() {
+  std::lock_guard hold(lock_);
+  for (auto& [key, chunk] : open_) {
+    if (chunk == nullptr || chunk->rows == 0) continue;
+    copy(*chunk);
+    chunk = nullptr;
   }
-  done.memory = at::Tensor();
+}
+
+bool KernelLauncher::is_done(const Launched& of) {
+  std::lock_guard hold(lock_);
+  return of.chunk->copied && of.chunk->copied->query();
+}
+
+void KernelLauncher::wait(const Launched& of) {
+  if (!is_done(of)) flush();
+  of.chunk->copied->synchronize();
 }
 
 }  // namespace op_tools

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "statistics.h"
 
@@ -20,20 +21,29 @@ constexpr int64_t kGiven = 3,
                   kFields = 2 + kFieldCount;  // numbers of a row: in the table, in the results
 constexpr int64_t kDims = 8, kGapsWords = 2 + 2 * kDims;  // of the layout of non-contiguous values
 
-// A launched kernel, and the page-locked memory that it reads its table from and writes its results
-// to.
-struct Launched {
-  at::Tensor memory;           // the table, the layouts of non-contiguous values, the results
-  int64_t rows = 0, room = 0;  // room: of the memory, in rows
-  std::optional<c10::Stream> stream;
-  int64_t* start = nullptr;
+// A few contiguous tensors, as an argument of the kernel: to read a table from the host's memory
+// takes longer than to reduce a small tensor. Each is divided into pieces as in the table.
+struct GivenTensors {
+  static constexpr int64_t kMost = 16;
+  int64_t count = 0;             // 0: there is a table
+  int64_t tensors[kMost][3];     // address, bytes, kind
+  int64_t first_row[kMost + 1];  // of each tensor
+};
 
-  int64_t* table() const { return start; }
-  int64_t* gaps() const { return start + kGiven * rows; }
-  int64_t* results() const { return start + kGiven * room; }
-  void clear(int64_t count) const;  // marks that many results as missing
-  bool done() const;
-  void wait() const;  // raises an error if the device has failed
+// Results of several launches on one stream: in the memory of the device, and then on the host.
+struct ResultChunk {
+  at::Tensor device, host;
+  int64_t rows = 0;                   // that are used
+  std::optional<c10::Stream> stream;  // of the launches
+  std::optional<c10::Event> copied;   // none: the copy to the host is not launched
+};
+
+struct Launched {
+  std::shared_ptr<ResultChunk> chunk;  // null: nothing is launched
+  int64_t first = 0;                   // row in it
+  at::Tensor table;                    // page-locked, which the kernel may still read
+
+  const int64_t* results() const { return chunk->host.const_data_ptr<int64_t>() + kFields * first; }
 };
 
 class KernelLauncher {
@@ -43,10 +53,12 @@ class KernelLauncher {
 
   bool has(const c10::Stream& stream);
   bool reads_gaps(const c10::Stream& stream) { return of(stream.device()).gaps; }
-  Launched prepare(const c10::Stream& stream, int64_t rows,
-                   int64_t gaps);         // the caller writes the table
-  bool launch(const Launched& prepared);  // false: not possible, as while a graph is captured
-  void free(Launched& done);              // its memory can be used again
+  // By `given`, or by a table in page-locked memory. Null: not now, as while a graph is captured.
+  Launched launch(const c10::Stream& stream, int64_t rows, GivenTensors& given, at::Tensor table);
+
+  bool is_done(const Launched& of);  // its results are on the host
+  void wait(const Launched& of);     // raises an error if the device has failed
+  void flush();                      // launches the copies of results to the host
 
  private:
   struct Kernel {
@@ -58,10 +70,12 @@ class KernelLauncher {
     bool gaps = false;
   };
   const Kernel& of(c10::Device device);
+  std::shared_ptr<ResultChunk>& chunk_for(const c10::Stream& stream, int64_t rows);
+  static void copy(ResultChunk& chunk);
 
   py::function launcher_;
-  std::map<std::pair<int, int>, Kernel> kernels_;  // by device type and index
-  std::vector<at::Tensor> small_, large_;          // memory that is free
+  std::map<std::pair<int, int>, Kernel> kernels_;                     // by device type and index
+  std::map<std::pair<int, int>, std::shared_ptr<ResultChunk>> open_;  // that launches add to
   std::mutex lock_;
 };
 
