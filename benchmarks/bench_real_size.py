@@ -3,7 +3,8 @@
 A Llama with AdamW in bfloat16: 0.85 B parameters and 4 x 1024 tokens on a GPU, 6 layers of width
 512 and 2 x 128 tokens on the reference device. Every row is a ratio to plain steps of the same
 process, taken right before and after the row: the mean step without the first one, the first step,
-and the peak of memory (on a GPU). For a tool that writes files, "of a write" is what the tool adds,
+and the peak of memory (on a GPU). Tools that keep to a share of the time are measured for longer:
+the mean includes the steps in which they measure. For a tool that writes files, "of a write" is what the tool adds,
 its stop included, as a multiple of the time that a plain write of as many bytes takes.
 Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
 """
@@ -160,10 +161,11 @@ ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "statistics, aten": lambda: op_tools.OpCapture(mode="statistics", level="aten"),
     "overflow": op_tools.OpOverflowCheck,
     "flight recorder": op_tools.FlightRecorder,
-    "guard": op_tools.Guard,  # its share shows after some hundred --steps
-    "compare, every call": op_tools.OpAutoCompare,
+    "guard": op_tools.Guard,
+    "compare": op_tools.OpAutoCompare,
+    "compare, aten": lambda: op_tools.OpAutoCompare(level="aten"),
     "compare, budget 25%": lambda: op_tools.OpAutoCompare(budget="25%"),
-    "compare, every call, aten": lambda: op_tools.OpAutoCompare(level="aten"),
+    "compare, no budget": lambda: op_tools.OpAutoCompare(budget="none"),
     "compare, once per signature": lambda: op_tools.OpAutoCompare(mode="signature"),
     "compare, every element": lambda: op_tools.OpAutoCompare(whole=True),
     "capture of linear, packed": lambda: _capture(format="packed"),
@@ -175,6 +177,8 @@ ROWS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         ops=["torch.nn.functional.linear"], casts={"torch.bfloat16": "torch.float32"}
     ),
 }
+# Tools that keep to a share of the time, which they measure first: times as many steps.
+LONGER = {"guard": 50, "compare": 10, "compare, aten": 10, "compare, budget 25%": 10}
 SLOW = ("compare, every element",)  # minutes for a step on a GPU: asked for by name
 
 
@@ -213,6 +217,7 @@ def measure(
     device: str,
     steps: int,
     folder: Path,
+    longer: int = 1,
 ) -> dict[str, float | None]:
     """One row: ratios of the mean and of the first step, and the peak of memory as a ratio."""
     if device == "cuda":
@@ -224,17 +229,17 @@ def measure(
     before, start = _written(folder), time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(tool())
-        first, *others = (_seconds(step, device) for _ in range(steps + 1))
+        first, *others = (_seconds(step, device) for _ in range(steps * longer + 1))
     total, size = time.perf_counter() - start, _written(folder) - before
     peak = _peak(device)
-    write = _plain_write(size, folder) if size > 1 << 20 else None
+    write = _plain_write(size, folder) if size > 1 << 26 else None
     plain += [_seconds(step, device) for _ in range(steps)]
     usual = statistics.median(plain)
     return {
         "mean": statistics.mean(others) / usual,
         "first": first / usual,
         "memory": peak / plain_peak if peak and plain_peak else None,
-        "of_a_write": (total - (steps + 1) * usual) / write if write else None,
+        "of_a_write": (total - (1 + len(others)) * usual) / write if write else None,
         "gigabytes": size / 2**30 if write else None,
         "plain_seconds": usual,
     }
@@ -265,7 +270,10 @@ def main() -> None:
             wanted = any(part in name for part in options.only or ())
             if not wanted and (options.only or name in SLOW):
                 continue
-            found = rows[name] = measure(step, tool, options.device, options.steps, Path(folder))
+            many = LONGER.get(name, 1)
+            found = rows[name] = measure(
+                step, tool, options.device, options.steps, Path(folder), many
+            )
             shown = ["" if value is None else f"{value:.2f}" for value in found.values()]
             table.add_row(name, *shown)
             console.print(f"{name}: {shown[0]}", highlight=False)

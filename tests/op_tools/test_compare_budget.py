@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from deeplink import settings
 from deeplink.errors import SettingError
 from op_tools import OpAutoCompare
 from op_tools.compare import budget as module
+from op_tools.compare import options
 from op_tools.compare.budget import Budget, Pace
 from op_tools.compare.tool import BEYOND
 from op_tools.core.call import Call
+from op_tools.core.options import Options
 from op_tools.core.worker import Background
 
 
@@ -34,7 +37,7 @@ class Clock:
             begun, judged = self.now, 0
             for _ in range(200):
                 self.now += 1 / 200
-                if budget.wants():
+                if budget.wants("exp"):
                     judged += 1
                     self.now += self.in_background
                     with budget.counted():
@@ -110,9 +113,30 @@ def test_a_program_that_waited_its_share_leaves_calls_out(monkeypatch: pytest.Mo
     pace.background.close()
 
 
+def test_rare_operators_are_judged_as_often_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, budget = Clock(monkeypatch, 0.0, 0.0), Budget(0.25)
+    budget.rate = 0.02
+    judged = Counter(name for name in (["often"] * 99 + ["rare"]) * 100 if budget.wants(name))
+    assert 60 <= judged["rare"] <= 100 and 60 <= judged["often"] <= 140
+
+
+def test_a_device_that_the_host_cannot_read_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert how_of().budget is None
+    monkeypatch.setattr(options, "_is_remote", lambda: True)
+    assert how_of().budget == options.BUDGET
+    assert how_of(budget="none").budget is None
+    assert how_of(mode="signature").budget is None
+    monkeypatch.setenv("OP_AUTOCOMPARE_BUDGET", "none")
+    assert how_of().budget is None
+
+
+def how_of(**more: Any) -> options.How:
+    return options.how(Options(ops=(".*",), more=more))
+
+
 @pytest.mark.parametrize("given", ["a lot", "-5%", 0, "nan"])
 def test_a_budget_that_is_no_share_is_refused(given: str | float) -> None:
-    with pytest.raises(SettingError, match=r"a share of the step, as 25% or 0\.25"):
+    with pytest.raises(SettingError, match=r"a share of the step, as 25% or 0\.25, or none"):
         OpAutoCompare(budget=given).start()
 
 

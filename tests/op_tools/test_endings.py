@@ -145,11 +145,11 @@ def test_an_interrupted_stop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -
     going_on, worker = threading.Event(), Background()
     worker.put(going_on.wait)
 
-    def interrupted(timeout: float | None = None) -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker._threads[0], "join", interrupted)
+        patch.setattr(worker._queue, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.close()
     assert worker in lifecycle._beneath

@@ -2,6 +2,7 @@
 """What a setting is, and its kinds: how a text becomes a value."""
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -145,13 +146,25 @@ def parse_share(value: str) -> float:
     return found
 
 
+def parse_limit(value: str) -> float:
+    """Read a share that is a limit; "none" is infinite."""
+    return math.inf if value.lower() == "none" else parse_share(value)
+
+
 def share(name: str, default: T, doc: str) -> Setting[float | T]:
-    """A part of something, as a percentage or a number up to 1; None may stand for no limit."""
+    """A part of something, as a percentage or a number up to 1."""
+    return Setting(name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", _share_text)
 
-    def show(value: float | T) -> str:
-        return "" if value is None else f"{value:.12g}"
 
-    return Setting(name, parse_share, lambda: default, doc, "a share, as 1% or 0.01", show)
+def limit(name: str, doc: str) -> Setting[float | None]:
+    """A share that is a limit, or "none"; not set: None, and the tool decides."""
+    return Setting(name, parse_limit, lambda: None, doc, "a share, as 25%, or none", _share_text)
+
+
+def _share_text(value: object) -> str:
+    if value is None:
+        return ""
+    return "none" if value == math.inf else f"{value:.12g}"
 
 
 def boolean(name: str, default: bool, doc: str) -> Setting[bool]:

@@ -18,6 +18,7 @@ from deeplink.settings.kinds import (
     casts,
     choice,
     integer,
+    limit,
     operators,
     path,
     share,
@@ -294,10 +295,10 @@ OP_AUTOCOMPARE_BACKGROUND = boolean(
     False,
     "1: compare small calls in another thread, too; 0: compare no call there; not set: large ones.",
 )
-OP_AUTOCOMPARE_BUDGET = share(
+OP_AUTOCOMPARE_BUDGET = limit(
     "OP_AUTOCOMPARE_BUDGET",
-    None,
-    "The time that comparison may add to a step, such as 25%; empty: no limit.",
+    "The time that comparison may add to a step, such as 25%, or none; empty: 75% on a device whose "
+    "memory the host cannot read, none on others.",
 )
 OP_CAPTURE_FORMAT = choice(
     "OP_CAPTURE_FORMAT",

@@ -43,6 +43,8 @@ class Budget:
         self.scale = 1.0  # of samples
         self.cost = 0.0  # the last measured one, as a share of the step's time
         self._chance = random.Random(0)
+        self._seen: Counter[Hashable] = Counter()  # calls by key
+        self._calls = 0
         self._lock = threading.Lock()
         self._spent = 0.0  # seconds in the program's threads, since `_begun`
         self._begun = time.perf_counter()
@@ -52,8 +54,12 @@ class Budget:
         self._next_alone, self._between = WARM, JUDGED
         self._is_alone, self._was_idle = False, True
 
-    def wants(self) -> bool:
-        """Whether the next call is to be judged."""
+    def wants(self, key: Hashable) -> bool:
+        """Whether the next call is to be judged. Calls of all keys (operators) are judged about
+        equally often: of one that is called rarely, a larger share.
+        """
+        self._seen[key] += 1
+        self._calls += 1
         now = time.perf_counter()
         step = step_counter.current()
         if step != self._step or (step == 0 and now - self._begun > PIECE):
@@ -64,7 +70,10 @@ class Budget:
         elapsed = now - self._begun - self._spent
         if self._spent > BURST + 2 * self.share * max(elapsed, 0.0):
             return False
-        return self.rate >= 1 or self._chance.random() < self.rate
+        if self.rate >= 1:
+            return True
+        usual = self._calls / len(self._seen)  # calls of a key
+        return self._chance.random() * self._seen[key] < self.rate * usual
 
     @contextmanager
     def counted(self) -> Iterator[None]:

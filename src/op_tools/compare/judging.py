@@ -42,7 +42,7 @@ from op_tools.core.worker import Background
 from op_tools.tensors import host_transfer
 
 MANY = 8  # pending jobs, and
-BUSY = 2.0  # seconds of verdicts in the program's process, from which on processes are started
+BUSY = 0.5  # seconds of verdicts in the program's process, from which on processes are started
 MOST = 8  # processes
 # What a job may name. Modules of the program are not imported a second time.
 MODULES = ("torch", "op_tools", "deeplink", "builtins", "collections", "functools", "operator")

@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from deeplink import settings
 from deeplink.errors import SettingError
 from deeplink.judge import NAMES as STANDARDS
-from deeplink.settings.kinds import parse_share
+from deeplink.settings.kinds import parse_limit
 from op_tools.core import terminal
 from op_tools.core.options import Options
+from op_tools.tensors import statistics
 
 MODES = ("every", "signature", "sample")
+BUDGET = 0.75  # of the step's time, where each copy to the host would wait for the device
 SAMPLE = 10  # of the calls of an operator, every so many-th
 
 
@@ -27,7 +32,7 @@ class How:
     sample: int
     bitwise: bool  # what is the CPU's bit for bit, in the same type, is right without float64
     recheck: float  # share of calls of a known signature that are compared all the same
-    budget: float | None  # share of the step's time; None: every call is judged
+    budget: float | None  # share of the step's time; None: no limit
     shown: bool  # tables of each call are printed
     whole: bool  # large calls are judged in all their elements; so are those shown in tables
 
@@ -52,10 +57,14 @@ def how(options: Options) -> How:
         int(option("sample", None, SAMPLE)),
         bool(option("bitwise", None, True)),
         float(option("recheck", None, 0.0)),
-        _budget(options.more.get("budget")),
+        None,
         terminal.verbose(),
         bool(option("whole", None, False)) or terminal.verbose(),
     )
+    budget = _budget(options.more.get("budget"))
+    if budget is None and found.mode == "every" and not (found.shown or found.whole):
+        budget = BUDGET if _is_remote() and found.background is None else None
+    found = replace(found, budget=None if budget == math.inf else budget)
     if found.sample < 1 or not 0 <= found.recheck <= 1:
         raise SettingError(
             f"OpAutoCompare: sample {found.sample}, recheck {found.recheck} are not allowed.",
@@ -82,8 +91,15 @@ def _budget(given: Any) -> float | None:
     if given is None:
         return settings.OP_AUTOCOMPARE_BUDGET.get()
     try:
-        return parse_share(str(given))
+        return parse_limit(str(given))
     except ValueError as error:
         raise SettingError(
-            f"OpAutoCompare: budget {given!r}: {error}.", "a share of the step, as 25% or 0.25."
+            f"OpAutoCompare: budget {given!r}: {error}.",
+            "a share of the step, as 25% or 0.25, or none.",
         ) from None
+
+
+def _is_remote() -> bool:
+    """Whether the host cannot read the memory of this machine's accelerator."""
+    device = torch.accelerator.current_accelerator()
+    return device is not None and not statistics.kind_is_seen(device.type)

@@ -139,7 +139,7 @@ class OpAutoCompare(Observer):
             self._patterns.before(call)
         sampled = self._sampled
         is_suspect = sampled is not None and sampled.suspects.takes(call)
-        if self.budget is not None and not is_suspect and not self.budget.wants():
+        if self.budget is not None and not is_suspect and not self.budget.wants(call.name):
             self.skip(call, BEYOND)
             return None
         with self.timed():

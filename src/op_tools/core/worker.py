@@ -20,16 +20,16 @@ class Background:
 
     def __init__(self, waiting: int = WAITING) -> None:
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(waiting)
-        self._closed = self._gone = False
+        self._closed = self._done = self._gone = False
         self._lock = threading.Lock()  # of the threads
         self._threads: list[threading.Thread] = []
         self.grow()
         lifecycle.begun(self, beneath=True)
 
     def grow(self) -> None:
-        """Starts one more thread, until the end."""
+        """Starts one more thread, until all is done after `close`."""
         with self._lock:
-            if not self._closed:
+            if not self._done:
                 thread = threading.Thread(target=self._work, name="op_tools", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -62,12 +62,13 @@ class Background:
 
     def close(self) -> None:
         """Waits until all is done."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
         if not self._gone:
-            for thread in self._threads:
-                if thread.is_alive():
-                    self._queue.put(None)
+            self._queue.join()
+            with self._lock:
+                self._done = True
+            for _ in self._threads:
+                self._queue.put(None)
             for thread in self._threads:
                 thread.join()
         lifecycle.over(self)
@@ -78,8 +79,12 @@ class Background:
 
     def _work(self) -> None:
         with dispatch.unseen():
-            while (work := self._queue.get()) is not None:
-                work()
+            for work in iter(self._queue.get, None):
+                try:
+                    work()
+                finally:
+                    self._queue.task_done()
+            self._queue.task_done()
 
 
 class Periodic:
