@@ -297,8 +297,8 @@ OP_AUTOCOMPARE_BACKGROUND = boolean(
 )
 OP_AUTOCOMPARE_BUDGET = limit(
     "OP_AUTOCOMPARE_BUDGET",
-    "The time that comparison may add to a step, such as 25%, or none; empty: 75% on a device whose "
-    "memory the host cannot read, none on others.",
+    "The time that comparison may add to a step, such as 25%, or none; empty: 75% on a device "
+    "whose memory the host cannot read, none on others.",
 )
 OP_CAPTURE_FORMAT = choice(
     "OP_CAPTURE_FORMAT",
