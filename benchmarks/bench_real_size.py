@@ -4,9 +4,9 @@ A Llama with AdamW in bfloat16: 0.85 B parameters and 4 x 1024 tokens on a GPU, 
 512 and 2 x 128 tokens on the reference device. Every row is a ratio to plain steps of the same
 process, taken right before and after the row: the mean step without the first one, the first step,
 and the peak of memory (on a GPU). Tools that keep to a share of the time are measured for longer:
-the mean includes the steps in which they measure. For a tool that writes files, "of a write" is what the tool adds,
-its stop included, as a multiple of the time that a plain write of as many bytes takes.
-Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
+the mean includes the steps in which they measure. For a tool that writes files, "of a write" is
+what the tool adds, its stop included, as a multiple of the time that a plain write of as many bytes
+takes. Run it as `python -m benchmarks.bench_real_size [--device cuda]`.
 """
 
 from __future__ import annotations

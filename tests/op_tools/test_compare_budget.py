@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -107,7 +108,7 @@ def test_a_program_that_waited_its_share_leaves_calls_out(monkeypatch: pytest.Mo
     monkeypatch.setattr(Background, "offer", offered)
     now = 10.0
     assert pace.wants(call)
-    assert not pace.offer(lambda: None, waits=False)
+    assert not pace.offer("exp", lambda: None, waits=False)
     assert now == pytest.approx(11.0)  # 10 % of its own time
     assert not pace.wants(call)
     pace.background.close()
@@ -122,7 +123,7 @@ def test_rare_operators_are_judged_as_often_as_others(monkeypatch: pytest.Monkey
 
 def test_a_device_that_the_host_cannot_read_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert how_of().budget is None
-    monkeypatch.setattr(options, "_is_remote", lambda: True)
+    monkeypatch.setattr(options, "is_remote", lambda: True)
     assert how_of().budget == options.BUDGET
     assert how_of(budget="none").budget is None
     assert how_of(mode="signature").budget is None
@@ -132,6 +133,20 @@ def test_a_device_that_the_host_cannot_read_has_a_budget(monkeypatch: pytest.Mon
 
 def how_of(**more: Any) -> options.How:
     return options.how(Options(ops=(".*",), more=more))
+
+
+def test_an_expensive_operator_does_not_delay_the_others() -> None:
+    pace, going_on = Pace(0.0, most=0.0), threading.Event()
+    calls = {name: Call(1, name, lambda: None, (), {}) for name in ("slow", "quick")}
+    assert pace.offer("slow", lambda: None, waits=False)
+    pace.background._queue.join()
+    assert pace.wants(calls["slow"])
+    assert pace.offer("slow", going_on.wait, waits=False)
+    assert not pace.wants(calls["slow"])
+    assert pace.wants(calls["quick"])
+    going_on.set()
+    pace.background.close()
+    assert pace.wants(calls["slow"])
 
 
 @pytest.mark.parametrize("given", ["a lot", "-5%", 0, "nan"])

@@ -145,6 +145,17 @@ def test_a_process_that_was_killed_is_done_without(judges: Judges) -> None:
     assert not judges._free
 
 
+def test_jobs_wait_for_processes_that_are_started_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "MOST", 1)
+    monkeypatch.setattr(Job, "items", None)  # not in this process
+    background = Background()
+    found = Judges(background, at_once=True)
+    (item,) = found.items(JOBS["api"]())
+    assert item.verdict.passed
+    found.close()
+    background.close()
+
+
 def test_a_run_of_many_calls_is_judged_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "BUSY", 0.0)
     monkeypatch.setattr(judging, "MANY", -1)

@@ -162,6 +162,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return found
 
 
+def prepare() -> None:
+    """Loads what the first envelope needs."""
+    _decompositions()
+
+
 @dataclass(frozen=True)
 class _Amounts:
     """Roundoffs; see `envelope`."""

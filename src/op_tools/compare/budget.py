@@ -9,6 +9,7 @@ without one, time is cut into pieces.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import threading
@@ -16,6 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from op_tools.core import step_counter
 from op_tools.core.call import Call
@@ -23,7 +25,7 @@ from op_tools.core.worker import Background
 
 PLAIN, JUDGED = 2, 14  # steps that are left alone, and steps between them; then twice as many, …
 FIRST = 1 / 8  # share of the budget that the first judged step takes, as a share of the calls
-SLOWEST = 1 / 16  # by what the share of calls falls after a step at most
+SLOWEST = 1 / 4  # by what the share of calls falls after a step at most
 FEWEST, LARGEST = 2.0**-12, 4.0  # share of the calls; times as many elements in a sample
 SMALLEST = 0.25
 PIECE = 1.0  # seconds, of a program without steps
@@ -128,8 +130,13 @@ class Pace:
     judged more often than those of others: so all of them are judged in turns.
     """
 
-    def __init__(self, patience: float | None) -> None:
+    def __init__(self, patience: float | None, most: float = math.inf) -> None:
+        """`most`: seconds of verdicts of one operator that may be pending."""
         self.background = Background(WAITING)
+        self._most = most
+        self._open: Counter[str] = Counter()  # pending verdicts by operator
+        self._seconds: dict[str, float] = {}  # of the last verdict
+        self._lock = threading.Lock()
         self._patience = PATIENCE if patience is None else patience
         self._begun, self._waited = time.perf_counter(), 0.0
         self._judged: Counter[Hashable] = Counter()
@@ -139,6 +146,8 @@ class Pace:
         """Whether a call is judged."""
         key = call.name, call.module, call.site
         pending = self.background.pending()
+        if self._open[call.name] * self._seconds.get(call.name, 0.0) > self._most:
+            return False
         if pending > WAITING // 2 and self._judged[key] * len(self._judged) > self._total:
             return False
         if pending >= WAITING and self._may_wait() <= 0:
@@ -147,10 +156,27 @@ class Pace:
         self._total += 1
         return True
 
-    def offer(self, work: Callable[[], object], waits: bool) -> bool:
-        """Queues a piece of work; False: too many are pending. `waits`: as long as it takes."""
-        if self.background.offer(work, 0.0):
-            return True
+    def offer(self, name: str, work: Callable[[], object], waits: bool) -> bool:
+        """Queues a verdict on an operator; False: too many are pending. `waits`: as long as it
+        takes.
+        """
+        work = partial(self._timed, name, work)
+        is_queued = self.background.offer(work, 0.0) or self._waited_for(work, waits)
+        if is_queued:
+            with self._lock:
+                self._open[name] += 1
+        return is_queued
+
+    def _timed(self, name: str, work: Callable[[], object]) -> None:
+        begun = time.perf_counter()
+        try:
+            work()
+        finally:
+            self._seconds[name] = time.perf_counter() - begun
+            with self._lock:
+                self._open[name] -= 1
+
+    def _waited_for(self, work: Callable[[], object], waits: bool) -> bool:
         begun, seconds = time.perf_counter(), None if waits else self._may_wait()
         is_queued = (waits or self._may_wait() > 0) and self.background.offer(work, seconds)
         self._waited += time.perf_counter() - begun

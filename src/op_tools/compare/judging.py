@@ -31,6 +31,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from deeplink import settings
+from deeplink.judge.envelope import prepare
 from op_tools.compare import host_verdicts
 from op_tools.compare.eligibility import NoReferenceError
 from op_tools.compare.host_verdicts import Item, Taken, Tried
@@ -44,6 +45,7 @@ from op_tools.tensors import host_transfer
 MANY = 8  # pending jobs, and
 BUSY = 0.5  # seconds of verdicts in the program's process, from which on processes are started
 MOST = 8  # processes
+SECOND = 1.0
 # What a job may name. Modules of the program are not imported a second time.
 MODULES = ("torch", "op_tools", "deeplink", "builtins", "collections", "functools", "operator")
 HELLO = b"ready"
@@ -85,8 +87,9 @@ class Job:
 class Judges:
     """Judges jobs of a Background's threads, in processes once there are many jobs."""
 
-    def __init__(self, background: Background) -> None:
-        self._background = background
+    def __init__(self, background: Background, at_once: bool = False) -> None:
+        """`at_once`: jobs wait for the processes, so that none is judged in this one."""
+        self._background, self._waits = background, at_once
         self._tried = Tried()
         self._lock = threading.Lock()
         self._busy = 0.0  # seconds of verdicts in this process
@@ -96,6 +99,8 @@ class Judges:
         self._stays: set[str] = set()  # operators whose jobs no other process can judge
         self._is_started = self._is_over = False
         lifecycle.begun(self, beneath=True)
+        if at_once:
+            self._start()
 
     def items(self, job: Job) -> list[Item]:
         """The verdict on each part of a job."""
@@ -125,6 +130,19 @@ class Judges:
 
     def _one(self) -> _Judge | None:
         """A process that has nothing to do; None: there is none."""
+        while self._waits and not self._ready:
+            with self._lock:
+                outputs = [judge._output for judge in self._starting]
+            if not outputs:
+                break
+            select.select(outputs, [], [], SECOND)
+            self._welcome()
+        self._welcome()
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+    def _welcome(self) -> None:
+        """Gives processes that are ready a thread each."""
         with self._lock:
             for judge in [one for one in self._starting if one.has_spoken()]:
                 self._starting.remove(judge)
@@ -135,7 +153,6 @@ class Judges:
                 if self._ready:
                     self._background.grow()
                 self._ready += 1
-            return self._free.pop() if self._free else None
 
     def _give_back(self, judge: _Judge) -> None:
         with self._lock:
@@ -365,6 +382,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a kernel prints is no answer
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     tried = Tried()
+    prepare()  # takes seconds
     answers.write(HELLO)
     answers.flush()
     while True:

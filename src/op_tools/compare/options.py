@@ -63,7 +63,7 @@ def how(options: Options) -> How:
     )
     budget = _budget(options.more.get("budget"))
     if budget is None and found.mode == "every" and not (found.shown or found.whole):
-        budget = BUDGET if _is_remote() and found.background is None else None
+        budget = BUDGET if is_remote() and found.background is None else None
     found = replace(found, budget=None if budget == math.inf else budget)
     if found.sample < 1 or not 0 <= found.recheck <= 1:
         raise SettingError(
@@ -99,7 +99,7 @@ def _budget(given: Any) -> float | None:
         ) from None
 
 
-def _is_remote() -> bool:
+def is_remote() -> bool:
     """Whether the host cannot read the memory of this machine's accelerator."""
     device = torch.accelerator.current_accelerator()
     return device is not None and not statistics.kind_is_seen(device.type)

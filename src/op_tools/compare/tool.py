@@ -32,7 +32,7 @@ from op_tools.compare.failure_store import Saver
 from op_tools.compare.host_verdicts import Item, Taken
 from op_tools.compare.inputs import Before
 from op_tools.compare.judging import Job, Judges
-from op_tools.compare.options import how
+from op_tools.compare.options import how, is_remote
 from op_tools.compare.problems import Patterns
 from op_tools.compare.rerun import again_of
 from op_tools.compare.sampling import Counts, Sampled, Sampling
@@ -84,15 +84,21 @@ class OpAutoCompare(Observer):
         by_hand = self._how.background is False or self._how.shown
         share = self._how.budget
         self.sees_once = self._how.mode == "signature"  # a suspect does not come again
-        patience = None if share is None else 0.0
-        self._pace = None if by_hand or self.sees_once else Pace(patience)
-        self._judges = None if self._pace is None else Judges(self._pace.background)
+        self._pace = None if by_hand or self.sees_once else self._paced(share)
+        self._judges = self._pace and Judges(self._pace.background, at_once=is_remote())
         self.budget = None if share is None else Budget(share, self._is_idle)
         helper = native_library.helper() if self._how.mode == "signature" else None
         self._sampled = None if self._how.whole else Sampled(self)
         self._known = helper and helper.SignatureFilter(1, dispatch.local)
         if self._how.mode == "every":
             self.selective = self.picks  # else it takes them all, and need not be asked
+
+    @staticmethod
+    def _paced(share: float | None) -> Pace:
+        """With a budget the program waits for no verdict, and expensive operators do not delay the
+        verdicts on the others.
+        """
+        return Pace(None) if share is None else Pace(0.0, most=1.0)
 
     # Which calls.
 
@@ -303,7 +309,7 @@ class OpAutoCompare(Observer):
             plainly()
             return True
         later = partial(dispatch.guarded, self, call, plainly)
-        if self._pace.offer(later, waits=bool(self._how.background)):
+        if self._pace.offer(call.name, later, waits=bool(self._how.background)):
             return True
         self.skip(call, BEHIND)
         return False
